@@ -1,0 +1,98 @@
+"""The registry of master keys: what is on record about a key. References to secrets, never the secrets."""
+
+import re
+from datetime import datetime
+from fractions import Fraction
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+Method = Literal["greenlist", "gumbel"]
+KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+MAX_WINDOW = 16
+MAX_GAMMA_BITS = 8
+MAX_MESSAGES = 2**31
+RESERVED_EVERY = 20
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TokenizerFile(_Frozen):
+    """A tokenizer.json, pinned by the SHA-256 of its bytes. A relative path starts at the registry's folder."""
+
+    file: str
+    sha256: Sha256
+
+
+class MasterKey(_Frozen):
+    """One master key: its parameters, where its secret lives, and the commitment published when it was made (SPEC §1)."""
+
+    key_id: KeyId
+    method: Method
+    window: int = Field(ge=0, le=MAX_WINDOW)
+    gamma: str | None = None
+    messages: int = Field(ge=1, le=MAX_MESSAGES)
+    tokenizer: TokenizerFile
+    secret: str
+    commitment: Sha256
+    created_at: datetime
+    retired_at: datetime | None = None
+
+    @field_validator("secret")
+    @classmethod
+    def _is_reference(cls, value: str) -> str:
+        # never echo the value: someone may have pasted the key itself
+        if not re.fullmatch(r"file:.+|env:[A-Za-z_][A-Za-z0-9_]*", value):
+            raise ValueError("a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself")
+        return value
+
+    @model_validator(mode="after")
+    def _gamma_fits_method(self) -> Self:
+        if self.method == "gumbel":
+            if self.gamma is not None:
+                raise ValueError("gamma is for method 'greenlist' only; leave it out for 'gumbel'")
+        elif self.gamma is None:
+            raise ValueError("method 'greenlist' needs gamma, for example gamma = \"1/4\"")
+        else:
+            parse_gamma(self.gamma)
+        return self
+
+    @property
+    def gamma_fraction(self) -> Fraction | None:
+        """Share of green tokens as an exact fraction; None for Gumbel."""
+        return None if self.gamma is None else parse_gamma(self.gamma)
+
+
+def parse_gamma(text: str) -> Fraction:
+    """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).
+
+    Raises:
+        ValueError: any other text, with what is allowed.
+    """
+    match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
+    if match:
+        n, d = int(match[1]), int(match[2])
+        if text == f"{n}/{d}" and n % 2 == 1 and n < d <= 2**MAX_GAMMA_BITS and d & (d - 1) == 0:
+            return Fraction(n, d)
+    raise ValueError(
+        f"gamma {text!r} is not n/2^b in lowest terms with n odd and 1 <= b <= {MAX_GAMMA_BITS}; try 1/4, 1/2 or 3/8"
+    )
+
+
+class Registry(_Frozen):
+    """All master keys of a platform, read from keys.toml in the registry's folder."""
+
+    keys: tuple[MasterKey, ...] = ()
+
+    @model_validator(mode="after")
+    def _ids_are_unique(self) -> Self:
+        seen: set[str] = set()
+        for key in self.keys:
+            if key.key_id in seen:
+                raise ValueError(f"key_id {key.key_id!r} stands twice; every key needs an id of its own")
+            seen.add(key.key_id)
+        return self
