@@ -1,0 +1,28 @@
+"""The science: arrays in, arrays out. No files, no Arrow, no Ray, no torch. SPEC.md is its specification."""
+
+from scanner.watermark.greenlist import GreenList
+from scanner.watermark.gumbel import Gumbel, LogGumbel, minus_ln_r
+from scanner.watermark.method import Best, Watermark
+from scanner.watermark.positions import Dedup, Positions, Tokens, ragged, scored_positions
+from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log
+from scanner.watermark.secret import commitment, label
+
+__all__ = [
+    "Best",
+    "Dedup",
+    "GreenList",
+    "Gumbel",
+    "LogGumbel",
+    "Positions",
+    "Tokens",
+    "Watermark",
+    "commitment",
+    "label",
+    "log10_any_of",
+    "log10_greenlist",
+    "log10_gumbel",
+    "log10_gumbel_log",
+    "minus_ln_r",
+    "ragged",
+    "scored_positions",
+]

@@ -1,0 +1,70 @@
+"""The command line: `brickscan COMMAND`. Each command is imported only when it is called, so that help is instant."""
+
+import importlib
+import sys
+
+import click
+
+from scanner.errors import BrickscanError, Refused
+
+_COMMANDS = {
+    "keys": "jobs.registry:keys",
+    "users": "jobs.registry:users",
+    "scan": "jobs.scan:scan",
+    "flagged": "jobs.flagged:flagged",
+    "mark": "jobs.mark:mark",
+    "selftest": "jobs.selftest:selftest",
+}
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are named above and imported on demand; errors of ours become one line on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name].split(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="brickscan")
+def brickscan() -> None:
+    """Find the text that carries the mark of a watermarked language model, and the user it was marked for.
+
+    \b
+    First steps:
+      brickscan keys new summer --method greenlist --tokenizer tokenizer.json --registry registry
+      brickscan users add --registry registry --file users.csv
+      brickscan scan scan.toml
+      brickscan flagged scan.toml
+    """
+
+
+def run(command: click.Command, arguments: list[str] | None = None) -> int:
+    """Run a command; errors of ours become one line on stderr. Returns the exit code (see README, Exit codes)."""
+    try:
+        code = command.main(args=arguments, standalone_mode=False)
+    except BrickscanError as error:
+        click.echo(f"brickscan: {error}", err=True)
+        return 2 if isinstance(error, Refused) else 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """Entry point of `brickscan`."""
+    sys.exit(run(brickscan))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The two ciphers of SPEC §1 as numba kernels: SipHash-2-4 over windows of tokens, ChaCha with 8 rounds over counters.
+
+Both work on many independent lanes at once. The rounds are straight-line code on scalars, which is what lets the
+compiler turn the loop over lanes into vector instructions; a block's body stands in that loop itself (inline), as it is
+too large for the compiler to put it there, and ten times slower when called. Every value is cast back to its width at
+once, since numba widens otherwise.
+"""
+
+import numpy as np
+from numba import njit
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+LANES = 16
+"""Blocks that are computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
+
+CHUNK = 256
+"""Positions that are worked on at a time: their state stays in the first-level cache."""
+
+
+@njit(cache=True)
+def _quarter_round(a: uint32, b: uint32, c: uint32, d: uint32) -> tuple[uint32, uint32, uint32, uint32]:
+    a = uint32(a + b)
+    d = uint32(d ^ a)
+    d = uint32(uint32(d << uint32(16)) | uint32(d >> uint32(16)))
+    c = uint32(c + d)
+    b = uint32(b ^ c)
+    b = uint32(uint32(b << uint32(12)) | uint32(b >> uint32(20)))
+    a = uint32(a + b)
+    d = uint32(d ^ a)
+    d = uint32(uint32(d << uint32(8)) | uint32(d >> uint32(24)))
+    c = uint32(c + d)
+    b = uint32(b ^ c)
+    b = uint32(uint32(b << uint32(7)) | uint32(b >> uint32(25)))
+    return a, b, c, d
+
+
+@njit(cache=True)
+def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = x
+    x0, x4, x8, xc = _quarter_round(x0, x4, x8, xc)
+    x1, x5, x9, xd = _quarter_round(x1, x5, x9, xd)
+    x2, x6, xa, xe = _quarter_round(x2, x6, xa, xe)
+    x3, x7, xb, xf = _quarter_round(x3, x7, xb, xf)
+    x0, x5, xa, xf = _quarter_round(x0, x5, xa, xf)
+    x1, x6, xb, xc = _quarter_round(x1, x6, xb, xc)
+    x2, x7, x8, xd = _quarter_round(x2, x7, x8, xd)
+    x3, x4, x9, xe = _quarter_round(x3, x4, x9, xe)
+    return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf
+
+
+@njit(cache=True, inline="always")
+def _block(key: tuple[uint32, ...], counter: uint64, nonce: uint64) -> tuple[uint32, ...]:
+    """ChaCha8 block: 64-bit counter in words 12 and 13, 64-bit nonce in words 14 and 15."""
+    s = (
+        uint32(0x61707865), uint32(0x3320646E), uint32(0x79622D32), uint32(0x6B206574),
+        key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7],
+        uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32)),
+    )  # fmt: skip
+    x = _double_round(_double_round(_double_round(_double_round(s))))
+    return (
+        x[0] + s[0], x[1] + s[1], x[2] + s[2], x[3] + s[3], x[4] + s[4], x[5] + s[5], x[6] + s[6], x[7] + s[7],
+        x[8] + s[8], x[9] + s[9], x[10] + s[10], x[11] + s[11], x[12] + s[12], x[13] + s[13], x[14] + s[14],
+        x[15] + s[15],
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -> None:
+    """Word k of a block goes to out[w·k + i]; w is a constant where this is called, so that rows can't overlap."""
+    out[i], out[w + i], out[2 * w + i], out[3 * w + i] = block[0], block[1], block[2], block[3]
+    out[4 * w + i], out[5 * w + i], out[6 * w + i], out[7 * w + i] = block[4], block[5], block[6], block[7]
+    out[8 * w + i], out[9 * w + i], out[10 * w + i], out[11 * w + i] = block[8], block[9], block[10], block[11]
+    out[12 * w + i], out[13 * w + i], out[14 * w + i], out[15 * w + i] = block[12], block[13], block[14], block[15]
+
+
+@njit(cache=True)
+def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: NDArray[np.uint32]) -> None:
+    """LANES blocks of consecutive counters under one nonce.
+
+    Args:
+        key: uint32[8].
+        counter: of lane 0.
+        nonce: of all lanes.
+        out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
+    """
+    k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])  # scalars stay in registers
+    for lane in range(LANES):
+        _store(_block(k, uint64(counter + uint64(lane)), nonce), out, LANES, lane)
+
+
+@njit(cache=True)
+def chacha8_lanes(
+    key: NDArray[np.uint32], counters: NDArray[np.uint64], nonces: NDArray[np.uint64], out: NDArray[np.uint32]
+) -> None:
+    """One block a lane, each with its own counter and nonce.
+
+    Args:
+        key: uint32[8].
+        counters: uint64[L], L ≤ CHUNK.
+        nonces: uint64[L].
+        out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
+    """
+    k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
+    for lane in range(len(counters)):
+        _store(_block(k, counters[lane], nonces[lane]), out, CHUNK, lane)
+
+
+@njit(cache=True)
+def _rotate(x: uint64, by: int) -> uint64:
+    return uint64(uint64(x << uint64(by)) | uint64(x >> uint64(64 - by)))
+
+
+@njit(cache=True)
+def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint64, uint64, uint64]:
+    a = uint64(a + b)
+    b = uint64(_rotate(b, 13) ^ a)
+    a = _rotate(a, 32)
+    c = uint64(c + d)
+    d = uint64(_rotate(d, 16) ^ c)
+    a = uint64(a + d)
+    d = uint64(_rotate(d, 21) ^ a)
+    c = uint64(c + b)
+    b = uint64(_rotate(b, 17) ^ c)
+    c = _rotate(c, 32)
+    return a, b, c, d
+
+
+@njit(cache=True)
+def _absorb(state: NDArray[np.uint64], words: NDArray[np.uint64], lanes: int) -> None:
+    """Two SipHash rounds over one 8-byte word a lane."""
+    for i in range(lanes):
+        w = words[i]
+        a, b, c, d = state[0, i], state[1, i], state[2, i], uint64(state[3, i] ^ w)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        state[0, i], state[1, i], state[2, i], state[3, i] = uint64(a ^ w), b, c, d
+
+
+@njit(cache=True)
+def _finish(state: NDArray[np.uint64], out: NDArray[np.uint64], lanes: int) -> None:
+    for i in range(lanes):
+        a, b, c, d = state[0, i], state[1, i], uint64(state[2, i] ^ uint64(0xFF)), state[3, i]
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        out[i] = a ^ b ^ c ^ d
+
+
+@njit(cache=True, nogil=True)
+def siphash_tokens(
+    key: NDArray[np.uint64], ids: NDArray[np.uint32], first: NDArray[np.int64], count: int, out: NDArray[np.uint64]
+) -> None:
+    """SipHash-2-4 of `count` tokens (4 little-endian bytes each) that begin at each of the given places.
+
+    Args:
+        key: uint64[2].
+        ids: uint32[N], flat tokens.
+        first: int64[L], where each tuple begins in ids.
+        count: tokens in a tuple.
+        out: uint64[L], written.
+    """
+    state = np.empty((4, CHUNK), np.uint64)
+    words = np.empty(CHUNK, np.uint64)
+    for begin in range(0, len(first), CHUNK):
+        places = first[begin : begin + CHUNK]
+        lanes = len(places)
+        state[0, :lanes] = key[0] ^ uint64(0x736F6D6570736575)
+        state[1, :lanes] = key[1] ^ uint64(0x646F72616E646F6D)
+        state[2, :lanes] = key[0] ^ uint64(0x6C7967656E657261)
+        state[3, :lanes] = key[1] ^ uint64(0x7465646279746573)
+        for pair in range(0, count - 1, 2):
+            for i in range(lanes):
+                words[i] = uint64(ids[places[i] + pair]) | uint64(uint64(ids[places[i] + pair + 1]) << uint64(32))
+            _absorb(state, words, lanes)
+        # the last word: a left-over token, and the length in bytes in the top byte
+        words[:lanes] = uint64(4 * count) << uint64(56)
+        if count % 2 == 1:
+            for i in range(lanes):
+                words[i] |= uint64(ids[places[i] + count - 1])
+        _absorb(state, words, lanes)
+        _finish(state, out[begin : begin + CHUNK], lanes)

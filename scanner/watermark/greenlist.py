@@ -1,0 +1,313 @@
+"""The green-list watermark of Kirchenbauer et al. (paper, Modification of the Distribution; SPEC §1 to §3).
+
+One message: one block of the stream a position, many positions side by side. All messages: bits of 64 messages a word,
+shifted by the token id, added into vertical counters by carry-save adders, so that nothing of size tokens x messages is
+ever stored.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+from numba import njit
+from numpy import uint64
+from numpy.typing import NDArray
+
+from scanner.watermark import pvalues, secret
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.method import Best, Keyed
+from scanner.watermark.positions import Positions, Tokens
+
+TILE = 1 << 16
+"""Most messages that are counted at a time: their counters stay in the second-level cache."""
+
+ROWS = 8
+"""Positions that one pass of the carry-save adders takes."""
+
+
+class GreenList(Keyed):
+    """The green-list watermark under one master key.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h, 0 to 16.
+        gamma: share of green tokens, n / 2^b in lowest terms.
+
+    Raises:
+        ValueError: a secret, window or γ out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction) -> None:
+        if gamma.denominator not in (2, 4, 8, 16, 32, 64, 128, 256) or not 0 < gamma < 1:
+            raise ValueError(f"gamma {gamma} is not n/2^b with 1 <= b <= 8 between 0 and 1")
+        super().__init__(secret_bytes, "greenlist", window, gamma)
+        self.gamma = gamma
+        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Number of green positions of each document under its message: int64[D]."""
+        nonces, entries = self._nonces(tokens, positions), self._entries(tokens, positions, messages)
+        sums = np.zeros(len(entries) + 1, np.int64)
+        np.cumsum(_green_at(self._keys.chacha, nonces, entries, *self._rule), out=sums[1:])
+        return sums[positions.offsets[1:]] - sums[positions.offsets[:-1]]
+
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+        """Best and second best of the messages 0 … count−1."""
+        nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
+        return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
+
+    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log10 I_γ(S, T−S+1), 0 when S = 0 (SPEC §3)."""
+        return pvalues.log10_greenlist(score, scored, self.gamma)
+
+    def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+        """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""
+        out = np.empty((len(nonces), count), np.bool_)
+        _green_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), *self._rule, out)
+        return out
+
+
+@njit(cache=True)
+def _below(n: int, bits: int, height: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
+    """Where the integer whose binary digits stand in the planes of a group is < n: one bit an entry, for all entries.
+
+    From the last digit up: less = not p, or less where p equals n's digit. n is odd, so its last digit is 1.
+    """
+    width = height * LANES
+    last = (bits - 1) * width
+    for i in range(width):
+        out[i] = ~block[last + i]
+    for q in range(bits - 2, -1, -1):
+        if (n >> (bits - 1 - q)) & 1:
+            for i in range(width):
+                out[i] = ~block[q * width + i] | out[i]
+        else:
+            for i in range(width):
+                out[i] = ~block[q * width + i] & out[i]
+
+
+@njit(cache=True, nogil=True)
+def _green_at(
+    key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64], n: int, bits: int, planes: int
+) -> NDArray[np.uint8]:
+    """Is entry j of each nonce's vector green? One block each: all planes of a word stand in the same block."""
+    height = 16 // planes
+    green = np.empty(len(entries), np.uint8)
+    counters = np.empty(CHUNK, np.uint64)
+    block = np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(entries), CHUNK):
+        lanes = min(CHUNK, len(entries) - begin)
+        for i in range(lanes):
+            word = entries[begin + i] >> 5
+            counters[i] = uint64(word // (LANES * height) * LANES + word % LANES)
+        chacha8_lanes(key, counters[:lanes], nonces[begin : begin + lanes], block)
+        for i in range(lanes):
+            j = entries[begin + i]
+            row = ((j >> 5) % (LANES * height)) // LANES
+            digits = 0
+            for q in range(bits):
+                digits = 2 * digits + ((block[(q * height + row) * CHUNK + i] >> (j & 31)) & 1)
+            green[begin + i] = digits < n
+    return green
+
+
+@njit(cache=True)
+def _green_strip(
+    key: NDArray[np.uint32],
+    nonce: uint64,
+    start: int,
+    stop: int,
+    n: int,
+    bits: int,
+    planes: int,
+    strip: NDArray[np.uint32],
+) -> int:
+    """Write green bits of whole groups that hold entries start … stop−1; return the first entry that was written."""
+    height = 16 // planes
+    width = height * LANES
+    block = np.empty(16 * LANES, np.uint32)
+    first = start // (32 * width)
+    last = (stop - 1) // (32 * width)
+    for group in range(first, last + 1):
+        chacha8_group(key, uint64(group * LANES), nonce, block)
+        _below(n, bits, height, block, strip[(group - first) * width : (group - first + 1) * width])
+    return first * 32 * width
+
+
+@njit(cache=True, nogil=True)
+def _green_runs(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    starts: NDArray[np.int64],
+    n: int,
+    bits: int,
+    planes: int,
+    out: NDArray[np.bool_],
+) -> None:
+    count = out.shape[1]
+    strip = np.empty(_strip_words(count, planes), np.uint32)
+    for r in range(len(nonces)):
+        offset = starts[r] - _green_strip(key, nonces[r], starts[r], starts[r] + count, n, bits, planes, strip)
+        for i in range(count):
+            out[r, i] = (strip[(offset + i) >> 5] >> np.uint32((offset + i) & 31)) & np.uint32(1) != 0
+
+
+@njit(cache=True)
+def _strip_words(entries: int, planes: int) -> int:
+    """Words that hold the groups of any run of so many entries, and one 64-bit word more for the shift; even."""
+    width = 16 // planes * LANES
+    return (entries // (32 * width) + 2) * width + 2
+
+
+@njit(cache=True)
+def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
+    """Bits offset, offset+1, … of the strip, from the first bit of the row on."""
+    word, by = offset >> 6, uint64(offset & 63)
+    for w in range(len(row)):
+        row[w] = (strip[word + w] >> by) | ((strip[word + w + 1] << uint64(1)) << (uint64(63) - by))
+
+
+@njit(cache=True)
+def _add_rows(rows: NDArray[np.uint64], counters: NDArray[np.uint64], carry: NDArray[np.uint64]) -> None:
+    """Add eight rows of bits into vertical counters: a tree of carry-save adders, then the carries ripple up."""
+    for w in range(counters.shape[1]):
+        ones, twos, fours = counters[0, w], counters[1, w], counters[2, w]
+        ones, a = _add3(ones, rows[0, w], rows[1, w])
+        ones, b = _add3(ones, rows[2, w], rows[3, w])
+        twos, c = _add3(twos, a, b)
+        ones, a = _add3(ones, rows[4, w], rows[5, w])
+        ones, b = _add3(ones, rows[6, w], rows[7, w])
+        twos, d = _add3(twos, a, b)
+        fours, carry[w] = _add3(fours, c, d)
+        counters[0, w], counters[1, w], counters[2, w] = ones, twos, fours
+    for level in range(3, counters.shape[0]):
+        for w in range(counters.shape[1]):
+            old = counters[level, w]
+            counters[level, w] = old ^ carry[w]
+            carry[w] &= old
+
+
+@njit(cache=True)
+def _add3(a: uint64, b: uint64, c: uint64) -> tuple[uint64, uint64]:
+    """Sum and carry of three bits, in 64 places."""
+    half = a ^ b
+    return half ^ c, (a & b) | (half & c)
+
+
+@njit(cache=True)
+def _largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tuple[int, int]:
+    """Largest count among the candidates and the first place that has it; the candidates are narrowed to those."""
+    largest = 0
+    for level in range(counters.shape[0] - 1, -1, -1):
+        found = uint64(0)
+        for w in range(len(candidates)):
+            found |= candidates[w] & counters[level, w]
+        if found:
+            largest |= 1 << level
+            for w in range(len(candidates)):
+                candidates[w] &= counters[level, w]
+    for w in range(len(candidates)):
+        if candidates[w]:
+            bit = 0
+            while not (candidates[w] >> uint64(bit)) & uint64(1):
+                bit += 1
+            return largest, 64 * w + bit
+    return largest, -1
+
+
+@njit(cache=True)
+def _count_tile(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    rule: tuple[int, int, int],
+    first_message: int,
+    strip: NDArray[np.uint32],
+    rows: NDArray[np.uint64],
+    counters: NDArray[np.uint64],
+    carry: NDArray[np.uint64],
+) -> None:
+    """Green counts of one document under the tile of messages that begins at first_message."""
+    n, bits, planes = rule
+    messages = 64 * counters.shape[1]
+    counters[:] = 0
+    for t in range(len(ids)):
+        start = int(ids[t]) + first_message
+        begin = _green_strip(key, nonces[t], start, start + messages, n, bits, planes, strip)
+        _shift_into(strip.view(np.uint64), start - begin, rows[t % ROWS])
+        if t % ROWS == ROWS - 1:
+            _add_rows(rows, counters, carry)
+    if len(ids) % ROWS:
+        rows[len(ids) % ROWS :] = 0
+        _add_rows(rows, counters, carry)
+
+
+@njit(cache=True)
+def _messages_of_tile(
+    counters: NDArray[np.uint64], valid: int, candidates: NDArray[np.uint64]
+) -> tuple[int, int, int, int]:
+    """Best and second best of the first `valid` messages of a tile: count, place, count, place (-1: there is none)."""
+    _first_bits(candidates, valid)
+    best, place = _largest(counters, candidates)
+    _first_bits(candidates, valid)
+    candidates[place >> 6] &= ~(uint64(1) << uint64(place & 63))
+    second, second_place = _largest(counters, candidates)
+    return best, place, second, second_place
+
+
+@njit(cache=True)
+def _first_bits(words: NDArray[np.uint64], count: int) -> None:
+    words[:] = 0
+    words[: count >> 6] = ~uint64(0)
+    if count & 63:
+        words[count >> 6] = (uint64(1) << uint64(count & 63)) - uint64(1)
+
+
+@njit(cache=True, nogil=True)
+def _best_two(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    count: int,
+    n: int,
+    bits: int,
+    planes: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    documents = len(offsets) - 1
+    message, score = np.zeros(documents, np.int64), np.full(documents, -1, np.int64)
+    second, second_score = np.full(documents, -1, np.int64), np.full(documents, -1, np.int64)
+    tiles = (count + TILE - 1) // TILE
+    width = ((count + tiles - 1) // tiles + 63) // 64
+    strip = np.zeros(_strip_words(64 * width, planes), np.uint32)
+    rows, carry, candidates = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
+    counters = np.empty((_levels(offsets), width), np.uint64)
+    for d in range(documents):
+        begin, end = offsets[d], offsets[d + 1]
+        used = counters[: max(3, _bit_length(end - begin))]
+        for first in range(0, count, 64 * width):
+            _count_tile(key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used, carry)
+            a, a_place, b, b_place = _messages_of_tile(used, min(64 * width, count - first), candidates)
+            # tiles come in the order of messages: only a strictly larger count displaces an earlier one
+            for value, place in ((a, a_place), (b, b_place)):
+                if place >= 0 and value > score[d]:
+                    second[d], second_score[d] = (message[d] if score[d] >= 0 else -1), score[d]
+                    message[d], score[d] = first + place, value
+                elif place >= 0 and value > second_score[d]:
+                    second[d], second_score[d] = first + place, value
+    return message, score, second, np.maximum(second_score, 0)
+
+
+@njit(cache=True)
+def _bit_length(number: int) -> int:
+    bits = 0
+    while number >> bits:
+        bits += 1
+    return bits
+
+
+@njit(cache=True)
+def _levels(offsets: NDArray[np.int64]) -> int:
+    longest = 0
+    for d in range(len(offsets) - 1):
+        longest = max(longest, offsets[d + 1] - offsets[d])
+    return max(3, _bit_length(longest))

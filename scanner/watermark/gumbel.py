@@ -1,0 +1,263 @@
+"""The Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
+
+Published scores are sums in double precision, in the order of positions, by the one-message path alone. All messages
+are first summed in integers, each term from a short polynomial with a proven error; every message that could still be
+best or second best within that error is then scored again by the one-message path.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy import float32, int32, uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark import pvalues
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.method import Best, Keyed
+from scanner.watermark.positions import Positions, Tokens
+
+GROUP = 16 * LANES
+"""Draws in a group of interleaved blocks."""
+
+TILE = 4096
+"""Messages that are summed at a time: their sums stay in the first-level cache."""
+
+TERM_ERROR = 16
+"""Units, of ln 2 / 2^23, by which an approximate term may miss; the largest miss over all 2^32 draws is below (test_gumbel_terms)."""
+
+FLUSH = 15
+"""Terms are at most 2^28 units: so many fit 32 bits."""
+
+# log2(1+f) = f + f(1−f) q(f) for 0 ≤ f ≤ 1: q by Chebyshev fit, error below 1.5e-6
+_Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), float32(0.19666100261241318)
+_Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), float32(-0.015125446952598732)
+
+
+def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """−ln r of draws w as marking uses it, r = (w + 1/2)/2^32; exact near r = 1, where a 32-bit r is 1 (SPEC §2).
+
+    Args:
+        draws: uint32, any shape.
+
+    Returns:
+        float64 of the same shape, above 0.
+    """
+    w = draws.astype(np.float64)
+    low = -np.log((w + 0.5) * 2.0**-32)
+    high = -np.log1p(-(2.0**32 - 0.5 - w) * 2.0**-32)
+    return np.where(draws >= 2**31, high, low)
+
+
+class Gumbel(Keyed):
+    """The Gumbel watermark under one master key.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h, 0 to 16.
+
+    Raises:
+        ValueError: a secret or window out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, window: int) -> None:
+        super().__init__(secret_bytes, "gumbel", window)
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """Score Σ −ln(1−r) of each document under its message: float64[D] (SPEC §3)."""
+        return sum_scores(self._draws_under(tokens, positions, messages), positions.offsets)
+
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+        """Best and second best of the messages 0 … count−1."""
+        nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
+        return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
+
+    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log10 Γ(T, S)/Γ(T) (SPEC §3)."""
+        return pvalues.log10_gumbel(score, scored)
+
+    def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
+        """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
+        out = np.empty((len(nonces), count), np.uint32)
+        _draw_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), out)
+        return out
+
+    def _draws_under(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> NDArray[np.uint32]:
+        nonces, entries = self._nonces(tokens, positions), self._entries(tokens, positions, messages)
+        return _draws_at(self._keys.chacha, nonces, entries)
+
+
+class LogGumbel(Gumbel):
+    """The unweighted score Σ ln r over the same streams (paper, Simplified Score Function). One message only."""
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """Score Σ ln r of each document under its message: float64[D], −∞ where a draw is 0 (SPEC §3)."""
+        return sum_log_scores(self._draws_under(tokens, positions, messages), positions.offsets)
+
+    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log10 γ(T, −S)/Γ(T) (SPEC §3)."""
+        return pvalues.log10_gumbel_log(score, scored)
+
+
+@njit(cache=True)
+def _term(draw: uint32) -> float:
+    """−ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
+    return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
+
+
+@njit(cache=True)
+def _log_term(draw: uint32) -> float:
+    """ln r, r = w/2^32."""
+    return math.log(float(draw) * 2.0**-32) if draw else -math.inf
+
+
+@njit(cache=True, nogil=True)
+def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Σ −ln(1−r) of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
+    sums = np.zeros(len(offsets) - 1)
+    for d in range(len(sums)):
+        for p in range(offsets[d], offsets[d + 1]):
+            sums[d] += _term(draws[p])
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Σ ln r of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
+    sums = np.zeros(len(offsets) - 1)
+    for d in range(len(sums)):
+        for p in range(offsets[d], offsets[d + 1]):
+            sums[d] += _log_term(draws[p])
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Draw of entry j of each nonce's vector, one block each."""
+    draws = np.empty(len(entries), np.uint32)
+    counters = np.empty(CHUNK, np.uint64)
+    block = np.empty(16 * CHUNK, np.uint32)
+    for begin in range(0, len(entries), CHUNK):
+        lanes = min(CHUNK, len(entries) - begin)
+        for i in range(lanes):
+            j = entries[begin + i]
+            counters[i] = uint64(j // GROUP * LANES + j % LANES)
+        chacha8_lanes(key, counters[:lanes], nonces[begin : begin + lanes], block)
+        for i in range(lanes):
+            draws[begin + i] = block[entries[begin + i] % GROUP // LANES * CHUNK + i]
+    return draws
+
+
+@njit(cache=True, nogil=True)
+def _draw_runs(
+    key: NDArray[np.uint32], nonces: NDArray[np.uint64], starts: NDArray[np.int64], out: NDArray[np.uint32]
+) -> None:
+    count = out.shape[1]
+    block = np.empty(GROUP, np.uint32)
+    for r in range(len(nonces)):
+        stop = starts[r] + count
+        for group in range(starts[r] // GROUP, (stop - 1) // GROUP + 1):
+            chacha8_group(key, uint64(group * LANES), nonces[r], block)
+            first, last = max(starts[r], group * GROUP), min(stop, (group + 1) * GROUP)
+            out[r, first - starts[r] : last - starts[r]] = block[first - group * GROUP : last - group * GROUP]
+
+
+@njit(cache=True)
+def _approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
+    """−ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
+
+    2^32 − w is rounded to 32 bits of float; its bits are a logarithm to base 2 that runs straight between powers of
+    two, and a polynomial in the fraction takes up the rest.
+    """
+    for i in range(len(draws)):
+        scratch[i] = float32(~draws[i]) + float32(1.0)
+    bits = scratch.view(np.uint32)
+    for i in range(len(draws)):
+        f = float32(uint32(bits[i] & uint32(0x7FFFFF))) * float32(2.0**-23)
+        q = _Q0 + f * (_Q1 + f * (_Q2 + f * (_Q3 + f * (_Q4 + f * _Q5))))
+        rest = int32(f * (float32(1.0) - f) * q * float32(2.0**23))
+        terms[i] = uint32(uint32(0x4F800000) - bits[i]) - uint32(rest)
+
+
+@njit(cache=True)
+def _sum_tile(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    first_message: int,
+    strip: NDArray[np.uint32],
+    sums: NDArray[np.int64],
+) -> None:
+    """Approximate scores of one document, in units, under the messages of a tile."""
+    block, scratch = np.empty(GROUP, np.uint32), np.empty(GROUP, np.float32)
+    partial = np.zeros(len(sums), np.uint32)
+    sums[:] = 0
+    for t in range(len(ids)):
+        start = int(ids[t]) + first_message
+        first_group = start // GROUP
+        for group in range(first_group, (start + len(sums) - 1) // GROUP + 1):
+            chacha8_group(key, uint64(group * LANES), nonces[t], block)
+            at = (group - first_group) * GROUP
+            _approximate_terms(block, scratch, strip[at : at + GROUP])
+        shifted = strip[start - first_group * GROUP :]
+        for m in range(len(sums)):
+            partial[m] += shifted[m]
+        if t % FLUSH == FLUSH - 1 or t == len(ids) - 1:
+            for m in range(len(sums)):
+                sums[m] += np.int64(partial[m])
+                partial[m] = 0
+
+
+@njit(cache=True)
+def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
+    """Every message that can be best or second best in double precision.
+
+    A sum of T approximate terms misses by at most T · TERM_ERROR units, the published double-precision sum by far less
+    than T · S · 2^-50. Two messages reach the second largest approximate sum; what lies more than twice the bound below
+    it is beaten by both.
+    """
+    best, second = np.int64(-1), np.int64(-1)
+    for m in range(len(sums)):
+        if sums[m] > best:
+            best, second = sums[m], best
+        elif sums[m] > second:
+            second = sums[m]
+    bound = scored * TERM_ERROR + 1 + np.int64(scored * float(best) * 2.0**-50)
+    return np.flatnonzero(sums >= second - 2 * bound)
+
+
+@njit(cache=True, nogil=True)
+def _best_two(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    count: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
+    documents = len(offsets) - 1
+    message, score = np.zeros(documents, np.int64), np.zeros(documents)
+    second, second_score = np.full(documents, 1 if count > 1 else -1, np.int64), np.zeros(documents)
+    strip = np.empty(TILE + 2 * GROUP, np.uint32)
+    sums = np.empty(count, np.int64)
+    whole = np.zeros(2, np.int64)
+    for d in range(documents):
+        begin, end = offsets[d], offsets[d + 1]
+        if begin == end:
+            continue
+        for first in range(0, count, TILE):
+            _sum_tile(key, ids[begin:end], nonces[begin:end], first, strip, sums[first : first + TILE])
+        best, runner_up = -1.0, -1.0
+        whole[1] = end - begin
+        for m in _shortlist(sums, end - begin):
+            entries = ids[begin:end].astype(np.int64) + m
+            exact = sum_scores(_draws_at(key, nonces[begin:end], entries), whole)[0]
+            # messages come in order: only a strictly larger score displaces an earlier one
+            if exact > best:
+                second[d], runner_up = (message[d] if best >= 0.0 else -1), best
+                message[d], best = m, exact
+            elif exact > runner_up:
+                second[d], runner_up = m, exact
+        score[d], second_score[d] = best, max(runner_up, 0.0)
+    return message, score, second, second_score

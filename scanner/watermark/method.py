@@ -1,0 +1,78 @@
+"""What every watermark offers to the scan and to generation: the seam where other stacks' watermarks can come in."""
+
+from fractions import Fraction
+from typing import NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark import secret
+from scanner.watermark.positions import Positions, Tokens
+
+
+class Best(NamedTuple):
+    """Best and second best message of each document: largest score, ties to the smallest message.
+
+    message, second_message: int64[D] (second_message is -1 when there is one message only);
+    score, second_score: int64[D] or float64[D] (second_score is 0 when there is no second message).
+    """
+
+    message: NDArray[np.int64]
+    score: NDArray[np.generic]
+    second_message: NDArray[np.int64]
+    second_score: NDArray[np.generic]
+
+
+class Watermark(Protocol):
+    """A method under one master key. D documents, T scored positions each, M messages."""
+
+    window: int
+    label: str
+    commitment: bytes
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
+        """Score of one message a document: int64[D] or float64[D]."""
+
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+        """Best and second best of the messages 0 … count−1."""
+
+    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log10 of the p-value of one message's score over T scored positions: float64[D]."""
+
+    def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h]."""
+
+
+class Keyed:
+    """What the native methods share: sub-keys of one label, shown in no repr and never pickled.
+
+    Raises:
+        ValueError: a secret or window out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None = None) -> None:
+        secret.check_window(window)
+        self.window = window
+        self.label = secret.label(method, window, gamma)
+        self.commitment = secret.commitment(secret_bytes, self.label)
+        self._keys = secret.derive(secret_bytes, self.label)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.label}, commitment {self.commitment.hex()[:16]}…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} holds sub-keys and is never pickled; open the key again where it is needed"
+        )
+
+    def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h] (SPEC §1)."""
+        return secret.nonces_of_windows(self._keys, windows)
+
+    def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
+        return secret.window_nonces(self._keys, tokens.ids, positions.index, self.window)
+
+    def _entries(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Entry x + m that each scored token meets under its document's message: int64[P] (SPEC §1)."""
+        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.scored))
+        return tokens.ids[positions.index].astype(np.int64) + np.repeat(wanted, positions.scored)

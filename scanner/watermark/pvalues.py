@@ -1,0 +1,247 @@
+"""The laws of the scores under H0, in logarithms, and the corrections for many messages and keys (SPEC §3).
+
+A tail is the probability of its first outcome times a sum of ratios, all positive, so nothing cancels. The smaller of
+the two tails is summed and the other one is its complement, so the logarithm keeps its relative precision at both ends.
+The probability of one outcome comes from Loader's saddle-point expansion (C. Loader, Fast and Accurate Computation of
+Binomial Probabilities, 2000): the deviance is computed without cancellation where the outcome is near its mean.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+_LN10 = math.log(10.0)
+
+
+def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDArray[np.float64]:
+    """log10 I_γ(S, T−S+1) = log10 P(at least S of T tokens are green); 0 when S = 0 (paper, Kirchenbauer et al.).
+
+    Args:
+        score: S, integers, 0 ≤ S ≤ T.
+        scored: T, integers.
+        gamma: share of green tokens.
+
+    Returns:
+        float64 of their common shape.
+    """
+    s, t = _broadcast(score, scored)
+    return _each_greenlist(s.ravel(), t.ravel(), float(gamma)).reshape(s.shape)
+
+
+def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+    """log10 Γ(T, S)/Γ(T) = log10 P(a sum of T exponential variables is at least S) (paper, Aaronson et al.).
+
+    Args:
+        score: S ≥ 0, reals.
+        scored: T, integers; T = 0 gives 0.
+
+    Returns:
+        float64 of their common shape.
+    """
+    s, t = _broadcast(score, scored)
+    return _each_gumbel(s.ravel(), t.ravel()).reshape(s.shape)
+
+
+def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+    """log10 γ(T, −S)/Γ(T) for the unweighted score S = Σ ln r ≤ 0, −∞ allowed (paper, Simplified Score Function).
+
+    Args:
+        score: S ≤ 0, reals.
+        scored: T, integers; T = 0 gives 0.
+
+    Returns:
+        float64 of their common shape.
+    """
+    s, t = _broadcast(score, scored)
+    return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
+
+
+def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
+    """log10(1 − (1 − p)^N): the smallest of N valid p-values, corrected (SPEC §3: messages, then keys).
+
+    Args:
+        log10_p: log10 of the smallest p, at most 0.
+        tests: N ≥ 1.
+
+    Returns:
+        float64 of their common shape.
+    """
+    p, n = np.broadcast_arrays(np.asarray(log10_p, np.float64), np.asarray(tests, np.float64))
+    return _each_any_of(p.ravel(), n.ravel()).reshape(p.shape)
+
+
+def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
+    return s, t
+
+
+@njit(cache=True)
+def _log_any_of(log_p: float, tests: float) -> float:
+    if log_p >= 0.0:
+        return 0.0
+    if log_p < -40.0:  # −ln(1 − p) = p to the last bit
+        log_hazard = math.log(tests) + log_p
+    else:
+        log_hazard = math.log(tests) + math.log(-_log1m_exp(log_p))
+    if log_hazard < -40.0:
+        return log_hazard
+    return _log1m_exp(-math.exp(log_hazard))
+
+
+@njit(cache=True)
+def _log1m_exp(x: float) -> float:
+    """ln(1 − e^x) for x < 0, by the form that does not cancel."""
+    if x > -0.6931471805599453:
+        return math.log(-math.expm1(x))
+    return math.log1p(-math.exp(x))
+
+
+@njit(cache=True)
+def _stirling_error(n: float) -> float:
+    """ln n! − ln(√(2πn) (n/e)^n) for an integer n ≥ 1."""
+    if n < 16.0:
+        return math.lgamma(n + 1.0) - (n + 0.5) * math.log(n) + n - 0.9189385332046727
+    m = n * n
+    return (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / m) / m) / m) / m) / n
+
+
+@njit(cache=True)
+def _deviance(x: float, mean: float) -> float:
+    """Compute x ln(x/mean) + mean − x, by its series in (x − mean)/(x + mean) where the plain form would cancel."""
+    if abs(x - mean) >= 0.1 * (x + mean):
+        ratio = x / mean
+        return x * (math.log(ratio) if ratio < math.inf else math.log(x) - math.log(mean)) + mean - x
+    v = (x - mean) / (x + mean)
+    total = (x - mean) * v
+    term = 2.0 * x * v
+    k = 1.0
+    while True:
+        term *= v * v
+        k += 2.0
+        more = total + term / k
+        if more == total:
+            return total
+        total = more
+
+
+@njit(cache=True)
+def _log_binomial(x: float, n: float, p: float) -> float:
+    """ln P(X = x) for X ~ Binomial(n, p), n ≥ 1."""
+    if x == 0.0:
+        return n * math.log1p(-p)
+    if x == n:
+        return n * math.log(p)
+    core = _stirling_error(n) - _stirling_error(x) - _stirling_error(n - x)
+    core -= _deviance(x, n * p) + _deviance(n - x, n * (1.0 - p))
+    return core + 0.5 * math.log(n / (2.0 * math.pi * x * (n - x)))
+
+
+@njit(cache=True)
+def _log_poisson(x: float, mean: float) -> float:
+    """ln P(X = x) for X ~ Poisson(mean)."""
+    if x == 0.0:
+        return -mean
+    return -_stirling_error(x) - _deviance(x, mean) - 0.5 * math.log(2.0 * math.pi * x)
+
+
+@njit(cache=True)
+def _log_binomial_tail(s: float, n: float, p: float) -> float:
+    """ln P(X ≥ s) for X ~ Binomial(n, p)."""
+    if s <= 0.0:
+        return 0.0
+    total, term = 1.0, 1.0
+    if s > n * p:
+        k = s
+        while term > 1e-17 * total:
+            term *= (n - k) / (k + 1.0) * (p / (1.0 - p))
+            total += term
+            k += 1.0
+        return _log_binomial(s, n, p) + math.log(total)
+    k = s - 1.0
+    while term > 1e-17 * total:
+        term *= k / (n - k + 1.0) * ((1.0 - p) / p)
+        total += term
+        k -= 1.0
+    return math.log1p(-math.exp(_log_binomial(s - 1.0, n, p) + math.log(total)))
+
+
+@njit(cache=True)
+def _log_poisson_below(x: float, mean: float) -> float:
+    """ln P(X ≤ x) by summing downwards; for x < mean."""
+    total, term, k = 1.0, 1.0, x
+    while term > 1e-17 * total:
+        term *= k / mean
+        total += term
+        k -= 1.0
+    return _log_poisson(x, mean) + math.log(total)
+
+
+@njit(cache=True)
+def _log_poisson_above(x: float, mean: float) -> float:
+    """ln P(X ≥ x) by summing upwards; for x > mean."""
+    total, term, k = 1.0, 1.0, x
+    while term > 1e-17 * total:
+        k += 1.0
+        term *= mean / k
+        total += term
+    return _log_poisson(x, mean) + math.log(total)
+
+
+@njit(cache=True)
+def _log_upper_gamma(t: float, s: float) -> float:
+    """ln Γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is below t."""
+    if s <= 0.0:
+        return 0.0
+    if s >= t:
+        return _log_poisson_below(t - 1.0, s)
+    return math.log1p(-math.exp(_log_poisson_above(t, s)))
+
+
+@njit(cache=True)
+def _log_lower_gamma(t: float, s: float) -> float:
+    """ln γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is t or more."""
+    if s <= 0.0:
+        return -math.inf
+    if s == math.inf:
+        return 0.0
+    if s >= t:
+        return math.log1p(-math.exp(_log_poisson_below(t - 1.0, s)))
+    return _log_poisson_above(t, s)
+
+
+@njit(cache=True, nogil=True)
+def _each_greenlist(s: NDArray[np.float64], t: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    out = np.zeros(len(s))
+    for i in range(len(s)):
+        if t[i] > 0.0:
+            out[i] = _log_binomial_tail(s[i], t[i], gamma) / _LN10
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _each_gumbel(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.zeros(len(s))
+    for i in range(len(s)):
+        if t[i] > 0.0:
+            out[i] = _log_upper_gamma(t[i], s[i]) / _LN10
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.zeros(len(s))
+    for i in range(len(s)):
+        if t[i] > 0.0:
+            out[i] = _log_lower_gamma(t[i], -s[i]) / _LN10
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> NDArray[np.float64]:
+    out = np.empty(len(log10_p))
+    for i in range(len(log10_p)):
+        out[i] = _log_any_of(log10_p[i] * _LN10, tests[i]) / _LN10
+    return out

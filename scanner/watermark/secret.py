@@ -1,0 +1,115 @@
+"""From the master key to one step's secret vector (SPEC §1): labels, sub-keys, commitments, nonces and streams."""
+
+import hashlib
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_tokens
+
+MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
+MAX_WINDOW = 16
+
+
+class SubKeys(NamedTuple):
+    """What one label's streams are drawn with. As secret as the master key; its repr shows nothing.
+
+    chacha: uint32[8]; sip: uint64[2].
+    """
+
+    chacha: NDArray[np.uint32]
+    sip: NDArray[np.uint64]
+
+    def __repr__(self) -> str:
+        return "SubKeys(…)"
+
+
+def label(method: str, window: int, gamma: Fraction | None = None) -> str:
+    """The text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4` (SPEC §1)."""
+    text = f"{method};h={window}"
+    return text if gamma is None else f"{text};gamma={gamma.numerator}/{gamma.denominator}"
+
+
+def derive(secret: bytes, label: str) -> SubKeys:
+    """Sub-keys of a master key for one label (SPEC §1).
+
+    Raises:
+        ValueError: the secret is not 16 to 64 bytes.
+    """
+    digest = _keyed_hash(secret, 48, b"watermark-v1", label)
+    return SubKeys(
+        np.frombuffer(digest[:32], "<u4").astype(np.uint32), np.frombuffer(digest[32:], "<u8").astype(np.uint64)
+    )
+
+
+def commitment(secret: bytes, label: str) -> bytes:
+    """32 bytes to publish when a key is made: they show later that it was not chosen after the text (SPEC §1).
+
+    Raises:
+        ValueError: the secret is not 16 to 64 bytes.
+    """
+    return _keyed_hash(secret, 32, b"commitment-v1", label)
+
+
+def _keyed_hash(secret: bytes, size: int, person: bytes, label: str) -> bytes:
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        raise ValueError(f"a secret has {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes; this one has {len(secret)}")
+    return hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=size, person=person).digest()
+
+
+def window_nonces(
+    sub_keys: SubKeys, ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
+) -> NDArray[np.uint64]:
+    """Nonce of each position: SipHash-2-4 of the `window` tokens before it (SPEC §1).
+
+    Args:
+        sub_keys: of the key and label.
+        ids: uint32[N], flat tokens.
+        index: int64[P], positions in ids; each has `window` tokens of its document before it.
+        window: h, 0 to 16.
+
+    Returns:
+        uint64[P].
+    """
+    nonces = np.empty(len(index), np.uint64)
+    siphash_tokens(sub_keys.sip, ids, index - window, window, nonces)
+    return nonces
+
+
+def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
+    count, window = windows.shape
+    first = np.arange(count, dtype=np.int64) * window
+    nonces = np.empty(count, np.uint64)
+    siphash_tokens(sub_keys.sip, np.ascontiguousarray(windows, np.uint32).ravel(), first, window, nonces)
+    return nonces
+
+
+def check_window(window: int) -> None:
+    """Raise ValueError when the width of the window is not 0 to 16."""
+    if not 0 <= window <= MAX_WINDOW:
+        raise ValueError(f"window {window} is out of range; allowed: 0 to {MAX_WINDOW}")
+
+
+def planes_of(gamma: Fraction) -> int:
+    """Planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
+    bits = gamma.denominator.bit_length() - 1
+    return 1 << (bits - 1).bit_length()
+
+
+def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int) -> int:
+    """Word i of one plane of a stream, computed alone (SPEC §1)."""
+    height = 16 // planes
+    group, r = divmod(i, LANES * height)
+    counter = LANES * group + r % LANES
+    block = chacha8_block(sub_keys.chacha, counter, nonce)
+    return int(block[plane * height + r // LANES])
+
+
+def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[np.uint32]:
+    """One ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
+    out = np.empty(16 * CHUNK, np.uint32)
+    chacha8_lanes(key, np.array([counter], np.uint64), np.array([nonce], np.uint64), out)
+    return out[::CHUNK].copy()
