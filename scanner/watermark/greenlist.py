@@ -73,16 +73,17 @@ def _below(n: int, bits: int, height: int, block: NDArray[np.uint32], out: NDArr
     From the last digit up: less = not p, or less where p equals n's digit. n is odd, so its last digit is 1.
     """
     width = height * LANES
-    last = (bits - 1) * width
-    for i in range(width):
-        out[i] = ~block[last + i]
-    for q in range(bits - 2, -1, -1):
-        if (n >> (bits - 1 - q)) & 1:
+    for q in range(bits - 1, -1, -1):
+        plane = block[q * width : (q + 1) * width]
+        if q == bits - 1:
             for i in range(width):
-                out[i] = ~block[q * width + i] | out[i]
+                out[i] = ~plane[i]
+        elif (n >> (bits - 1 - q)) & 1:
+            for i in range(width):
+                out[i] = ~plane[i] | out[i]
         else:
             for i in range(width):
-                out[i] = ~block[q * width + i] & out[i]
+                out[i] = ~plane[i] & out[i]
 
 
 @njit(cache=True, nogil=True)
@@ -161,9 +162,10 @@ def _strip_words(entries: int, planes: int) -> int:
 @njit(cache=True)
 def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
     """Bits offset, offset+1, … of the strip, from the first bit of the row on."""
-    word, by = offset >> 6, uint64(offset & 63)
+    by = uint64(offset & 63)
+    words = strip[offset >> 6 :]  # a slice, so that no index can be negative: the loop is a vector loop
     for w in range(len(row)):
-        row[w] = (strip[word + w] >> by) | ((strip[word + w + 1] << uint64(1)) << (uint64(63) - by))
+        row[w] = (words[w] >> by) | ((words[w + 1] << uint64(1)) << (uint64(63) - by))
 
 
 @njit(cache=True)

@@ -24,7 +24,7 @@ TILE = 4096
 """Messages that are summed at a time: their sums stay in the first-level cache."""
 
 TERM_ERROR = 16
-"""Units, of ln 2 / 2^23, by which an approximate term may miss; the largest miss over all 2^32 draws is below (test_gumbel_terms)."""
+"""Units of ln 2 / 2^23 by which an approximate term may miss, more than it does for any draw (test_gumbel_terms)."""
 
 FLUSH = 15
 """Terms are at most 2^28 units: so many fit 32 bits."""

