@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from schemas.registry import KeyId
 
@@ -79,8 +80,8 @@ def read_toml(path: Path, model: type[Model]) -> Model:
         raise ConfigError(f"{path}: " + "; ".join(_explain(model, item) for item in error.errors())) from None
 
 
-def _explain(model: type[BaseModel], item: "dict[str, object]") -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "the file as a whole"  # type: ignore[attr-defined]
+def _explain(model: type[BaseModel], item: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "the file as a whole"
     if item["type"] == "extra_forbidden":
         return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
     if item["type"] == "missing":
@@ -89,8 +90,8 @@ def _explain(model: type[BaseModel], item: "dict[str, object]") -> str:
     return f"field '{where}'{value}: {str(item['msg']).removeprefix('Value error, ')}"
 
 
-def _fields_at(model: type[BaseModel], loc: object) -> list[str]:
-    for part in tuple(loc)[:-1]:  # type: ignore[arg-type]
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    for part in loc[:-1]:
         field = model.model_fields.get(str(part))
         inner = field.annotation if field else None
         if isinstance(inner, type) and issubclass(inner, BaseModel):

@@ -14,11 +14,12 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**31
-RESERVED_EVERY = 20
+RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # inputs are hidden in errors: a pasted secret must not be printed back
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class TokenizerFile(_Frozen):
@@ -29,7 +30,7 @@ class TokenizerFile(_Frozen):
 
 
 class MasterKey(_Frozen):
-    """One master key: its parameters, where its secret lives, and the commitment published when it was made (SPEC §1)."""
+    """One master key: its parameters, where its secret lives, and the commitment published when it was made."""
 
     key_id: KeyId
     method: Method
@@ -46,7 +47,8 @@ class MasterKey(_Frozen):
     @classmethod
     def _is_reference(cls, value: str) -> str:
         # never echo the value: someone may have pasted the key itself
-        if not re.fullmatch(r"file:.+|env:[A-Za-z_][A-Za-z0-9_]*", value):
+        well_formed = re.fullmatch(r"file:.+|env:[A-Za-z_][A-Za-z0-9_]*", value)
+        if not well_formed or re.fullmatch(r"[a-z]+:(0x)?[0-9a-fA-F]{32,}", value):
             raise ValueError("a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself")
         return value
 

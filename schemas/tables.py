@@ -15,6 +15,17 @@ USERS = pa.schema(
 )
 """The users and their messages: append-only events, one `allocated` and at most one `removed` per (key_id, message)."""
 
+DOCUMENTS = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),  # within the file
+        pa.field("doc_id", pa.string()),
+        pa.field("text", pa.large_binary()),  # as it was stored: may be null, may be invalid UTF-8
+        pa.field("account_id", pa.string()),
+        pa.field("created_at", _TIME),
+    ]
+)
+"""What is scanned, as it comes from a file: nothing in it is trusted."""
+
 VERDICTS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -61,6 +72,15 @@ QUARANTINE = pa.schema(
 )
 """What could not be scored, and why: one row per document, or one per file (row is null) that could not be read."""
 
+DOCUMENT_REASONS = ("null_text", "invalid_utf8", "surrogates", "too_long", "unreadable", "failed", "killed_worker")
+"""Why a document is in quarantine. `unreadable`: its part of the file is corrupt; `failed`: scoring it failed."""
+
+LASTING_FILE_REASONS = ("not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
+"""Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""
+
+PASSING_FILE_REASONS = ("vanished", "changed", "io_error")
+"""Why a file is in quarantine for now: a rerun scans it, if it can be read then."""
+
 SCANS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -94,6 +114,7 @@ SCANS = pa.schema(
         pa.field("documents", pa.int64(), nullable=False),
         pa.field("too_short", pa.int64(), nullable=False),
         pa.field("quarantined", pa.int64(), nullable=False),
+        pa.field("files_quarantined", pa.int64(), nullable=False),
         pa.field("flagged", pa.int64(), nullable=False),
         pa.field("audit", pa.string(), nullable=False),
         pa.field("exit_code", pa.int64(), nullable=False),

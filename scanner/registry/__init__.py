@@ -1,0 +1,39 @@
+"""The registry of a platform: its master keys, where their secrets live, its users and the messages they hold."""
+
+from scanner.registry.holders import Holders
+from scanner.registry.keys import (
+    find_key,
+    load_registry,
+    new_key,
+    open_key,
+    registry_sha256,
+    retire_key,
+    tokenizer_path,
+)
+from scanner.registry.users import (
+    Allocation,
+    add_users,
+    erase_users,
+    list_users,
+    remove_users,
+    restore_users,
+    unknown_users,
+)
+
+__all__ = [
+    "Allocation",
+    "Holders",
+    "add_users",
+    "erase_users",
+    "find_key",
+    "list_users",
+    "load_registry",
+    "new_key",
+    "open_key",
+    "registry_sha256",
+    "remove_users",
+    "restore_users",
+    "retire_key",
+    "tokenizer_path",
+    "unknown_users",
+]

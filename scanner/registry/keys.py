@@ -1,0 +1,228 @@
+"""The master keys of a registry: made, read, retired and opened. What is on record is in keys.toml, secrets are not."""
+
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+from pydantic import ValidationError
+
+from scanner.errors import Refused, SecretError, TokenizerError
+from scanner.registry.files import locked, replace_file
+from scanner.registry.secrets import new_secret_file, read_secret, secret_path
+from schemas.config import ConfigError, read_toml
+from schemas.registry import MasterKey, Registry, TokenizerFile
+
+if TYPE_CHECKING:
+    from scanner.watermark import Watermark
+
+KEYS_FILE = "keys.toml"
+
+_HEADER = """\
+# The master keys of this registry, written by `brickscan keys`: where each secret lives, never the secret itself.
+# Published commitments and marked texts depend on every value here. Moving a secret or a tokenizer file: edit its path.
+
+"""
+
+
+def load_registry(folder: Path | str) -> Registry:
+    """Read the keys of a registry.
+
+    Raises:
+        Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
+    """
+    path = Path(folder) / KEYS_FILE
+    if not path.is_file():
+        raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
+    try:
+        return read_toml(path, Registry)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+
+
+def find_key(registry: Registry, key_id: str) -> MasterKey:
+    """The key of that id.
+
+    Raises:
+        Refused: the registry has no such key; names those it has.
+    """
+    for key in registry.keys:
+        if key.key_id == key_id:
+            return key
+    known = ", ".join(key.key_id for key in registry.keys) or "none yet"
+    raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
+
+
+def registry_sha256(registry: Registry) -> str:
+    """Digest of all that is on record about the keys, as hex text: equal digests, equal registries."""
+    record = json.dumps(registry.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(record.encode()).hexdigest()
+
+
+def new_key(
+    folder: Path | str,
+    key_id: str,
+    *,
+    method: str,
+    window: int,
+    gamma: str | None,
+    messages: int,
+    tokenizer: Path | str,
+    secret: str | None = None,
+) -> MasterKey:
+    """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
+
+    Args:
+        folder: of the registry.
+        key_id: of the new key.
+        method: greenlist or gumbel.
+        window: h, 0 to 16.
+        gamma: share of green tokens such as "1/4" (n/2^b in lowest terms); None for gumbel.
+        messages: M, how many messages the key has.
+        tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
+        secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
+            registry. A file that does not exist is made, with a new secret.
+
+    Raises:
+        Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
+            TokenizerError. Nothing was written then.
+    """
+    folder = Path(folder)
+    reference = f"file:secrets/{key_id}.key" if secret is None else secret
+    key = _checked(
+        key_id=key_id,
+        method=method,
+        window=window,
+        gamma=gamma,
+        messages=messages,
+        tokenizer=TokenizerFile(file=os.fspath(tokenizer), sha256="0" * 64),
+        secret=reference,
+        commitment="0" * 64,
+        created_at=datetime.now(UTC),
+    )
+    key = key.model_copy(update={"tokenizer": _pin_tokenizer(folder, os.fspath(tokenizer))})
+    path = secret_path(reference, folder)
+    if path is None or os.path.lexists(path):
+        read_secret(reference, folder)  # refuse before the first folder is made
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"registry {folder}: cannot be made ({error.strerror}); name another folder") from None
+    with locked(folder):
+        registry = load_registry(folder) if (folder / KEYS_FILE).exists() else Registry()
+        if any(key_id == other.key_id for other in registry.keys):
+            raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
+        made = path is not None and not os.path.lexists(path)
+        key_bytes = new_secret_file(path) if made and path is not None else read_secret(reference, folder)
+        try:
+            _refuse_reuse(registry, key_bytes)
+            key = key.model_copy(update={"commitment": _commitment(key_bytes, key)})
+            _write(folder, Registry(keys=(*registry.keys, key)))
+        except BaseException:
+            if made and path is not None:
+                path.unlink()
+            raise
+    return key
+
+
+def retire_key(folder: Path | str, key_id: str) -> MasterKey:
+    """Retire a key: it is still scanned, and never marked with again.
+
+    Raises:
+        Refused: the key is unknown or was retired before.
+    """
+    folder = Path(folder)
+    load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
+    with locked(folder):
+        registry = load_registry(folder)
+        key = find_key(registry, key_id)
+        if key.retired_at is not None:
+            raise Refused(f"key {key_id!r} was retired on {key.retired_at:%Y-%m-%d %H:%M} UTC already; nothing to do")
+        retired = key.model_copy(update={"retired_at": datetime.now(UTC)})
+        _write(folder, Registry(keys=tuple(retired if other is key else other for other in registry.keys)))
+    return retired
+
+
+def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
+    """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
+
+    Raises:
+        SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
+    """
+    from scanner.watermark import GreenList, Gumbel
+
+    key_bytes = read_secret(key.secret, Path(folder))
+    gamma = key.gamma_fraction
+    watermark: Watermark = Gumbel(key_bytes, key.window) if gamma is None else GreenList(key_bytes, key.window, gamma)
+    if watermark.commitment.hex() != key.commitment:
+        raise SecretError(
+            f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
+            f"{key.commitment[:16]}…; another secret lies there now, or method, window or gamma were edited"
+        )
+    return watermark
+
+
+def tokenizer_path(folder: Path | str, key: MasterKey) -> Path:
+    """Where the key's tokenizer.json is; a relative path starts at the registry's folder."""
+    return Path(folder) / key.tokenizer.file
+
+
+def _checked(**values: object) -> MasterKey:
+    try:
+        return MasterKey.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            field = ".".join(str(part) for part in item["loc"])
+            value = f" = {item['input']!r}" if field not in ("secret", "") else ""
+            lines.append(f"{field}{value}: {item['msg'].removeprefix('Value error, ')}".removeprefix(": "))
+    raise Refused("; ".join(lines))
+
+
+def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
+    """Path and SHA-256 of a tokenizer.json. Kept relative to the registry when it was given so or lies inside it."""
+    here, there = Path(given), folder / given
+    if here.is_file() and there.is_file() and not here.samefile(there):
+        raise TokenizerError(f"tokenizer {given} is two files, {here.absolute()} and {there}; give an absolute path")
+    path = here if here.is_file() else there
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(
+            f"tokenizer {given}: cannot be read ({error.strerror}); name a tokenizer.json, from the working folder, "
+            "from the registry's folder or absolute"
+        ) from None
+    try:
+        fields = json.loads(raw)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or "model" not in fields:
+        raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
+    if path is here:
+        given = os.path.abspath(path)
+        if Path(given).is_relative_to(os.path.abspath(folder)):
+            given = os.path.relpath(given, os.path.abspath(folder))
+    return TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _commitment(key_bytes: bytes, key: MasterKey) -> str:
+    from scanner.watermark import commitment, label
+
+    return commitment(key_bytes, label(key.method, key.window, key.gamma_fraction)).hex()
+
+
+def _refuse_reuse(registry: Registry, key_bytes: bytes) -> None:
+    # a commitment tells, whatever the key's parameters and even where its own secret cannot be read
+    for key in registry.keys:
+        if _commitment(key_bytes, key) == key.commitment:
+            raise Refused(
+                f"this is the secret of key {key.key_id!r}; two keys with one secret are not independent tests: "
+                "name a file that does not exist yet, and a new secret is made"
+            )
+
+
+def _write(folder: Path, registry: Registry) -> None:
+    replace_file(folder / KEYS_FILE, _HEADER + tomli_w.dumps(registry.model_dump(exclude_none=True)))

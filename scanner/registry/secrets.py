@@ -1,0 +1,114 @@
+"""Where the secrets of master keys live: references in, key bytes out, and never a key byte in a message."""
+
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+
+from scanner.errors import SecretError
+from scanner.registry.files import sync_folder
+
+MIN_BYTES, MAX_BYTES = 16, 64
+NEW_BYTES = 32
+
+_TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
+
+
+def secret_path(reference: str, base: Path) -> Path | None:
+    """The file that a `file:` reference names (a relative path starts at `base`), or None for `env:`."""
+    kind, _, place = reference.partition(":")
+    return base / place if kind == "file" else None
+
+
+def read_secret(reference: str, base: Path) -> bytes:
+    """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
+
+    Args:
+        reference: as in schemas.registry.MasterKey.secret.
+        base: the registry's folder, where a relative path starts.
+
+    Returns:
+        16 to 64 bytes.
+
+    Raises:
+        SecretError: nothing is there, it is not a secret, or others could read or change it. Names the place only.
+    """
+    path = secret_path(reference, base)
+    if path is not None:
+        return _decode(_read_file(path), f"secret file {path}")
+    name = reference.removeprefix("env:")
+    if name not in os.environ:
+        raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
+    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}")
+
+
+def new_secret_file(path: Path) -> bytes:
+    """Make a secret of 32 bytes with the operating system's generator, and the file that holds it.
+
+    The file is new (never overwritten), its mode 0600, and it is on the disk when this returns; folders that have to be
+    made for it have mode 0700.
+
+    Raises:
+        SecretError: the file is there already or cannot be made; no file is left behind.
+    """
+    secret = os.urandom(NEW_BYTES)
+    try:
+        _make_private_folders(path.parent)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except (OSError, ValueError) as error:
+        raise SecretError(f"secret file {path}: cannot be made ({_why(error)})") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(secret.hex() + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise SecretError(f"secret file {path}: cannot be written ({_why(error)})") from None
+    return secret
+
+
+def _make_private_folders(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_private_folders(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _read_file(path: Path) -> bytes:
+    """The file's first bytes, more than any secret has; rights are checked on what was opened, after links."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        raise SecretError(f"secret file {path}: cannot be read ({_why(error)})") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise SecretError(f"secret file {path}: is not a regular file; give the path of a file of hexadecimal text")
+        if mode & _TOO_OPEN:
+            raise SecretError(
+                f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
+                "others write it: chmod 600 it, and make a new key if it may have been read"
+            )
+        return os.read(descriptor, 4 * MAX_BYTES)
+    except OSError as error:
+        raise SecretError(f"secret file {path}: cannot be read ({_why(error)})") from None
+    finally:
+        os.close(descriptor)
+
+
+def _decode(raw: bytes, where: str) -> bytes:
+    digits = raw.strip()
+    if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
+        raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
+    if not 2 * MIN_BYTES <= len(digits) <= 2 * MAX_BYTES:
+        size = f"{len(digits) // 2}" if len(digits) < 3 * MAX_BYTES else f"more than {MAX_BYTES}"
+        raise SecretError(f"{where}: holds a secret of {size} bytes; {MIN_BYTES} to {MAX_BYTES} are allowed")
+    return bytes.fromhex(digits.decode("ascii"))
+
+
+def _why(error: Exception) -> str:
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else "not a path"

@@ -1,0 +1,50 @@
+"""A registry folder with a small tokenizer file beside it, and the command line as a function."""
+
+import io
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.cli import brickscan, run
+from scanner.registry import new_key
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    path = tmp_path / "tokenizer.json"
+    path.write_text('{"model": {}}')
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "registry"
+
+
+@pytest.fixture
+def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
+    def make(key_id: str = "k1", **changes: object) -> object:
+        values = {"method": "greenlist", "window": 4, "gamma": "1/4", "messages": 1000, "tokenizer": tokenizer}
+        return new_key(folder, key_id, **{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def cli() -> Callable[..., Outcome]:
+    def call(*arguments: object) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(brickscan, [str(argument) for argument in arguments])
+        return Outcome(code, out.getvalue(), err.getvalue())
+
+    return call

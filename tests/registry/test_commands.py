@@ -1,0 +1,252 @@
+"""The commands as people call them: what they print, what they refuse and how, and that no secret comes out."""
+
+import base64
+import contextlib
+import io
+import subprocess
+import sys
+import traceback
+import types
+
+import polars as pl
+import pytest
+
+from scanner.registry import find_key, list_users, load_registry, open_key
+
+
+@pytest.fixture
+def registry(cli, folder, tokenizer):
+    done = cli("keys", "new", "k1", "--registry", folder, "--tokenizer", tokenizer, "--messages", 1000)
+    assert done.code == 0
+    return folder
+
+
+def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
+    done = cli("keys", "new", "summer", "--registry", folder, "--tokenizer", tokenizer)
+    key = find_key(load_registry(folder), "summer")
+    assert (key.method, key.window, key.gamma, key.messages) == ("greenlist", 4, "1/4", 100_000)
+    assert (done.code, done.err) == (0, "")
+    assert f"commitment  {key.commitment}" in done.out
+    assert "Publish the commitment" in done.out
+    assert "file:secrets/summer.key" in done.out
+    assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
+    assert find_key(load_registry(folder), "g").gamma is None
+
+
+def test_keys_are_listed_and_retired(cli, registry):
+    key = load_registry(registry).keys[0]
+    head, row = cli("keys", "list", "--registry", registry).out.splitlines()
+    assert head.split() == [
+        "key",
+        "method",
+        "window",
+        "gamma",
+        "messages",
+        "tokenizer",
+        "made",
+        "retired",
+        "commitment",
+    ]
+    assert row.split()[:6] == ["k1", "greenlist", "4", "1/4", "1,000", key.tokenizer.sha256[:12]]
+    assert row.split()[-2:] == ["-", key.commitment]
+    assert "still test it" in cli("keys", "retire", "k1", "--registry", registry).out
+    assert cli("keys", "list", "--registry", registry).out.splitlines()[1].split()[-2].endswith("Z")
+    again = cli("keys", "retire", "k1", "--registry", registry)
+    assert again.code == 2
+    assert again.err.startswith("brickscan: key 'k1' was retired on")
+    assert again.err.count("\n") == 1
+
+
+def test_users_are_added_listed_and_removed(cli, registry):
+    assert cli("users", "add", "alice", "bob", "--registry", registry).out == (
+        "k1: 2 users added; 948 messages are left\n"
+    )
+    again = cli("users", "add", "bob", "carol", "--key", "k1", "--registry", registry)
+    assert again.out == "k1: 1 users added, 1 had a message and keep it; 947 messages are left\n"
+    assert cli("users", "remove", "bob", "--registry", registry).out == "1 messages withdrawn\n"
+    again = cli("users", "remove", "bob", "--registry", registry)
+    assert (again.code, again.out) == (0, "no message was withdrawn: none is held any more\n")
+    lines = [line.split() for line in cli("users", "list", "--registry", registry).out.splitlines()]
+    assert lines[0] == ["user", "key", "message", "allocated", "removed"]
+    assert {line[0]: line[-1] == "-" for line in lines[1:]} == {"alice": True, "bob": False, "carol": True}
+    assert cli("users", "list", "--registry", registry, "--key", "k9").code == 2
+    erased = cli("users", "remove", "bob", "--erase", "--registry", registry)
+    assert "names erased from 2 rows of the registry" in erased.out
+    refused = cli("users", "remove", "bob", "--erase", "--registry", registry)
+    assert (refused.code, refused.err) == (
+        2,
+        "brickscan: user 'bob' holds no message in this registry; see `brickscan users list`\n",
+    )
+
+
+def test_a_name_cannot_steer_the_terminal(cli, registry):
+    cli("users", "add", "a\x1b[31m\nb", "--registry", registry)
+    assert r"a\x1b[31m\nb" in cli("users", "list", "--registry", registry).out
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_users_from_a_file(cli, registry, tmp_path, suffix):
+    frame = pl.DataFrame({"name": ["x", "y", "z"], "user_id": ["007", "1.0", 'a "quoted", id']})
+    file = tmp_path / f"users{suffix}"
+    frame.write_csv(file) if suffix == ".csv" else frame.write_parquet(file)
+    assert cli("users", "add", "--file", file, "--registry", registry).code == 0
+    assert set(list_users(registry)["user_id"]) == {"007", "1.0", 'a "quoted", id'}
+    assert cli("users", "add", "--file", file, "--column", "name", "--registry", registry).code == 0
+    assert list_users(registry).height == 6
+
+
+def test_whole_numbers_are_names_too(cli, registry, tmp_path):
+    pl.DataFrame({"user_id": [7, 12]}).write_parquet(tmp_path / "u.parquet")
+    assert cli("users", "add", "--file", tmp_path / "u.parquet", "--registry", registry).code == 0
+    assert set(list_users(registry)["user_id"]) == {"7", "12"}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("u.csv", b"user_id\nalice\n\nbob\n", "row 2 has no user id"),
+        ("u.csv", b"name,user_id\nx,alice\ny,\n", "row 2 has no user id"),
+        ("u.csv", b'user_id\nalice\n"  "\n', "row 2 has no user id"),
+        ("u.csv", b"name\nalice\n", "has no column 'user_id'; it has name"),
+        ("u.csv", b"", "cannot be read as csv"),
+        ("u.csv", b"user_id\n\xff\xfe\n", "cannot be read as csv"),
+        ("u.parquet", b"PAR1 not really", "cannot be read as parquet"),
+        ("u.txt", b"alice\n", "neither .csv nor .parquet"),
+        ("missing.csv", None, "missing.csv: cannot be read"),
+        ("missing.parquet", None, "missing.parquet: cannot be read"),
+    ],
+)
+def test_files_that_hold_no_users_are_refused(cli, registry, tmp_path, name, data, what):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    done = cli("users", "add", "--file", tmp_path / name, "--registry", registry)
+    assert (done.code, done.out) == (2, "")
+    assert what in done.err
+    assert done.err.count("\n") == 1
+    assert list_users(registry).is_empty()
+
+
+def test_a_column_of_no_names_is_refused(cli, registry, tmp_path):
+    pl.DataFrame({"user_id": [1.5]}).write_parquet(tmp_path / "u.parquet")
+    done = cli("users", "add", "--file", tmp_path / "u.parquet", "--registry", registry)
+    assert (done.code, "type Float64; text or whole numbers are needed" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("users", "add"), ("users", "add", "a", "--file", "u.csv"), ("users", "remove", "a", "--results", "results")],
+)
+def test_calls_that_make_no_sense_are_refused(cli, registry, arguments):
+    done = cli(*arguments, "--registry", registry)
+    assert done.code == 2
+    assert "Usage:" in done.err
+
+
+def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, registry, monkeypatch):
+    results = types.ModuleType("scanner.results")
+    rows = {"alice": 3, "left": 1}
+    calls = []
+
+    def erase_user(place, names):
+        if names:
+            calls.append((place, names))
+        return sum(rows.pop(name, 0) for name in names)
+
+    results.erase_user = erase_user
+    results.exist = lambda place: place == "res"
+    monkeypatch.setitem(sys.modules, "scanner.results", results)
+    cli("users", "add", "alice", "bob", "--registry", registry)
+    remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry)
+    done = cli(*remove, "alice")
+    assert (done.code, done.out.splitlines()) == (
+        0,
+        ["1 messages withdrawn", "names erased from 3 rows of the results", "names erased from 2 rows of the registry"],
+    )
+    assert cli(*remove, "left").code == 0
+    done = cli(*remove, "typo")
+    assert (done.code, "neither in the registry nor in the results" in done.err) == (2, True)
+    done = cli("users", "remove", "bob", "--erase", "--results", "none", "--registry", registry)
+    assert (done.code, done.err.startswith("brickscan: --results none: holds no results")) == (2, True)
+    assert calls == [("res", ["alice"]), ("res", ["left"]), ("res", ["typo"])]
+    assert dict(list_users(registry).select("user_id", "removed_at").rows())["bob"] is None
+
+
+@pytest.mark.parametrize(
+    "command", ["keys", "users", "keys new", "keys list", "keys retire", "users add", "users list", "users remove"]
+)
+def test_every_help_shows_an_example(cli, command):
+    done = cli(*command.split(), "--help")
+    assert done.code == 0
+    assert "Example:\n" in done.out
+    assert f"brickscan {command}" in done.out
+
+
+def forms(secret: bytes) -> list[str]:
+    """How key bytes could come out: hex, base64, decimal numbers, Python's bytes, whole or in parts."""
+    halves = [secret, secret[:8], secret[8:16], secret[-8:]]
+    texts = [secret.hex(), secret.hex().upper(), repr(secret)[2:-1], base64.b64encode(secret).decode().rstrip("=")]
+    texts += [
+        str(list(secret))[1:-1],
+        *(str(int.from_bytes(part, order)) for part in halves for order in ("big", "little")),
+    ]
+    return texts + [part.hex() for part in halves]
+
+
+def test_no_key_byte_in_any_output_error_or_repr(cli, folder, tokenizer, monkeypatch, caplog):
+    secret = bytes(range(0x41, 0x61))
+    monkeypatch.setenv("BRICKSCAN_TEST", secret.hex())
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    outcomes = [
+        cli(*new, "k1", "--secret", "env:BRICKSCAN_TEST"),
+        cli(*new, "k2", "--secret", "env:BRICKSCAN_TEST"),
+        cli(*new, "k3", "--secret", secret.hex()),
+        cli(*new, "k4", "--secret", f"env:{secret.hex()}"),
+        cli(*new, "k5", "--secret", f"file:{secret.hex()}"),
+        cli(*new, "k6", "--secret", f"file:0x{secret.hex()}"),
+    ]
+    assert [done.code for done in outcomes] == [0, 2, 2, 2, 2, 2]
+    for name, text, mode in (
+        ("open", secret.hex(), 0o644),
+        ("odd", secret.hex() + "zz", 0o600),
+        ("raw", secret, 0o600),
+    ):
+        path = folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.chmod(mode)
+        outcomes.append(cli(*new, f"key-{name}", "--secret", f"file:{name}"))
+        assert outcomes[-1].code == 2
+    key = load_registry(folder).keys[0]
+    text = [repr(key), str(key), key.model_dump_json(), repr(load_registry(folder)), repr(open_key(folder, key))]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        print(*vars(open_key(folder, key)).values())
+    for edited in (key.model_copy(update={"window": 3}), key.model_copy(update={"secret": "file:odd"})):
+        try:
+            open_key(folder, edited)
+        except Exception:
+            text.append(traceback.format_exc())
+    assert "does not fit" in text[-2]
+    assert "not hexadecimal" in text[-1]
+    broken = (folder / "keys.toml").read_text()
+    for wrong in ('secret = "env:BRICKSCAN_TEST"', "window = 4"):
+        (folder / "keys.toml").write_text(broken.replace(wrong, f'secret = "{secret.hex()}"'))
+        outcomes.append(cli("keys", "list", "--registry", folder))
+        assert outcomes[-1].code == 2
+    (folder / "keys.toml").write_text(broken)
+    outcomes.append(cli("keys", "list", "--registry", folder))
+    everything = "\n".join(
+        [*text, shown.getvalue(), caplog.text, *(str(done) for done in outcomes), (folder / "keys.toml").read_text()]
+    )
+    assert len(everything) > 3000
+    for form in forms(secret):
+        assert form not in everything, form
+
+
+def test_in_a_process_of_its_own_the_error_is_one_line(folder):
+    line = [sys.executable, "-m", "jobs.cli", "users", "list", "--registry", str(folder)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr
+        == f"brickscan: registry {folder}: holds no keys.toml; make its first key with `brickscan keys new`\n"
+    )

@@ -1,0 +1,257 @@
+"""Master keys: made, refused, retired, opened; what stands in keys.toml; two makers at once."""
+
+import hashlib
+import multiprocessing
+import tomllib
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+import pytest
+
+from scanner.errors import Refused, SecretError, TokenizerError
+from scanner.registry import find_key, load_registry, new_key, open_key, registry_sha256, retire_key, tokenizer_path
+from scanner.watermark import commitment
+from schemas.registry import Registry
+
+HEX = "c3" * 24
+
+
+def files_in(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_new_key_is_on_record_and_opens(folder, make_key, tokenizer):
+    before = datetime.now(UTC)
+    key = make_key()
+    assert load_registry(folder) == Registry(keys=(key,))
+    assert before <= key.created_at <= datetime.now(UTC)
+    assert key.tokenizer.sha256 == hashlib.sha256(tokenizer.read_bytes()).hexdigest()
+    secret = bytes.fromhex((folder / "secrets/k1.key").read_text().strip())
+    assert key.commitment == commitment(secret, "greenlist;h=4;gamma=1/4").hex()
+    watermark = open_key(folder, key)
+    assert (watermark.window, watermark.label) == (4, "greenlist;h=4;gamma=1/4")
+    assert secret.hex() not in (folder / "keys.toml").read_text()
+
+
+def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypatch):
+    monkeypatch.setenv("BRICKSCAN_TEST", HEX)
+    key = make_key(method="gumbel", gamma=None, window=0, messages=1, secret="env:BRICKSCAN_TEST")
+    assert key.gamma_fraction is None
+    assert open_key(folder, key).label == "gumbel;h=0"
+    assert key.commitment == commitment(bytes.fromhex(HEX), "gumbel;h=0").hex()
+    assert "gamma" not in (folder / "keys.toml").read_text()
+    assert make_key("k2", gamma="3/8", window=16).gamma_fraction == Fraction(3, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"gamma": "2/8"}, "gamma '2/8'.*lowest terms"),
+        ({"gamma": "1/3"}, "gamma '1/3'"),
+        ({"gamma": "0.25"}, "gamma '0.25'"),
+        ({"gamma": "1/512"}, "gamma '1/512'"),
+        ({"gamma": "1/1"}, "gamma '1/1'"),
+        ({"gamma": None}, "needs gamma"),
+        ({"method": "gumbel"}, "gamma is for method 'greenlist' only"),
+        ({"method": "exp"}, "method = 'exp'.*'greenlist' or 'gumbel'"),
+        ({"window": -1}, "window = -1.*greater than or equal to 0"),
+        ({"window": 17}, "window = 17.*less than or equal to 16"),
+        ({"messages": 0}, "messages = 0.*greater than or equal to 1"),
+        ({"messages": 2**31 + 1}, "messages = 2147483649.*less than or equal to 2147483648"),
+        ({"key_id": "../k"}, "key_id = '../k'"),
+        ({"key_id": "K1"}, "key_id = 'K1'"),
+        ({"tokenizer": "none.json"}, "tokenizer none.json: cannot be read .No such file"),
+        ({"secret": "env:BRICKSCAN_UNSET"}, "BRICKSCAN_UNSET is not set"),
+        ({"secret": "secrets/k"}, "secret: a reference is needed"),
+    ],
+)
+def test_a_refused_key_leaves_nothing(tmp_path, folder, make_key, changes, what):
+    there = files_in(tmp_path)
+    with pytest.raises(Refused, match=what):
+        make_key(**changes)
+    assert files_in(tmp_path) == there
+    make_key("first")
+    there = files_in(tmp_path)
+    text = (folder / "keys.toml").read_text()
+    with pytest.raises(Refused, match=what):
+        make_key(**changes)
+    assert files_in(tmp_path) == there
+    assert (folder / "keys.toml").read_text() == text
+
+
+def test_an_id_in_use_is_refused_even_with_another_secret(folder, make_key, tmp_path):
+    make_key()
+    there = files_in(tmp_path)
+    for secret in (None, "file:other.key"):
+        with pytest.raises(Refused, match="'k1' is in the registry already"):
+            make_key(secret=secret)
+    assert files_in(tmp_path) == there
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"window": 7}, {"gamma": "1/2"}, {"method": "gumbel", "gamma": None}, {"messages": 5}]
+)
+def test_a_secret_used_twice_is_refused_whatever_the_parameters(folder, make_key, monkeypatch, tmp_path, changes):
+    make_key("other")
+    make_key()
+    monkeypatch.setenv("BRICKSCAN_TEST", (folder / "secrets/k1.key").read_text())
+    copy = tmp_path / "copy.key"
+    copy.write_text((folder / "secrets/k1.key").read_text().upper())
+    copy.chmod(0o600)
+    (folder / "secrets/k1.key").unlink()  # the registered secret need not be readable
+    there = files_in(tmp_path)
+    for secret in ("env:BRICKSCAN_TEST", f"file:{copy}"):
+        with pytest.raises(Refused, match="this is the secret of key 'k1'"):
+            make_key("k2", secret=secret, **changes)
+    assert files_in(tmp_path) == there
+
+
+def test_a_secret_that_is_there_is_used_and_one_that_is_open_is_refused(folder, make_key):
+    folder.mkdir()
+    path = folder / "mine.key"
+    path.write_text(HEX)
+    path.chmod(0o644)
+    with pytest.raises(SecretError, match="0644"):
+        make_key(secret="file:mine.key")
+    path.chmod(0o400)
+    assert (
+        make_key(secret="file:mine.key").commitment == commitment(bytes.fromhex(HEX), "greenlist;h=4;gamma=1/4").hex()
+    )
+    assert path.read_text() == HEX
+
+
+def test_a_failed_write_leaves_no_orphan_secret(folder, make_key, monkeypatch):
+    make_key("first")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scanner.registry.keys.replace_file", full)
+    with pytest.raises(OSError, match="No space"):
+        make_key()
+    assert not (folder / "secrets/k1.key").exists()
+    assert [key.key_id for key in load_registry(folder).keys] == ["first"]
+
+
+def test_another_secret_in_its_place_is_refused(folder, make_key, tokenizer):
+    key, other = make_key(), make_key("k2")
+    (folder / "secrets/k2.key").replace(folder / "secrets/k1.key")
+    with pytest.raises(SecretError, match=r"'k1'.*does not fit the recorded commitment"):
+        open_key(folder, key)
+    with pytest.raises(SecretError, match="No such file"):
+        open_key(folder, other)
+    with pytest.raises(SecretError, match="does not fit"):
+        open_key(folder, other.model_copy(update={"secret": "file:secrets/k1.key", "window": 5}))
+
+
+def test_retired_once(folder, make_key):
+    make_key()
+    kept = make_key("k2")
+    retired = retire_key(folder, "k1")
+    assert datetime.now(UTC) - retired.retired_at < timedelta(minutes=1)
+    assert load_registry(folder) == Registry(keys=(retired, kept))
+    with pytest.raises(Refused, match="'k1' was retired on"):
+        retire_key(folder, "k1")
+    with pytest.raises(Refused, match="'k3' is not in the registry; its keys: k1, k2"):
+        retire_key(folder, "k3")
+    open_key(folder, retired)
+
+
+def test_no_registry(tmp_path):
+    for call in (load_registry, lambda folder: retire_key(folder, "k1")):
+        with pytest.raises(Refused, match="brickscan keys new"):
+            call(tmp_path / "none")
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("window = 4", "window = 40", r"keys.toml: field 'keys.0.window' = 40: .*less than or equal to 16"),
+        ("window = 4", "widow = 4", "field 'keys.0.widow' is unknown"),
+        ('gamma = "1/4"', 'gamma = "2/8"', "gamma '2/8'"),
+        ("messages = 1000", "", "field 'keys.0.messages' is missing"),
+        ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
+        ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
+        ('key_id = "k2"', 'key_id = "k1"', "'k1' stands twice"),
+        ("[[keys]]", "[[keys", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(folder, make_key, old, new, what):
+    make_key()
+    make_key("k2")
+    path = folder / "keys.toml"
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(Refused, match=what) as raised:
+        load_registry(folder)
+    assert HEX not in str(raised.value)
+
+
+def test_the_digest_changes_with_the_record_only(folder, make_key):
+    make_key()
+    first = registry_sha256(load_registry(folder))
+    path = folder / "keys.toml"
+    path.write_text("# a comment\n" + path.read_text())
+    assert registry_sha256(load_registry(folder)) == first
+    retire_key(folder, "k1")
+    assert registry_sha256(load_registry(folder)) != first
+
+
+def test_the_file_is_plain_toml(folder, make_key):
+    make_key()
+    data = tomllib.loads((folder / "keys.toml").read_text())
+    assert data["keys"][0]["secret"] == "file:secrets/k1.key"
+    assert list(data) == ["keys"]
+
+
+def test_tokenizer_paths_work_from_elsewhere(folder, make_key, tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    for place in (work, folder, folder / "inside"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "t.json").write_text(f'{{"model": {{}}, "at": "{place.name}"}}')
+    (folder / "only-there.json").write_text('{"model": {}}')
+    monkeypatch.chdir(work)
+    with pytest.raises(TokenizerError, match=r"two files.*absolute"):
+        make_key("two", tokenizer="t.json")
+    keys = {
+        "relative": make_key("relative", tokenizer="only-there.json"),
+        "inside": make_key("inside", tokenizer="../registry/inside/t.json"),
+        "outside": make_key("outside", tokenizer="../work/t.json"),
+    }
+    assert keys["relative"].tokenizer.file == "only-there.json"
+    assert keys["inside"].tokenizer.file == "inside/t.json"
+    assert keys["outside"].tokenizer.file == str(work / "t.json")
+    monkeypatch.chdir(tmp_path)
+    for key in keys.values():
+        data = tokenizer_path(folder, find_key(load_registry(folder), key.key_id)).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == key.tokenizer.sha256
+
+
+def test_a_tokenizer_that_is_none_is_refused(make_key, tmp_path):
+    for name, text in (("text.json", "hello"), ("list.json", "[1]"), ("config.json", '{"vocab": 1}')):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(TokenizerError, match=f"{name}: is not a tokenizer.json"):
+            make_key(tokenizer=tmp_path / name)
+    with pytest.raises(TokenizerError, match="Is a directory"):
+        make_key(tokenizer=tmp_path)
+
+
+def make_three(folder, tokenizer, name):
+    for n in range(3):
+        new_key(
+            folder, f"{name}-{n}", method="gumbel", window=2, gamma=None, messages=10, tokenizer=tokenizer, secret=None
+        )
+
+
+def test_two_makers_at_once_lose_no_key(folder, tokenizer):
+    context = multiprocessing.get_context("spawn")
+    makers = [context.Process(target=make_three, args=(folder, tokenizer, f"maker-{n}")) for n in range(3)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert [maker.exitcode for maker in makers] == [0] * 3
+    keys = load_registry(folder).keys
+    assert sorted(key.key_id for key in keys) == sorted(f"maker-{n}-{m}" for n in range(3) for m in range(3))
+    assert len({key.commitment for key in keys}) == 9
+    assert not list(folder.glob("*.new"))

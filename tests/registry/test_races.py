@@ -1,0 +1,114 @@
+"""Several processes change the users of one registry at once: no message is given twice, nothing is lost."""
+
+import multiprocessing
+from collections import Counter
+
+import polars as pl
+import pytest
+
+from scanner.errors import ScanFailed
+from scanner.registry import Holders, add_users, erase_users, ledger, list_users, remove_users
+
+PROCESSES = 6
+USERS_EACH = 200
+
+
+def add_in_parts(folder, name, start):
+    start.wait()
+    for part in range(4):
+        users = [f"{name}-{n}" for n in range(part * USERS_EACH // 4, (part + 1) * USERS_EACH // 4)]
+        add_users(folder, None, [*users, "everyone"])
+
+
+def add_remove_erase(folder, name, start):
+    ledger._MOST_FILES = 5
+    start.wait()
+    for n in range(4):
+        users = [f"{name}-{n}-{m}" for m in range(5)]
+        add_users(folder, None, users)
+        remove_users(folder, users[:2])
+        erase_users(folder, users[:1])
+
+
+def run_at_once(target, folder):
+    context = multiprocessing.get_context("spawn")
+    start = context.Barrier(PROCESSES)
+    workers = [context.Process(target=target, args=(folder, f"p{n}", start)) for n in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+
+
+def test_six_processes_that_add_users_give_distinct_messages(folder, make_key):
+    make_key(messages=1500)
+    run_at_once(add_in_parts, folder)  # the table does not exist yet: they race to make it, too
+    rows = list_users(folder)
+    assert rows.height == PROCESSES * USERS_EACH + 1
+    assert rows["message"].n_unique() == rows.height
+    assert set(rows["user_id"]) == {"everyone", *(f"p{p}-{n}" for p in range(PROCESSES) for n in range(USERS_EACH))}
+    assert not (rows["message"] % 20 == 19).any()
+
+
+def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key):
+    make_key(messages=1500)
+    run_at_once(add_remove_erase, folder)
+    rows = list_users(folder)
+    assert rows.height == rows["message"].n_unique() == PROCESSES * 20
+    assert rows["removed_at"].null_count() == PROCESSES * 12
+    assert rows["user_id"].null_count() == PROCESSES * 4
+    holders = Holders.load(folder, ["k1"])
+    assert Counter(holders.naming("k1", m, None)[0] for m in rows["message"]) == {
+        "named": PROCESSES * 12,
+        "removed": PROCESSES * 8,
+    }
+
+
+@pytest.mark.parametrize("most_files", [1, 200])
+def test_what_was_decided_on_an_old_state_is_decided_again(folder, make_key, monkeypatch, most_files):
+    monkeypatch.setattr(ledger, "_MOST_FILES", most_files)
+    make_key()
+    add_users(folder, None, ["alice", "bob"])
+    seen = []
+
+    def decide(events):
+        if not seen:
+            add_users(folder, None, ["faster"])
+        seen.append(set(events["user_id"]))
+        return events.head(1).with_columns(message=pl.lit(990, pl.Int64), user_id=pl.lit("late")), "done"
+
+    assert ledger.append(folder, decide) == "done"
+    assert seen == [{"alice", "bob"}, {"alice", "bob", "faster"}]
+    assert set(list_users(folder)["user_id"]) == {"alice", "bob", "faster", "late"}
+
+
+def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make_key):
+    make_key()
+    add_users(folder, None, ["alice", "bob"])
+    remove_users(folder, ["alice", "bob"])
+    seen = []
+
+    def choose(events):
+        if not seen:
+            erase_users(folder, ["alice"])  # its files are deleted, and with them those of this snapshot
+        seen.append(set(events["user_id"]))
+        return events.filter(pl.col("user_id") == "bob").select("key_id", "message").unique()
+
+    assert ledger.erase_names(folder, choose) == 2
+    assert seen == [{"alice", "bob"}, {None, "bob"}]
+    assert list_users(folder)["user_id"].to_list() == [None, None]
+
+
+def test_losing_every_time_ends_and_writes_nothing(folder, make_key, monkeypatch):
+    monkeypatch.setattr(ledger, "_LONGEST_WAIT", 0.0)
+    make_key()
+    add_users(folder, None, ["alice"])
+
+    def decide(events):
+        add_users(folder, None, [f"rival-{events.height}"])
+        return events.head(1).with_columns(message=pl.lit(990, pl.Int64)), None
+
+    with pytest.raises(ScanFailed, match="changed it first 50 times"):
+        ledger.append(folder, decide)
+    assert set(list_users(folder)["user_id"]) == {"alice", *(f"rival-{n}" for n in range(1, 51))}

@@ -1,0 +1,359 @@
+"""Users: messages given at random, never twice, never changed, never reserved; withdrawn, erased, restored."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scanner.errors import Refused, ScanFailed
+from scanner.registry import (
+    Allocation,
+    Holders,
+    add_users,
+    erase_users,
+    list_users,
+    remove_users,
+    restore_users,
+    retire_key,
+    unknown_users,
+)
+from scanner.registry import ledger as ledger_module
+from scanner.registry.ledger import read_events
+from scanner.registry.users import _draw
+from schemas.tables import USERS
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def held(folder, key_id="k1"):
+    rows = list_users(folder, [key_id]).filter(pl.col("removed_at").is_null())
+    return dict(zip(rows["user_id"], rows["message"], strict=True))
+
+
+def test_every_user_gets_a_message_under_every_key_that_is_not_retired(folder, make_key):
+    for key_id in ("k1", "k2", "old"):
+        make_key(key_id)
+    retire_key(folder, "old")
+    before = datetime.now(UTC)
+    assert add_users(folder, None, ["alice", "bob", "alice"]) == [
+        Allocation("k1", 2, 0, 948),
+        Allocation("k2", 2, 0, 948),
+    ]
+    rows = list_users(folder)
+    assert rows.columns == ["user_id", "key_id", "message", "allocated_at", "removed_at"]
+    assert sorted(rows.select("key_id", "user_id").rows()) == [(k, u) for k in ("k1", "k2") for u in ("alice", "bob")]
+    assert rows["message"].is_between(0, 999).all()
+    assert rows["allocated_at"].is_between(before, datetime.now(UTC)).all()
+    assert rows["removed_at"].null_count() == 4
+    assert pa.schema(DeltaTable(str(folder / "users")).schema().to_arrow()).equals(USERS)
+
+
+def test_repeated_calls_change_nothing_and_say_so(folder, make_key):
+    make_key()
+    add_users(folder, ["k1"], ["alice", "bob"], NOON)
+    events = read_events(folder)
+    version = DeltaTable(str(folder / "users")).version()
+    assert add_users(folder, ["k1", "k1"], ["bob", "alice"], NOON + HOUR) == [Allocation("k1", 0, 2, 948)]
+    assert read_events(folder).equals(events)
+    assert DeltaTable(str(folder / "users")).version() == version
+    assert add_users(folder, None, ["carol", "bob"], NOON + HOUR) == [Allocation("k1", 1, 1, 947)]
+    assert set(events.rows()) < set(read_events(folder).rows())
+
+
+def test_all_free_messages_are_given_and_then_no_more(folder, make_key):
+    make_key(messages=101)
+    names = [f"u{n}" for n in range(96)]
+    assert add_users(folder, None, names[:50]) == [Allocation("k1", 50, 0, 46)]
+    with pytest.raises(Refused, match="'k1' has 46 free messages left of 101, and 47 users need one"):
+        add_users(folder, None, [*names, "one more"])
+    assert len(held(folder)) == 50
+    assert add_users(folder, None, names) == [Allocation("k1", 46, 50, 0)]
+    assert sorted(held(folder).values()) == [m for m in range(101) if m % 20 != 19]
+
+
+def test_too_few_under_one_key_gives_nothing_under_any(folder, make_key):
+    make_key()
+    make_key("small", messages=2)
+    with pytest.raises(Refused, match="'small' has 2 free messages left of 2, and 3 users"):
+        add_users(folder, None, ["a", "b", "c"])
+    assert not (folder / "users").exists()
+    assert list_users(folder).is_empty()
+
+
+def test_the_one_message_of_a_zero_bit_key(folder, make_key):
+    make_key(messages=1)
+    assert add_users(folder, None, ["model-7"]) == [Allocation("k1", 1, 0, 0)]
+    assert held(folder) == {"model-7": 0}
+    assert Holders.load(folder, ["k1"]).naming("k1", 0, None) == ("named", "model-7")
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (["alice", ""], "row 2 has no user id"),
+        (["alice", "bob", " \t\n"], "row 3"),
+        ([None, "alice"], "row 1"),
+        (pl.Series(["alice", None]), "row 2"),
+        (["alice", "a\udc80"], "not valid UTF-8"),
+    ],
+)
+def test_names_that_are_none_are_refused_by_row(folder, make_key, names, what):
+    make_key()
+    with pytest.raises(Refused, match=what):
+        add_users(folder, None, names)
+    assert not (folder / "users").exists()
+
+
+def test_keys_that_give_nothing_are_refused(folder, make_key, tmp_path):
+    with pytest.raises(Refused, match="brickscan keys new"):
+        add_users(folder, None, ["alice"])
+    make_key()
+    with pytest.raises(Refused, match="'k9' is not in the registry"):
+        add_users(folder, ["k1", "k9"], ["alice"])
+    retire_key(folder, "k1")
+    with pytest.raises(Refused, match="'k1' is retired"):
+        add_users(folder, ["k1"], ["alice"])
+    with pytest.raises(Refused, match="no key that is not retired"):
+        add_users(folder, None, ["alice"])
+    with pytest.raises(Refused, match="'k9' is not in the registry"):
+        list_users(folder, ["k9"])
+
+
+def test_odd_names_are_kept_as_they_are(folder, make_key):
+    make_key()
+    names = ["a'b", 'a"b', "a\\", "a,b", "a\nb", "日本", " alice", "alice", "null", "\x00"]
+    add_users(folder, None, names)
+    assert set(held(folder)) == set(names)
+    remove_users(folder, names)
+    assert erase_users(folder, ["a'b", "a\\"]) == 4
+    assert set(list_users(folder)["user_id"]) == {*names, None} - {"a'b", "a\\"}
+
+
+def test_a_removed_user_gets_another_message_and_the_old_one_goes_to_nobody(folder, make_key):
+    make_key(messages=4)
+    add_users(folder, None, ["alice"], NOON)
+    old = held(folder)["alice"]
+    assert remove_users(folder, ["alice"], NOON + HOUR) == 1
+    assert remove_users(folder, ["alice"], NOON + HOUR) == 0
+    assert held(folder) == {}
+    assert add_users(folder, None, ["alice", "bob", "carol"]) == [Allocation("k1", 3, 0, 0)]
+    assert sorted([old, *held(folder).values()]) == [0, 1, 2, 3]
+    with pytest.raises(Refused, match="'dave' holds no message"):
+        remove_users(folder, ["bob", "dave"])
+    assert "bob" in held(folder)
+    assert unknown_users(folder, ["dave", "alice", "bob"]) == ["dave"]
+
+
+def test_an_erased_name_is_nowhere_and_its_message_stays_taken(folder, make_key):
+    make_key(messages=40)
+    make_key("k2", messages=40)
+    add_users(folder, None, ["xalicex", "bob"], NOON)
+    with pytest.raises(Refused, match="'xalicex' still holds a message"):
+        erase_users(folder, ["xalicex"])
+    remove_users(folder, ["xalicex"], NOON + HOUR)
+    assert erase_users(folder, ["xalicex", "nobody"]) == 4
+    assert erase_users(folder, ["xalicex"]) == 0
+    rows = list_users(folder)
+    assert sorted(rows["user_id"].to_list(), key=str) == [None, None, "bob", "bob"]
+    for path in (folder / "users").rglob("*"):
+        assert path.is_dir() or b"xalicex" not in path.read_bytes()
+        if path.suffix == ".parquet" and path.parent.name != "_delta_log":
+            assert "xalicex" not in pq.read_table(path)["user_id"].to_pylist()
+    with pytest.raises(Refused, match="'xalicex' holds no message"):
+        remove_users(folder, ["xalicex"])
+    add_users(folder, None, [f"u{n}" for n in range(36)])
+    assert len(held(folder)) == len(held(folder, "k2")) == 37
+    assert rows.filter(pl.col("removed_at").is_not_null())["removed_at"].to_list() == [NOON + HOUR] * 2
+
+
+def test_a_reader_of_a_snapshot_whose_files_were_erased_reads_again(folder, make_key, monkeypatch):
+    make_key()
+    add_users(folder, None, ["alice", "bob"])
+    remove_users(folder, ["alice"])
+    stale = [DeltaTable(str(folder / "users"))]
+    erase_users(folder, ["alice"])
+    fresh = ledger_module._open
+    monkeypatch.setattr(ledger_module, "_open", lambda folder: stale.pop() if stale else fresh(folder))
+    assert set(read_events(folder)["user_id"]) == {"bob", None}
+    assert stale == []
+
+
+def test_a_lost_file_is_an_error_not_an_empty_table(folder, make_key):
+    make_key()
+    add_users(folder, None, ["alice"])
+    next((folder / "users").glob("*.parquet")).unlink()
+    with pytest.raises(ScanFailed, match="file is missing"):
+        Holders.load(folder, ["k1"])
+
+
+def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
+    monkeypatch.setattr(ledger_module, "_MOST_FILES", 5)
+    make_key()
+    for n in range(17):
+        add_users(folder, None, [f"u{n}"])
+        assert len(DeltaTable(str(folder / "users")).file_uris()) <= 5
+    assert len(set(held(folder).values())) == len(held(folder)) == 17
+    assert DeltaTable(str(folder / "users")).transaction_version("users") == 17
+
+
+def events_of(rows):
+    return pa.Table.from_pylist([dict(zip(USERS.names, (*row, NOON), strict=True)) for row in rows], schema=USERS)
+
+
+def test_restored_users_are_as_they_were(folder, make_key):
+    make_key(messages=30)
+    rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "alice", "removed"), ("k1", 4, "alice", "allocated")]
+    restore_users(folder, events_of(rows))
+    assert held(folder) == {"alice": 4}
+    restore_users(folder, events_of([("k1", 7, "bob", "allocated")]))
+    assert add_users(folder, None, ["alice", "bob", "carol"]) == [Allocation("k1", 1, 2, 25)]
+    restored = set(pl.DataFrame(pl.from_arrow(events_of(rows))).rows())
+    assert restored < set(read_events(folder).rows())
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (("k1", 3, "bob", "allocated"), "message 3 of key 'k1' was given or removed twice"),
+        (("k1", 30, "bob", "allocated"), "message 30 of key 'k1' is reserved or not below 30"),
+        (("k1", -1, "bob", "allocated"), "message -1"),
+        (("k1", 19, "bob", "allocated"), "message 19"),
+        (("k2", 1, "bob", "allocated"), "'k2' is not in the registry"),
+        (("k1", 5, "alice", "allocated"), "would hold two"),
+        (("k1", 5, "bob", "removed"), "never given"),
+        (("k1", 5, "bob", "renamed"), "never given"),
+    ],
+)
+def test_users_that_do_not_fit_are_not_restored(folder, make_key, row, what):
+    make_key(messages=30)
+    restore_users(folder, events_of([("k1", 3, "alice", "allocated")]))
+    with pytest.raises(Refused, match=what):
+        restore_users(folder, events_of([row]))
+    assert read_events(folder).height == 1
+    with pytest.raises(Refused, match="columns are"):
+        restore_users(folder, pa.table({"user_id": ["bob"]}))
+
+
+def test_naming_follows_time_and_removal(folder, make_key):
+    make_key(messages=100)
+    make_key("k2", messages=100)
+    nobody = Holders.load(folder, ["k1"])
+    assert nobody.naming("k1", 3, None) == ("unallocated", None)
+    assert nobody.naming("k1", 19, None) == ("reserved", None)
+    with pytest.raises(KeyError):
+        nobody.naming("k2", 3, None)
+    add_users(folder, ["k1"], ["alice", "bob"], NOON)
+    message = held(folder)
+    remove_users(folder, ["bob"], NOON + HOUR)
+    holders = Holders.load(folder, ["k1", "k2"])
+    for at in (None, NOON, NOON + HOUR, NOON.replace(tzinfo=None) + HOUR):
+        assert holders.naming("k1", message["alice"], at) == ("named", "alice")
+    for at in (NOON - timedelta(microseconds=1), datetime(1969, 1, 1), datetime.min, NOON - 9 * HOUR):
+        assert holders.naming("k1", message["alice"], at) == ("unallocated", None)
+    for at in (None, NOON - HOUR, NOON + HOUR / 2, NOON + 2 * HOUR):
+        assert holders.naming("k1", message["bob"], at) == ("removed", None)
+    for m in set(range(100)) - set(message.values()):
+        assert holders.naming("k1", m, None) == ("reserved" if m % 20 == 19 else "unallocated", None)
+        assert holders.naming("k2", m, None)[0] in ("reserved", "unallocated")
+
+
+def test_nobody_is_named_from_a_table_that_gives_a_message_twice(folder, make_key):
+    make_key()
+    ledger_module._create(folder)
+    from deltalake import write_deltalake
+
+    rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "bob", "allocated")]
+    write_deltalake(str(folder / "users"), events_of(rows), mode="append")
+    with pytest.raises(Refused, match="message 3 of key 'k1' was given"):
+        Holders.load(folder, ["k1"])
+
+
+@given(
+    count=st.integers(1, 400),
+    taken=st.sets(st.integers(0, 399)),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 2**32),
+)
+def test_drawn_messages_are_free_and_distinct(count, taken, share, seed):
+    allowed = {m for m in range(count) if m % 20 != 19}
+    used = np.array(sorted(taken & allowed), np.int64)
+    free = len(allowed) - len(used)
+    size = round(share * free)
+    drawn = _draw(used, free, size, np.random.default_rng(seed)).tolist()
+    assert len(drawn) == len(set(drawn)) == size
+    assert set(drawn) <= allowed - taken
+    assert size < free or set(drawn) == allowed - taken
+
+
+def test_every_free_message_is_equally_likely():
+    used = np.array([0, 5, 18, 20, 39 + 1], np.int64)
+    rng = np.random.default_rng(5)
+    counts = np.zeros(60, np.int64)
+    for _ in range(20_000):
+        counts[_draw(used, 57 - 5, 3, rng)] += 1
+    free = [m for m in range(60) if m % 20 != 19 and m not in used.tolist()]
+    assert counts.sum() == 60_000 == counts[free].sum()
+    expected = 60_000 / len(free)
+    assert ((counts[free] - expected) ** 2 / expected).sum() < 100  # chi-square, 51 degrees: p = 5e-5
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "remove", "erase"]), st.sets(st.sampled_from("abcdef"), min_size=1)),
+    max_size=8,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(operations=OPERATIONS)
+def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, tokenizer, operations):
+    """The law of the registry, against a model that is a dict: names to held messages, and all messages ever given."""
+    from scanner.registry import new_key
+
+    folder = tmp_path_factory.mktemp("law") / "registry"
+    new_key(folder, "k1", method="gumbel", window=1, gamma=None, messages=25, tokenizer=tokenizer)
+    holding: dict[str, int] = {}
+    known: set[str] = set()
+    ever: set[int] = set()
+    for operation, names in operations:
+        fresh = names - holding.keys()
+        if operation == "add" and len(fresh) > 24 - len(ever):
+            with pytest.raises(Refused, match="free messages"):
+                add_users(folder, None, sorted(names))
+        elif operation == "add":
+            add_users(folder, None, sorted(names))
+            known |= names
+        elif not names <= known:
+            with pytest.raises(Refused, match="holds no message"):
+                remove_users(folder, sorted(names))
+        else:
+            assert remove_users(folder, sorted(names)) == len(names & holding.keys())
+            holding = {name: message for name, message in holding.items() if name not in names}
+            if operation == "erase":
+                erase_users(folder, sorted(names))
+                known -= names
+        now = held(folder)
+        assert {name: now[name] for name in holding} == holding  # nothing changed
+        new = {message for name, message in now.items() if name not in holding}
+        assert len(new) == len(now) - len(holding)
+        assert not new & ever
+        assert all(0 <= m < 25 and m != 19 for m in new)
+        if operation == "add":
+            assert fresh == now.keys() - holding.keys() or now == holding
+        holding, ever = now, ever | new
+        given_rows = list_users(folder)
+        assert set(given_rows["message"]) == ever
+        assert set(given_rows["user_id"]) - {None} == known
+        holders = Holders.load(folder, ["k1"])
+        names_of = {message: name for name, message in holding.items()}
+        for m in range(25):
+            expected = (
+                "reserved" if m == 19 else "named" if m in names_of else "removed" if m in ever else "unallocated"
+            )
+            assert holders.naming("k1", m, None) == (expected, names_of.get(m))
