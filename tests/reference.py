@@ -130,8 +130,7 @@ def is_green(keys: SubKeys, nonce: int, entry: int, gamma: Fraction) -> bool:
     planes = next(power for power in (1, 2, 4, 8) if power >= digits)
     number = 0
     for plane in range(digits):  # most significant first
-        bit = stream_word(keys, nonce, planes, plane, entry // 32) >> (entry % 32) & 1
-        number = 2 * number + bit
+        number = 2 * number + (stream_word(keys, nonce, planes, plane, entry // 32) >> (entry % 32) & 1)
     return number < gamma.numerator
 
 
@@ -177,8 +176,7 @@ class Method:
     def __init__(self, method: str, secret: bytes, window: int, gamma: Fraction | None = None) -> None:
         self.method, self.window, self.gamma = method, window, gamma
         self.label = label("greenlist" if method == "greenlist" else "gumbel", window, gamma)
-        self.keys = sub_keys(secret, self.label)
-        self.commitment = commitment(secret, self.label)
+        self.keys, self.commitment = sub_keys(secret, self.label), commitment(secret, self.label)
 
     def term(self, nonce: int, entry: int) -> int | float:
         """What one scored position adds to S when its token meets `entry`."""
@@ -193,8 +191,7 @@ class Method:
             (window_nonce(self.keys, tokens[t - self.window : t]), tokens[t])
             for t in scored_positions(tokens, self.window, dedup)
         ]
-        zero = 0 if self.method == "greenlist" else 0.0
-        totals = [zero] * len(messages)
+        totals = [0 if self.method == "greenlist" else 0.0] * len(messages)
         for nonce, token in steps:
             for place, m in enumerate(messages):
                 totals[place] += self.term(nonce, token + m)
@@ -231,7 +228,6 @@ def sum_while_it_matters(first: mpmath.mpf, ratios) -> mpmath.mpf:
 
 
 def log10_of_rest(other: mpmath.mpf) -> mpmath.mpf:
-    """log10(1 − other)."""
     return mpmath.log1p(-other) / mpmath.log(10)
 
 

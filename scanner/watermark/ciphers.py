@@ -7,9 +7,10 @@ once, since numba widens otherwise.
 """
 
 import numpy as np
-from numba import njit
 from numpy import uint32, uint64
 from numpy.typing import NDArray
+
+from scanner.watermark.kernel import inlined, kernel
 
 LANES = 16
 """Blocks that are computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
@@ -18,7 +19,7 @@ CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
 
-@njit(cache=True)
+@kernel
 def _quarter_round(a: uint32, b: uint32, c: uint32, d: uint32) -> tuple[uint32, uint32, uint32, uint32]:
     a = uint32(a + b)
     d = uint32(d ^ a)
@@ -35,7 +36,7 @@ def _quarter_round(a: uint32, b: uint32, c: uint32, d: uint32) -> tuple[uint32, 
     return a, b, c, d
 
 
-@njit(cache=True)
+@kernel
 def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
     x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = x
     x0, x4, x8, xc = _quarter_round(x0, x4, x8, xc)
@@ -49,7 +50,7 @@ def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
     return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _block(key: tuple[uint32, ...], counter: uint64, nonce: uint64) -> tuple[uint32, ...]:
     """ChaCha8 block: 64-bit counter in words 12 and 13, 64-bit nonce in words 14 and 15."""
     s = (
@@ -65,7 +66,7 @@ def _block(key: tuple[uint32, ...], counter: uint64, nonce: uint64) -> tuple[uin
     )  # fmt: skip
 
 
-@njit(cache=True)
+@kernel
 def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -> None:
     """Word k of a block goes to out[w·k + i]; w is a constant where this is called, so that rows can't overlap."""
     out[i], out[w + i], out[2 * w + i], out[3 * w + i] = block[0], block[1], block[2], block[3]
@@ -74,7 +75,7 @@ def _store(block: tuple[uint32, ...], out: NDArray[np.uint32], w: int, i: int) -
     out[12 * w + i], out[13 * w + i], out[14 * w + i], out[15 * w + i] = block[12], block[13], block[14], block[15]
 
 
-@njit(cache=True)
+@kernel
 def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: NDArray[np.uint32]) -> None:
     """LANES blocks of consecutive counters under one nonce.
 
@@ -89,7 +90,7 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
         _store(_block(k, uint64(counter + uint64(lane)), nonce), out, LANES, lane)
 
 
-@njit(cache=True)
+@kernel
 def chacha8_lanes(
     key: NDArray[np.uint32], counters: NDArray[np.uint64], nonces: NDArray[np.uint64], out: NDArray[np.uint32]
 ) -> None:
@@ -106,12 +107,12 @@ def chacha8_lanes(
         _store(_block(k, counters[lane], nonces[lane]), out, CHUNK, lane)
 
 
-@njit(cache=True)
+@kernel
 def _rotate(x: uint64, by: int) -> uint64:
     return uint64(uint64(x << uint64(by)) | uint64(x >> uint64(64 - by)))
 
 
-@njit(cache=True)
+@kernel
 def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint64, uint64, uint64]:
     a = uint64(a + b)
     b = uint64(_rotate(b, 13) ^ a)
@@ -126,7 +127,7 @@ def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint
     return a, b, c, d
 
 
-@njit(cache=True)
+@kernel
 def _absorb(state: NDArray[np.uint64], words: NDArray[np.uint64], lanes: int) -> None:
     """Two SipHash rounds over one 8-byte word a lane."""
     for i in range(lanes):
@@ -137,7 +138,7 @@ def _absorb(state: NDArray[np.uint64], words: NDArray[np.uint64], lanes: int) ->
         state[0, i], state[1, i], state[2, i], state[3, i] = uint64(a ^ w), b, c, d
 
 
-@njit(cache=True)
+@kernel
 def _finish(state: NDArray[np.uint64], out: NDArray[np.uint64], lanes: int) -> None:
     for i in range(lanes):
         a, b, c, d = state[0, i], state[1, i], uint64(state[2, i] ^ uint64(0xFF)), state[3, i]
@@ -148,7 +149,7 @@ def _finish(state: NDArray[np.uint64], out: NDArray[np.uint64], lanes: int) -> N
         out[i] = a ^ b ^ c ^ d
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def siphash_tokens(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], first: NDArray[np.int64], count: int, out: NDArray[np.uint64]
 ) -> None:

@@ -8,14 +8,16 @@ ever stored.
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 from numpy import uint64
 from numpy.typing import NDArray
 
 from scanner.watermark import pvalues, secret
 from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.kernel import kernel
 from scanner.watermark.method import Best, Keyed
 from scanner.watermark.positions import Positions, Tokens
+
+_DENOMINATORS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 TILE = 1 << 16
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
@@ -37,8 +39,12 @@ class GreenList(Keyed):
     """
 
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction) -> None:
-        if gamma.denominator not in (2, 4, 8, 16, 32, 64, 128, 256) or not 0 < gamma < 1:
-            raise ValueError(f"gamma {gamma} is not n/2^b with 1 <= b <= 8 between 0 and 1")
+        if (
+            not isinstance(gamma, Fraction)
+            or gamma.denominator not in (2, 4, 8, 16, 32, 64, 128, 256)
+            or not 0 < gamma < 1
+        ):
+            raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b with 1 <= b <= 8 between 0 and 1")
         super().__init__(secret_bytes, "greenlist", window, gamma)
         self.gamma = gamma
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
@@ -52,6 +58,7 @@ class GreenList(Keyed):
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
+        self._check_count(count)
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
 
@@ -66,7 +73,7 @@ class GreenList(Keyed):
         return out
 
 
-@njit(cache=True)
+@kernel
 def _below(n: int, bits: int, height: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
     """Where the integer whose binary digits stand in the planes of a group is < n: one bit an entry, for all entries.
 
@@ -86,7 +93,7 @@ def _below(n: int, bits: int, height: int, block: NDArray[np.uint32], out: NDArr
                 out[i] = ~plane[i] & out[i]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _green_at(
     key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64], n: int, bits: int, planes: int
 ) -> NDArray[np.uint8]:
@@ -111,7 +118,7 @@ def _green_at(
     return green
 
 
-@njit(cache=True)
+@kernel
 def _green_strip(
     key: NDArray[np.uint32],
     nonce: uint64,
@@ -134,7 +141,7 @@ def _green_strip(
     return first * 32 * width
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _green_runs(
     key: NDArray[np.uint32],
     nonces: NDArray[np.uint64],
@@ -152,14 +159,14 @@ def _green_runs(
             out[r, i] = (strip[(offset + i) >> 5] >> np.uint32((offset + i) & 31)) & np.uint32(1) != 0
 
 
-@njit(cache=True)
+@kernel
 def _strip_words(entries: int, planes: int) -> int:
     """Words that hold the groups of any run of so many entries, and one 64-bit word more for the shift; even."""
     width = 16 // planes * LANES
     return (entries // (32 * width) + 2) * width + 2
 
 
-@njit(cache=True)
+@kernel
 def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64]) -> None:
     """Bits offset, offset+1, … of the strip, from the first bit of the row on."""
     by = uint64(offset & 63)
@@ -168,7 +175,7 @@ def _shift_into(strip: NDArray[np.uint64], offset: int, row: NDArray[np.uint64])
         row[w] = (words[w] >> by) | ((words[w + 1] << uint64(1)) << (uint64(63) - by))
 
 
-@njit(cache=True)
+@kernel
 def _add_rows(rows: NDArray[np.uint64], counters: NDArray[np.uint64], carry: NDArray[np.uint64]) -> None:
     """Add eight rows of bits into vertical counters: a tree of carry-save adders, then the carries ripple up."""
     for w in range(counters.shape[1]):
@@ -188,14 +195,14 @@ def _add_rows(rows: NDArray[np.uint64], counters: NDArray[np.uint64], carry: NDA
             carry[w] &= old
 
 
-@njit(cache=True)
+@kernel
 def _add3(a: uint64, b: uint64, c: uint64) -> tuple[uint64, uint64]:
     """Sum and carry of three bits, in 64 places."""
     half = a ^ b
     return half ^ c, (a & b) | (half & c)
 
 
-@njit(cache=True)
+@kernel
 def _largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tuple[int, int]:
     """Largest count among the candidates and the first place that has it; the candidates are narrowed to those."""
     largest = 0
@@ -216,7 +223,7 @@ def _largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tu
     return largest, -1
 
 
-@njit(cache=True)
+@kernel
 def _count_tile(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],
@@ -243,7 +250,7 @@ def _count_tile(
         _add_rows(rows, counters, carry)
 
 
-@njit(cache=True)
+@kernel
 def _messages_of_tile(
     counters: NDArray[np.uint64], valid: int, candidates: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
@@ -256,7 +263,7 @@ def _messages_of_tile(
     return best, place, second, second_place
 
 
-@njit(cache=True)
+@kernel
 def _first_bits(words: NDArray[np.uint64], count: int) -> None:
     words[:] = 0
     words[: count >> 6] = ~uint64(0)
@@ -264,7 +271,7 @@ def _first_bits(words: NDArray[np.uint64], count: int) -> None:
         words[count >> 6] = (uint64(1) << uint64(count & 63)) - uint64(1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_two(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],
@@ -299,7 +306,7 @@ def _best_two(
     return message, score, second, np.maximum(second_score, 0)
 
 
-@njit(cache=True)
+@kernel
 def _bit_length(number: int) -> int:
     bits = 0
     while number >> bits:
@@ -307,7 +314,7 @@ def _bit_length(number: int) -> int:
     return bits
 
 
-@njit(cache=True)
+@kernel
 def _levels(offsets: NDArray[np.int64]) -> int:
     longest = 0
     for d in range(len(offsets) - 1):

@@ -8,12 +8,12 @@ best or second best within that error is then scored again by the one-message pa
 import math
 
 import numpy as np
-from numba import njit
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark import pvalues
 from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.kernel import kernel
 from scanner.watermark.method import Best, Keyed
 from scanner.watermark.positions import Positions, Tokens
 
@@ -69,6 +69,7 @@ class Gumbel(Keyed):
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
+        self._check_count(count)
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
 
@@ -101,19 +102,19 @@ class LogGumbel(Gumbel):
         return pvalues.log10_gumbel_log(score, scored)
 
 
-@njit(cache=True)
+@kernel
 def _term(draw: uint32) -> float:
     """−ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
     return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
 
 
-@njit(cache=True)
+@kernel
 def _log_term(draw: uint32) -> float:
     """ln r, r = w/2^32."""
     return math.log(float(draw) * 2.0**-32) if draw else -math.inf
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Σ −ln(1−r) of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)
@@ -123,7 +124,7 @@ def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray
     return sums
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
     """Σ ln r of each run of draws, in their order: float64[D] for uint32[P] and offsets int64[D+1]."""
     sums = np.zeros(len(offsets) - 1)
@@ -133,7 +134,7 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
     return sums
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Draw of entry j of each nonce's vector, one block each."""
     draws = np.empty(len(entries), np.uint32)
@@ -150,7 +151,7 @@ def _draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDAr
     return draws
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _draw_runs(
     key: NDArray[np.uint32], nonces: NDArray[np.uint64], starts: NDArray[np.int64], out: NDArray[np.uint32]
 ) -> None:
@@ -164,7 +165,7 @@ def _draw_runs(
             out[r, first - starts[r] : last - starts[r]] = block[first - group * GROUP : last - group * GROUP]
 
 
-@njit(cache=True)
+@kernel
 def _approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
     """−ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
 
@@ -181,7 +182,7 @@ def _approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], 
         terms[i] = uint32(uint32(0x4F800000) - bits[i]) - uint32(rest)
 
 
-@njit(cache=True)
+@kernel
 def _sum_tile(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],
@@ -210,7 +211,7 @@ def _sum_tile(
                 partial[m] = 0
 
 
-@njit(cache=True)
+@kernel
 def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
     """Every message that can be best or second best in double precision.
 
@@ -228,7 +229,7 @@ def _shortlist(sums: NDArray[np.int64], scored: int) -> NDArray[np.int64]:
     return np.flatnonzero(sums >= second - 2 * bound)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _best_two(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],

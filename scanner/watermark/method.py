@@ -75,4 +75,11 @@ class Keyed:
     def _entries(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Entry x + m that each scored token meets under its document's message: int64[P] (SPEC §1)."""
         wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.scored))
+        if (wanted < 0).any():
+            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
         return tokens.ids[positions.index].astype(np.int64) + np.repeat(wanted, positions.scored)
+
+    @staticmethod
+    def _check_count(count: int) -> None:
+        if count < 1:
+            raise ValueError(f"{count} messages cannot be searched; at least 1 is needed")

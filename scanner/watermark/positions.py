@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from scanner.watermark.ciphers import siphash_tokens
+from scanner.watermark.kernel import kernel
 
 Dedup = Literal["ngram", "context", "none"]
 
@@ -83,7 +83,7 @@ def _with_whole_window(offsets: NDArray[np.int64], window: int) -> tuple[NDArray
     return np.arange(kept[-1], dtype=np.int64) + shift, kept
 
 
-@njit(cache=True)
+@kernel
 def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
     for i in range(width):
         if ids[a + i] != ids[b + i]:
@@ -91,7 +91,7 @@ def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _first_occurrences(
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],

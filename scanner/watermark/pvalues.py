@@ -10,8 +10,9 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
+
+from scanner.watermark.kernel import kernel
 
 _LN10 = math.log(10.0)
 
@@ -78,7 +79,7 @@ def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64]
     return s, t
 
 
-@njit(cache=True)
+@kernel
 def _log_any_of(log_p: float, tests: float) -> float:
     if log_p >= 0.0:
         return 0.0
@@ -91,7 +92,7 @@ def _log_any_of(log_p: float, tests: float) -> float:
     return _log1m_exp(-math.exp(log_hazard))
 
 
-@njit(cache=True)
+@kernel
 def _log1m_exp(x: float) -> float:
     """ln(1 − e^x) for x < 0, by the form that does not cancel."""
     if x > -0.6931471805599453:
@@ -99,7 +100,7 @@ def _log1m_exp(x: float) -> float:
     return math.log1p(-math.exp(x))
 
 
-@njit(cache=True)
+@kernel
 def _stirling_error(n: float) -> float:
     """ln n! − ln(√(2πn) (n/e)^n) for an integer n ≥ 1."""
     if n < 16.0:
@@ -108,7 +109,7 @@ def _stirling_error(n: float) -> float:
     return (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / m) / m) / m) / m) / n
 
 
-@njit(cache=True)
+@kernel
 def _deviance(x: float, mean: float) -> float:
     """Compute x ln(x/mean) + mean − x, by its series in (x − mean)/(x + mean) where the plain form would cancel."""
     if abs(x - mean) >= 0.1 * (x + mean):
@@ -127,7 +128,7 @@ def _deviance(x: float, mean: float) -> float:
         total = more
 
 
-@njit(cache=True)
+@kernel
 def _log_binomial(x: float, n: float, p: float) -> float:
     """ln P(X = x) for X ~ Binomial(n, p), n ≥ 1."""
     if x == 0.0:
@@ -139,7 +140,7 @@ def _log_binomial(x: float, n: float, p: float) -> float:
     return core + 0.5 * math.log(n / (2.0 * math.pi * x * (n - x)))
 
 
-@njit(cache=True)
+@kernel
 def _log_poisson(x: float, mean: float) -> float:
     """ln P(X = x) for X ~ Poisson(mean)."""
     if x == 0.0:
@@ -147,7 +148,7 @@ def _log_poisson(x: float, mean: float) -> float:
     return -_stirling_error(x) - _deviance(x, mean) - 0.5 * math.log(2.0 * math.pi * x)
 
 
-@njit(cache=True)
+@kernel
 def _log_binomial_tail(s: float, n: float, p: float) -> float:
     """ln P(X ≥ s) for X ~ Binomial(n, p)."""
     if s <= 0.0:
@@ -168,7 +169,7 @@ def _log_binomial_tail(s: float, n: float, p: float) -> float:
     return math.log1p(-math.exp(_log_binomial(s - 1.0, n, p) + math.log(total)))
 
 
-@njit(cache=True)
+@kernel
 def _log_poisson_below(x: float, mean: float) -> float:
     """ln P(X ≤ x) by summing downwards; for x < mean."""
     total, term, k = 1.0, 1.0, x
@@ -179,7 +180,7 @@ def _log_poisson_below(x: float, mean: float) -> float:
     return _log_poisson(x, mean) + math.log(total)
 
 
-@njit(cache=True)
+@kernel
 def _log_poisson_above(x: float, mean: float) -> float:
     """ln P(X ≥ x) by summing upwards; for x > mean."""
     total, term, k = 1.0, 1.0, x
@@ -190,7 +191,7 @@ def _log_poisson_above(x: float, mean: float) -> float:
     return _log_poisson(x, mean) + math.log(total)
 
 
-@njit(cache=True)
+@kernel
 def _log_upper_gamma(t: float, s: float) -> float:
     """ln Γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is below t."""
     if s <= 0.0:
@@ -200,7 +201,7 @@ def _log_upper_gamma(t: float, s: float) -> float:
     return math.log1p(-math.exp(_log_poisson_above(t, s)))
 
 
-@njit(cache=True)
+@kernel
 def _log_lower_gamma(t: float, s: float) -> float:
     """ln γ(t, s)/Γ(t) for an integer t ≥ 1: a Poisson variable of mean s is t or more."""
     if s <= 0.0:
@@ -212,7 +213,7 @@ def _log_lower_gamma(t: float, s: float) -> float:
     return _log_poisson_above(t, s)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _each_greenlist(s: NDArray[np.float64], t: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
@@ -221,7 +222,7 @@ def _each_greenlist(s: NDArray[np.float64], t: NDArray[np.float64], gamma: float
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _each_gumbel(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
@@ -230,7 +231,7 @@ def _each_gumbel(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.f
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
@@ -239,7 +240,7 @@ def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[
     return out
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.empty(len(log10_p))
     for i in range(len(log10_p)):

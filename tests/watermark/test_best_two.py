@@ -61,12 +61,6 @@ def test_more_messages(batch, window, count, gamma):
         assert_same_best(pair, batch, count, scores=brute_force.scores)
 
 
-@pytest.mark.parametrize("gamma", GAMMAS, ids=str)
-def test_every_gamma(gamma):
-    batch = random_documents(gamma.numerator * 1000 + gamma.denominator, [30, 12])
-    assert_same_best(greenlist(1, gamma), batch, 1500, scores=brute_force.scores)
-
-
 def assert_best_of_the_one_message_path(pair, batch, count):
     tokens = ragged(batch)
     positions = pair.positions(tokens)
@@ -86,6 +80,12 @@ LENGTHS = [7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 255, 256, 257, 300, 1000, 
 def test_counters_do_not_overflow(length, pair):
     """At γ = 255/256 nearly every position counts: sums reach the top of their counters."""
     assert_best_of_the_one_message_path(pair, random_documents(length, [length + 2, 20, length + 2]), 130)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS, ids=str)
+def test_every_gamma(gamma):
+    batch = random_documents(gamma.numerator * 1000 + gamma.denominator, [30, 12])
+    assert_best_of_the_one_message_path(greenlist(1, gamma), batch, 300)
 
 
 @pytest.mark.parametrize("pair", [greenlist(1, Fraction(255, 256)), gumbel(1)], ids=["greenlist", "gumbel"])

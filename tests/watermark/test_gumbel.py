@@ -93,3 +93,77 @@ def test_many_short_documents():
     np.testing.assert_array_equal(best.second_message, order[:, 1])
     np.testing.assert_array_equal(best.score, np.take_along_axis(scores, order[:, :1], 1)[:, 0])
     np.testing.assert_array_equal(best.second_score, np.take_along_axis(scores, order[:, 1:], 1)[:, 0])
+
+
+# Texts that were searched for under SECRET. Two of a million messages meet the same, largest draw at h = 1, so that
+# their scores are equal to the last bit; or they meet the same second largest draw, before and after the largest.
+EQUAL_BEST = [(6581, 87_940, 712_943), (10_363, 294_091, 397_822), (13_338, 256_816, 289_132)]
+EQUAL_SECOND = [(207, 65_322, 2833, 656_032), (913, 750_898, 30_317, 853_650), (12_490, 713_074, 343_350, 485_902)]
+
+
+@pytest.mark.parametrize(("window_token", "smaller", "larger"), EQUAL_BEST)
+def test_equal_scores_go_to_the_smaller_message(window_token, smaller, larger):
+    pair, tokens = gumbel(1), ragged([[window_token, 0]])
+    assert pair.plain.score([window_token, 0], smaller) == pair.plain.score([window_token, 0], larger)
+    for count in (larger + 1, 1_000_000):
+        best = pair.fast.best_two(tokens, pair.positions(tokens), count)
+        assert (best.message[0], best.second_message[0]) == (smaller, larger)
+        assert best.score[0] == best.second_score[0]
+    assert pair.fast.best_two(tokens, pair.positions(tokens), larger).second_message[0] != larger
+
+
+@pytest.mark.parametrize(("window_token", "first", "smaller", "larger"), EQUAL_SECOND)
+def test_equal_second_scores_go_to_the_smaller_message(window_token, first, smaller, larger):
+    pair, tokens = gumbel(1), ragged([[window_token, 0]])
+    assert pair.plain.score([window_token, 0], smaller) == pair.plain.score([window_token, 0], larger)
+    best = pair.fast.best_two(tokens, pair.positions(tokens), 1_000_000)
+    assert (best.message[0], best.second_message[0]) == (first, smaller)
+
+
+# At h = 1 the best of 1,000 messages leads by 2e-7 to 3e-6 of about 10; in two of the four the larger message leads.
+CLOSE_BEST = [
+    ([8224, 10_013, 28_899, 38_369], 116, 324),
+    ([1803, 14_137, 42_175, 49_519], 223, 137),
+    ([26_526, 39_766, 36_653, 26_511], 657, 17),
+    ([3023, 28_492, 21_303, 4615], 506, 670),
+]
+# At h = 0 message 0 is the best of three; the other two are within 2e-7, and 32-bit sums put the wrong one first by
+# about 2.5e-6: half of what the bound allows the sums of two terms to be apart.
+WRONG_WAY_ROUND = [
+    ([2_959_074, 1_671_517], 2),
+    ([3_084_050, 2_371_252], 2),
+    ([3_771_396, 2_332_433], 2),
+    ([281_777, 4_141_127], 1),
+    ([4_177_224, 1_922_232], 1),
+    ([3_659_407, 586_251], 1),
+]
+
+
+@pytest.mark.parametrize(("text", "first", "second"), CLOSE_BEST)
+def test_a_lead_that_32_bits_can_not_tell(text, first, second):
+    pair, tokens = gumbel(1), ragged([text])
+    lead = pair.plain.score(text, first) - pair.plain.score(text, second)
+    assert 0 < lead < 3e-6
+    best = pair.fast.best_two(tokens, pair.positions(tokens), 1000)
+    assert (best.message[0], best.second_message[0]) == (first, second)
+    assert best.score[0] - best.second_score[0] == pytest.approx(lead, abs=1e-12)
+
+
+@pytest.mark.parametrize(("text", "second"), WRONG_WAY_ROUND)
+def test_the_shortlist_keeps_what_32_bits_put_third(text, second):
+    pair, tokens = gumbel(0), ragged([text])
+    assert [message for message, _ in pair.plain.best_two(text, 3)] == [0, second]
+    assert 0 < pair.plain.score(text, second) - pair.plain.score(text, 3 - second) < 2e-7
+    best = pair.fast.best_two(tokens, pair.positions(tokens), 3)
+    assert (best.message[0], best.second_message[0]) == (0, second)
+
+
+@pytest.mark.parametrize("repeats", [1, 14, 15, 16, 17, 30, 31, 64, 1000])
+def test_the_largest_draw_over_and_over(repeats):
+    """Token 574,926,154 meets the draw 2^32 − 1 at h = 0: as large as a sum of so many terms can be."""
+    pair, text = gumbel(0), [574_926_154] * repeats
+    tokens = ragged([text])
+    best = pair.fast.best_two(tokens, pair.positions(tokens, "none"), 300)
+    assert best.message.tolist() == [0]
+    assert best.score[0] == pytest.approx(repeats * 32 * np.log(2), rel=1e-13)
+    assert_best_is_that_of_the_one_message_path(pair, [text], 300, "none")

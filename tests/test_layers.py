@@ -1,0 +1,148 @@
+"""The floors of the house (lowest first) and who may import what is heavy; imports are read with ast, not run."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+FLOORS = [
+    "schemas",
+    "scanner.errors",
+    "scanner.watermark",
+    "scanner.gpu",
+    "scanner.files",
+    "scanner.tokens",
+    "scanner.registry",
+    "scanner.generation",
+    "scanner.documents",
+    "scanner.shards",
+    "scanner.detect",
+    "scanner.plan",
+    "scanner.results",
+    "scanner.audit",
+    "scanner.evaluation",
+    "scanner.cluster",
+    "jobs",
+]
+OURS = {"schemas", "scanner", "jobs"}
+TORCH = {"torch", "transformers", "triton", "accelerate", "safetensors", "gguf"}
+WITH_TORCH = {"scanner.gpu", "scanner.generation", "scanner.evaluation"}
+
+
+class Import(NamedTuple):
+    """One imported module: where, and whether importing the file already imports it."""
+
+    file: str
+    line: int
+    module: str
+    eager: bool
+
+    @property
+    def package(self) -> str:
+        return self.module.split(".")[0]
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lazy = {
+        id(node)
+        for scope in ast.walk(tree)
+        if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef) or is_for_type_checkers(scope)
+        for node in ast.walk(scope)
+    }
+    file = str(path.relative_to(ROOT))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: relative imports hide the floor; name the package"
+            assert node.module is not None
+            names = [node.module]
+            if node.module in OURS:  # from scanner import watermark
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield Import(file, node.lineno, name, id(node) not in lazy)
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor_of(module: str) -> str | None:
+    return next((floor for floor in FLOORS if module == floor or module.startswith(floor + ".")), None)
+
+
+FILES = sorted(path for package in OURS for path in (ROOT / package).rglob("*.py"))
+IMPORTS = [(module_name(path), found) for path in FILES for found in imports_of(path)]
+
+
+def test_every_module_has_a_floor():
+    assert [m for m in map(module_name, FILES) if floor_of(m) is None and m != "scanner"] == []
+
+
+def test_each_floor_imports_only_floors_below_it():
+    wrong = []
+    for module, found in IMPORTS:
+        if found.package not in OURS:
+            continue
+        here, there = floor_of(module), floor_of(found.module)
+        if here is None or there is None or (here != there and FLOORS.index(there) > FLOORS.index(here)):
+            wrong.append(f"{found.file}:{found.line}: {here} imports {found.module}")
+    assert wrong == []
+
+
+def test_schemas_imports_nothing_of_ours_but_itself():
+    others = [found for module, found in IMPORTS if module.startswith("schemas") and found.package in OURS]
+    assert [found for found in others if found.package != "schemas"] == []
+
+
+def users_of(packages: set[str], *, allowed: set[str], eager_only: bool = False) -> list[str]:
+    return [
+        f"{found.file}:{found.line}: {found.module}"
+        for module, found in IMPORTS
+        if found.package in packages and floor_of(module) not in allowed and (found.eager or not eager_only)
+    ]
+
+
+def test_the_science_takes_arrays_only():
+    heavy = {"pyarrow", "ray", "torch", "polars", "pandas", "deltalake", "transformers", "tokenizers", "pydantic"}
+    assert users_of(heavy, allowed=set(FLOORS) - {"scanner.watermark"}) == []
+
+
+def test_only_the_cluster_imports_ray():
+    assert users_of({"ray"}, allowed={"scanner.cluster"}) == []
+
+
+def test_torch_is_eager_only_where_text_is_marked_or_a_device_used():
+    assert users_of(TORCH, allowed=WITH_TORCH, eager_only=True) == []
+
+
+def test_tests_are_imported_by_nothing():
+    assert users_of({"tests", "hypothesis", "pytest", "mpmath"}, allowed=set()) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("jobs.cli", TORCH | {"ray"}),
+        ("scanner.detect", TORCH | {"ray"}),
+        ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
+    ],
+)
+def test_importing_stays_light(module, forbidden):
+    code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({sorted(forbidden)!r})))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
