@@ -1,0 +1,7 @@
+"""Marking text: logits processors for transformers, and completions of a local model. Imports torch: import it late."""
+
+from scanner.generation.mark import Completion, Sampling, complete
+from scanner.generation.model import LocalModel, load_model
+from scanner.generation.processor import GreenListProcessor, GumbelProcessor
+
+__all__ = ["Completion", "GreenListProcessor", "GumbelProcessor", "LocalModel", "Sampling", "complete", "load_model"]

@@ -1,0 +1,129 @@
+"""The demo: `make demo` runs `python -m jobs.demo`. Registry, users, a scan of real text, and how it did, in ./demo.
+
+Everything is made afresh each time: the registry by the code that makes real ones, the verdicts by the job that makes
+real ones. Only after the scan the truth is read, to be printed beside the verdicts. Needs neither torch nor a network.
+"""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+
+from jobs.cli import run
+from jobs.demo.registry import HERE, KEYS, MESSAGES, make_registry
+from jobs.scan import scan
+
+FOLDER = Path("demo")
+FALSE_POSITIVE_RATE = 1e-6
+
+CONFIG = f"""\
+# What `make demo` scans. Try: brickscan flagged demo/scan.toml
+registry = "registry"
+results = "results"
+false_positive_rate = {FALSE_POSITIVE_RATE:g}
+
+[input]
+paths = ["documents"]
+text = "text"
+id = "doc_id"
+account = "account_id"
+time = "created_at"
+"""
+
+LENGTHS = ((60, 99), (100, 149), (150, 249), (250, 399), (400, 500))
+"""Tokens that the model wrote, from … to."""
+
+
+def prepare(folder: Path) -> Path:
+    """Lay out registry, documents and configuration in the folder, in place of an earlier demo's; returns scan.toml."""
+    for name in ("registry", "documents", "results"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "documents").mkdir(parents=True)
+    make_registry(folder / "registry")
+    for sample in sorted(HERE.glob("sample-*.parquet")):
+        shutil.copyfile(sample, folder / "documents" / sample.name)
+    config = folder / "scan.toml"
+    config.write_text(CONFIG, encoding="utf-8")
+    return config
+
+
+def compare(results: Path) -> pl.DataFrame:
+    """The verdicts, each beside its truth: columns of both, the truth's with the suffix _true; kind and tokens_true."""
+    truth = pl.read_parquet(HERE / "truth.parquet").unique("doc_id").rename({"tokens": "tokens_true"})
+    verdicts = pl.read_delta(str(results / "verdicts"))
+    return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
+        pl.col("kind").fill_null("bad"),  # a document without an id
+        right=pl.col("flagged") & (pl.col("user_id") == pl.col("user_id_true")).fill_null(False),  # a right name
+    )
+
+
+def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
+    """What was flagged beside the truth, as two tables for people."""
+    lines = [f"  {'not marked':<44}{'documents':>10}{'flagged':>10}"]
+    for title, kind in (
+        ("written by people", "human"),
+        ("written by the model, without a mark", "model"),
+        ("odd rows that could be read", "bad"),
+    ):
+        part = rows.filter(pl.col("kind") == kind)
+        lines.append(f"  {title:<44}{part.height:>10}{part['flagged'].sum():>10}")
+    reasons = quarantined["reason"].sort().to_list()
+    lines += [f"  {'odd rows in quarantine':<44}{len(reasons):>10}   ({', '.join(reasons)})", ""]
+
+    spans = [f"{low}-{high}" for low, high in LENGTHS]
+    lines.append("  marked: how many of the documents were flagged, by the tokens that the model wrote")
+    lines.append(f"  {'':<34}" + "".join(f"{title:>10}" for title in [*spans, "all", "right", "wrong"]))
+    marked = rows.filter(pl.col("kind") == "marked").sort("key_id_true", "delta", "temperature", descending=True)
+    settings = marked.partition_by("key_id_true", "temperature", "delta", as_dict=True, maintain_order=True)
+    for (key_id, temperature, delta), part in settings.items():
+        title = f"{key_id}, " + (f"temperature {temperature}" if delta is None else f"delta {delta}")
+        cells = [part.filter(pl.col("tokens_true").is_between(low, high)) for low, high in LENGTHS] + [part]
+        shares = [f"{cell['flagged'].sum()}/{cell.height}" for cell in cells]
+        right = part["right"].sum()
+        wrong = part.filter(pl.col("user_id").is_not_null() & ~pl.col("right")).height
+        lines.append(f"  {title:<34}" + "".join(f"{cell:>10}" for cell in [*shares, right, wrong]))
+    return "\n".join(lines)
+
+
+def example(rows: pl.DataFrame) -> str:
+    """The least certain of the right flags, in the words that a flag allows."""
+    found = rows.filter("right").sort("log10_p_global").tail(1)
+    if found.is_empty():
+        return ""
+    row = found.row(0, named=True)
+    return (
+        f"The least certain of them: {row['doc_id']}, posted by {row['account_id']}, contains text marked for "
+        f"{row['user_id']}\n(log10 p = {row['log10_p_global']:.1f}, corrected for {row['messages_tested']:,} messages "
+        f"of each of {row['keys_tested']} keys). Who posted it is another question.\n"
+    )
+
+
+def main() -> int:
+    """Run the demo; returns the exit code of the scan."""
+    start = time.monotonic()
+    config = prepare(FOLDER)
+    users = pl.read_parquet(HERE / "users.parquet")["user_id"].n_unique()
+    print(f"Registry {FOLDER / 'registry'}: {len(KEYS)} keys of {MESSAGES:,} messages, {users} users.", flush=True)
+    code = run(scan, [str(config)])
+    results = FOLDER / "results"
+    if code not in (0, 4):
+        return code
+    rows = compare(results)
+    quarantined = pl.read_delta(str(results / "quarantine"))
+    print(
+        f"\nFlagged at a false-positive rate of {FALSE_POSITIVE_RATE:g}, beside the truth, which the scan never saw:\n"
+    )
+    print(report(rows, quarantined))
+    print(f"\n{example(rows)}\nTables: {results}/verdicts, /quarantine and /scans. Ask them, for example:\n")
+    print(
+        f"  .venv/bin/python -c \"import polars as pl; print(pl.scan_delta('{results}/verdicts').filter('flagged')"
+        ".group_by('user_id').len().sort('len', descending=True).collect())\"\n"
+    )
+    print(f"Also: .venv/bin/brickscan flagged {config}. All in {time.monotonic() - start:.0f} s.")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

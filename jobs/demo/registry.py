@@ -1,0 +1,49 @@
+"""The demo's registry: two keys with public secrets and forty users, made afresh by the real registry code.
+
+The shipped texts were marked with these secrets and messages, so both ship with the texts. Whoever has this project can
+mark for any of these users: the secrets are a demonstration and protect nothing.
+"""
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from scanner.registry import new_key, restore_users
+from schemas.tables import USERS
+
+HERE = Path(__file__).parent
+SECRETS = HERE / "secrets"
+USERS_FILE = HERE / "users.parquet"
+TOKENIZER = HERE / "tokenizer.json"
+
+KEYS = {"demo-greenlist": ("greenlist", "1/4"), "demo-gumbel": ("gumbel", None)}
+"""Key id → method and γ."""
+
+WINDOW = 4
+MESSAGES = 100_000
+
+
+def make_registry(folder: Path) -> None:
+    """Make the demo's registry in a folder that holds none, with its users if they are on file.
+
+    The secrets are copied in with mode 0600: git keeps no such modes, and a secret that others can read is refused.
+    """
+    secrets = folder / "secrets"
+    secrets.mkdir(parents=True)
+    for key_id, (method, gamma) in KEYS.items():
+        copy = secrets / f"{key_id}.key"
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write((SECRETS / copy.name).read_bytes())
+        new_key(
+            folder,
+            key_id,
+            method=method,
+            window=WINDOW,
+            gamma=gamma,
+            messages=MESSAGES,
+            tokenizer=TOKENIZER,
+            secret=f"file:secrets/{copy.name}",
+        )
+    if USERS_FILE.exists():
+        restore_users(folder, pq.read_table(USERS_FILE).cast(USERS))

@@ -1,0 +1,167 @@
+"""`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from scanner.errors import Refused, TokenizerError
+from scanner.registry import find_key, list_users, load_registry, open_key
+from schemas.registry import RESERVED_EVERY, MasterKey
+
+MARKED = pa.schema(
+    [
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("user_id", pa.string()),  # null when a message was named that no user holds
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),  # the completion alone
+        pa.field("tokens", pa.int64(), nullable=False),  # that the model wrote; tokenising the text may give others
+    ]
+)
+"""What `brickscan mark` writes: one row a completion, with the truth."""
+
+
+class Recipient(NamedTuple):
+    """Whom a completion is marked for: the message, and the user who holds it (None with --message)."""
+
+    user_id: str | None
+    message: int
+
+
+@click.command("mark")
+@click.option("--registry", type=click.Path(path_type=Path), required=True, help="Folder of the registry.")
+@click.option("--key", "key_id", required=True, help="Key to mark with; not a retired one.")
+@click.option("--user", "user_ids", multiple=True, help="User to mark for; may be given more than once.")
+@click.option("--message", "messages", type=int, multiple=True, help="Message to mark with, instead of a user's.")
+@click.option("--model", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the model.")
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), required=True, help="One a line, or Parquet with a column 'prompt'."
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
+@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--temperature", type=float, default=1.0, show_default=True)
+@click.option("--top-p", type=float, default=0.95, show_default=True, help="1: all tokens.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
+@click.option("--delta", type=float, default=3.0, show_default=True, help="Bias of green tokens (green list only).")
+@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def mark(
+    registry: Path,
+    key_id: str,
+    user_ids: tuple[str, ...],
+    messages: tuple[int, ...],
+    folder: Path,
+    prompts: Path,
+    out: Path,
+    max_new_tokens: int,
+    temperature: float,
+    top_p: float,
+    top_k: int,
+    delta: float,
+    batch_size: int,
+    seed: int,
+) -> None:
+    """Complete prompts with a local model, marked for users, and write Parquet with the truth.
+
+    Every prompt is completed once. With several users (or messages) they take turns: the first prompt is marked for the
+    first, the second for the second, and so on, round and round. Nothing is downloaded.
+
+    \b
+    Example:
+      brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
+          --model models/smollm2 --prompts prompts.txt --out marked.parquet
+    """
+    key = find_key(load_registry(registry), key_id)
+    if key.retired_at is not None:
+        raise Refused(
+            f"--key {key_id}: was retired on {key.retired_at:%Y-%m-%d}; a retired key never marks, name another"
+        )
+    if out.exists():
+        raise Refused(f"--out {out}: exists already; name a file that does not")
+    texts = read_prompts(prompts)
+    turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))
+
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+    from scanner.generation import Sampling, complete, load_model
+
+    how = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, delta=delta)
+    watermark = open_key(registry, key)
+    model = load_model(folder)
+    if model.tokenizer_sha256 != key.tokenizer.sha256:
+        raise TokenizerError(
+            f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is "
+            f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
+        )
+    rows = []
+    with tqdm(total=len(texts), unit="prompt", disable=None) as progress:
+        for batch, start in enumerate(range(0, len(texts), batch_size)):
+            those, whom = texts[start : start + batch_size], turns[start : start + batch_size]
+            done = complete(model, those, how, seed + batch, watermark, [recipient.message for recipient in whom])
+            for prompt, recipient, completion in zip(those, whom, done, strict=True):
+                rows.append((key_id, *recipient, prompt, *completion))
+            progress.update(len(those))
+    _write(out, rows)
+    click.echo(f"{len(rows)} completions marked with {key_id}: {out}")
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file; blank ones left out.
+
+    Raises:
+        Refused: the file cannot be read, or holds no prompt.
+    """
+    try:
+        if path.suffix == ".parquet":
+            found = pq.read_table(path, columns=["prompt"]).column("prompt").to_pylist()
+        else:
+            found = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
+        raise Refused(f"--prompts {path}: cannot be read as prompts: {error}") from None
+    prompts = [prompt for prompt in found if isinstance(prompt, str) and prompt.strip()]
+    if not prompts:
+        raise Refused(f"--prompts {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+    return prompts
+
+
+def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
+    """Those whom completions are marked for, in the order given.
+
+    Raises:
+        Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
+            reserved (a detection of a reserved message must stay a known false accusation).
+    """
+    if bool(user_ids) == bool(messages):
+        raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
+    given = list_users(registry, [key.key_id])
+    held = given.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
+    message_of = dict(held.select("user_id", "message").iter_rows())
+    for user_id in user_ids:
+        if user_id not in message_of:
+            raise Refused(
+                f"--user {user_id}: holds no message of key {key.key_id!r}; give one with `brickscan users add`"
+            )
+    for message in messages:
+        if not 0 <= message < key.messages:
+            raise Refused(f"--message {message}: key {key.key_id!r} has messages 0 to {key.messages - 1}")
+        if message % RESERVED_EVERY == RESERVED_EVERY - 1:
+            raise Refused(f"--message {message}: is reserved and marks no text; every {RESERVED_EVERY}th message is")
+    user_of = {message: user_id for user_id, message in message_of.items()}
+    return [Recipient(user_id, message_of[user_id]) for user_id in user_ids] + [
+        Recipient(user_of.get(message), message) for message in messages
+    ]
+
+
+def _write(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
+    """Write rows of MARKED, under another name first, so that a file of that name is always whole."""
+    table = pa.Table.from_pylist([dict(zip(MARKED.names, row, strict=True)) for row in rows], schema=MARKED)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    pq.write_table(table, unfinished)
+    unfinished.replace(path)

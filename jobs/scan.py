@@ -1,0 +1,101 @@
+"""`brickscan scan CONFIG`, the same as `python -m jobs.scan --config CONFIG`: a night's files in, verdicts out."""
+
+import contextlib
+import datetime
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli import run
+
+if TYPE_CHECKING:
+    from scanner.cluster import Outcome
+
+_CONFIG = click.Path(path_type=Path)
+_date = click.option(
+    "--date",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Fills {date} in the configured paths, as in 2026-08-31.",
+)
+
+
+@click.command()
+@click.argument("config", type=_CONFIG)
+@_date
+def scan(config: Path, date: datetime.datetime | None) -> int:
+    """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
+
+    Run again after an interruption, it goes on from what was committed. Exit codes: 0 done (documents in quarantine
+    included), 1 failed, 2 refused before any work, 4 more in quarantine than the configuration allows.
+
+    \b
+    Example:
+      brickscan scan nightly.toml --date 2026-08-31
+    """
+    return scan_and_tell(config, date)
+
+
+@click.command(name="python -m jobs.scan")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
+@_date
+def module(config: Path, date: datetime.datetime | None) -> int:
+    """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
+    return scan_and_tell(config, date)
+
+
+def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
+    """Run a scan with progress on stderr and a summary on stdout. Returns the exit code.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
+    from jobs.progress import Progress
+    from scanner.cluster import run_scan
+    from scanner.plan import make_plan
+
+    plan = make_plan(config, None if date is None else date.date())
+    progress = Progress()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
+            outcome = run_scan(plan, progress)
+    finally:
+        progress.close()
+    click.echo(summary(outcome, plan.results, plan.config.false_positive_rate))
+    return outcome.exit_code
+
+
+def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str:
+    """What a scan did, in a few lines for people, and the line that queries it."""
+    work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
+    lines = [
+        f"scan {outcome.scan_id}: {counts.documents:,} documents in {seconds:.1f} s "
+        f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s); "
+        f"{work.skipped:,} of {work.shards:,} shards were committed before",
+        f"flagged      {counts.flagged:,} documents contain marked text; by chance alone at most about "
+        f"{counts.documents * false_positive_rate:.2g} would, at a false-positive rate of {false_positive_rate:g}",
+        f"too short    {counts.too_short:,} documents",
+        f"quarantined  {counts.quarantined:,} documents, {outcome.totals.files_quarantined:,} files",
+        f"tables       {results}",
+        f'query        import polars as pl; pl.scan_delta("{results}/verdicts").filter("flagged").collect()',
+    ]
+    if outcome.first_commit is not None:
+        peak = outcome.totals.peak_memory / 2**20
+        lines.insert(
+            -2, f"commits      first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB"
+        )
+    if work.shards == 0:
+        lines.append("There was nothing to scan: the input paths hold no documents.")
+    if outcome.exit_code > 128:
+        lines.append(
+            f"Interrupted: {outcome.totals.shards + work.skipped:,} of {work.shards:,} shards are committed. "
+            "Run the same command again to go on from there."
+        )
+    if outcome.exit_code == 4:
+        lines.append("More is in quarantine than max_quarantined_share allows: see the table `quarantine`.")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run(module))

@@ -1,0 +1,106 @@
+"""Finished shards on their way into the tables: a few at a time, quarantine first, verdicts last, then counted."""
+
+import time
+from dataclasses import dataclass, replace
+
+from scanner.cluster.pool import Finished
+from scanner.cluster.worker import NOTHING, Counts, quarantine_rows
+from scanner.detect import Origin
+from scanner.files import FileFault, InputFile
+from scanner.plan import Plan
+from scanner.results import DataFile, Entry, commit, write_file
+from scanner.shards import shard_id
+
+SHARDS_A_COMMIT = 20
+SECONDS_BETWEEN_COMMITS = 5.0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a scan has committed so far. peak_memory: of the worker that needed most, in bytes."""
+
+    shards: int = 0
+    counts: Counts = NOTHING
+    files_quarantined: int = 0
+    peak_memory: int = 0
+
+
+class Committer:
+    """Collects what is finished, and commits it when `due`.
+
+    Args:
+        plan: of the scan.
+        scan_id: of this run.
+    """
+
+    def __init__(self, plan: Plan, scan_id: str) -> None:
+        self._plan = plan
+        self._scan_id = scan_id
+        self._verdicts: dict[str, Entry] = {}
+        self._quarantine: dict[str, Entry] = {}
+        self._counts: dict[str, Counts] = {}
+        self._files_at_fault: set[str] = set()
+        self._last: float | None = None
+        self.totals = Totals()
+
+    def add(self, finished: Finished) -> None:
+        """Take a finished shard; one whose file is at fault leaves a row for the file alone."""
+        peak = max([self.totals.peak_memory, *(report.peak_memory for report in finished.reports)])
+        self.totals = replace(self.totals, peak_memory=peak)
+        if finished.fault is not None:
+            self.add_fault(finished.shard.file, finished.fault)
+            return
+        shard = finished.shard.shard_id
+        quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
+        self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
+        if quarantine:
+            self._quarantine[shard] = Entry(shard, tuple(quarantine))
+        lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
+        self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
+
+    def add_fault(self, file: InputFile, fault: FileFault) -> None:
+        """Take a file that cannot be scanned. Only when the fault is lasting, the file counts as done."""
+        if file.path in self._files_at_fault:
+            return
+        self._files_at_fault.add(file.path)
+        whole = shard_id(file, None, self._plan.decides)
+        rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [None], fault.reason, fault.detail)
+        written = write_file(self._plan.results, "quarantine", [rows])
+        transaction = whole if fault.lasting else f"{whole}:{fault.reason}"
+        self._quarantine[transaction] = Entry(transaction, (written,) if written else ())
+        if fault.lasting:
+            self._verdicts[whole] = Entry(whole, ())
+
+    def due(self) -> bool:
+        """Enough is waiting, or for long enough, or nothing was committed yet."""
+        if not self._verdicts and not self._quarantine:
+            return False
+        if self._last is None or len(self._verdicts) >= SHARDS_A_COMMIT:
+            return True
+        return time.monotonic() - self._last >= SECONDS_BETWEEN_COMMITS
+
+    def flush(self) -> None:
+        """Commit what waits.
+
+        Raises:
+            ScanFailed: a table cannot be written.
+        """
+        if self._quarantine:
+            commit(self._plan.results, "quarantine", list(self._quarantine.values()))
+        done = commit(self._plan.results, "verdicts", list(self._verdicts.values())) if self._verdicts else set()
+        self.totals = replace(
+            self.totals,
+            shards=self.totals.shards + len(done),
+            counts=sum((self._counts[shard] for shard in done if shard in self._counts), start=self.totals.counts),
+            files_quarantined=len(self._files_at_fault),
+        )
+        self._quarantine.clear()
+        self._verdicts.clear()
+        self._counts.clear()
+        self._last = time.monotonic()
+
+    def _write_lost(self, finished: Finished) -> list[DataFile]:
+        origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
+        rows = [quarantine_rows(origin, [lost.row], lost.reason, lost.detail) for lost in finished.lost]
+        written = write_file(self._plan.results, "quarantine", rows)
+        return [written] if written else []

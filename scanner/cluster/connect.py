@@ -1,0 +1,59 @@
+"""Ray, started or joined: the cluster of the configuration, that of RAY_ADDRESS, or one embedded in this process."""
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from scanner.errors import ScanFailed
+from schemas.config import ClusterConfig
+
+_OBJECT_STORE_BYTES = 100 * 2**20
+"""Only plans and descriptions of files cross the object store."""
+
+_TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@contextlib.contextmanager
+def cluster(config: ClusterConfig) -> Iterator[int]:
+    """Be connected to Ray; gives the number of workers. A connection that this process has is used, and left open.
+
+    Raises:
+        ScanFailed: the cluster cannot be reached or started.
+    """
+    if ray.is_initialized():
+        yield _workers(config)
+        return
+    address = config.address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"address": address} if address else _embedded(config)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = f"cluster at {address!r}" if address else "embedded cluster"
+        raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
+    try:
+        yield _workers(config)
+    finally:
+        ray.shutdown()
+
+
+def _embedded(config: ClusterConfig) -> dict[str, Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not any(name in os.environ for name in _TOKEN_SETTINGS):
+        # Ray listens on all addresses and so needs a token; by default it would write one into the home folder, where
+        # it changes how later clusters start
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "num_cpus": config.workers,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
+
+
+def _workers(config: ClusterConfig) -> int:
+    return config.workers or max(int(ray.cluster_resources().get("CPU", 1)), 1)  # type: ignore[no-untyped-call]

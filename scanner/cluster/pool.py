@@ -1,0 +1,196 @@
+"""A fixed pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
+
+A piece that kills its actor or raises is tried again on a fresh actor, then halved, down to the document that is to
+blame. Attempts are counted here, never by Ray. An actor that dies may take the result of the piece before with it, so
+whatever was near a death is from then on given to an actor alone: no document is blamed for its neighbour.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from scanner.cluster.worker import Piece, Report
+from scanner.errors import BrickscanError, ScanFailed
+from scanner.files import FileFault
+from scanner.shards import Shard
+
+IN_FLIGHT = 2
+"""Pieces that an actor holds: one that it works on, one that waits."""
+
+ATTEMPTS = 3
+"""For a whole shard, and again for a single document; a part in between is halved at once, which is another attempt."""
+
+START_ATTEMPTS = 5
+"""Actors that may die before one of them is ready."""
+
+_WAIT_SECONDS = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Lost(NamedTuple):
+    """A document that could not be scored: its row, `killed_worker` or `failed`, and a detail."""
+
+    row: int
+    reason: str
+    detail: str
+
+
+@dataclass
+class Finished:
+    """A shard of which every row is in a report or lost, unless its file turned out to be at fault."""
+
+    shard: Shard
+    reports: list[Report] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    fault: FileFault | None = None
+
+
+@dataclass
+class _Work:
+    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else."""
+
+    piece: Piece
+    shard: "_OpenShard"
+    attempts: int = 0
+    alone: bool = False
+
+
+@dataclass
+class _OpenShard:
+    finished: Finished
+    open_pieces: int = 1
+
+
+@dataclass
+class _Slot:
+    """An actor and what it was given, in order. `work` None: it was asked to prepare itself."""
+
+    actor: Any
+    given: deque[tuple[Any, _Work | None]]
+    ready: bool = False
+
+    def takes(self, work: _Work, most: int) -> bool:
+        """Whether it can be given a piece, and then holds at most so many."""
+        if not self.ready or len(self.given) >= most:
+            return False
+        return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
+
+
+class Pool:
+    """A number of actors with the methods `prepare()` and `scan(Piece) -> Report`.
+
+    Args:
+        start: makes an actor.
+        workers: how many actors there are at a time.
+    """
+
+    def __init__(self, start: Callable[[], Any], workers: int) -> None:
+        self._start = start
+        self._slots = [self._new_slot() for _ in range(workers)]
+        self._todo: deque[_Work] = deque()
+        self._failed_starts = 0
+
+    def run(self, shards: Iterable[Shard]) -> Iterator[Finished | None]:
+        """Work through the shards. Yields None about every second while nothing finishes.
+
+        Raises:
+            ScanFailed: results cannot be written, or no actor can be started.
+        """
+        self._todo.extend(
+            _Work(Piece(shard, shard.rows.start, shard.rows.stop), _OpenShard(Finished(shard))) for shard in shards
+        )
+        while self._todo or any(work for slot in self._slots for _, work in slot.given):
+            self._hand_out()
+            heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
+            done, _ = ray.wait(list(heads), num_returns=1, timeout=_WAIT_SECONDS)
+            if not done:
+                yield None
+            for ref in done:
+                finished = self._take(heads[ref])
+                if finished is not None:
+                    yield finished
+
+    def close(self) -> None:
+        """End all actors."""
+        for slot in self._slots:
+            ray.kill(slot.actor)
+
+    def _new_slot(self) -> _Slot:
+        actor = self._start()
+        return _Slot(actor, deque([(actor.prepare.remote(), None)]))
+
+    def _hand_out(self) -> None:
+        for most in range(1, IN_FLIGHT + 1):
+            for slot in self._slots:
+                if self._todo and slot.takes(self._todo[0], most):
+                    work = self._todo.popleft()
+                    slot.given.append((slot.actor.scan.remote(work.piece), work))
+
+    def _take(self, slot: _Slot) -> Finished | None:
+        """Take the result of what an actor was given first."""
+        ref, work = slot.given.popleft()
+        try:
+            report = ray.get(ref)
+        except RayTaskError as error:
+            return self._raised(error.cause, work)
+        except RayError as error:
+            return self._died(slot, error, work)
+        if work is None:
+            slot.ready = True
+            self._failed_starts = 0
+            return None
+        return self._close_piece(work, report)
+
+    def _raised(self, cause: BaseException, work: _Work | None) -> Finished | None:
+        if work is None:
+            raise ScanFailed(f"a worker cannot begin: {cause}") from None
+        if isinstance(cause, BrickscanError):
+            raise ScanFailed(str(cause)) from None
+        return self._failed(work, "failed", f"{type(cause).__name__}: {cause}"[:500])
+
+    def _died(self, slot: _Slot, error: RayError, work: _Work | None) -> Finished | None:
+        """Replace a dead actor. What it worked on is to blame; what waited behind that is given to another."""
+        _log.warning("a worker died: %s", str(error).splitlines()[0])
+        ray.kill(slot.actor)  # it may only be out of reach
+        waiting = [later for _, later in slot.given if later is not None]
+        for later in waiting:
+            later.alone = True
+        self._todo.extendleft(reversed(waiting))
+        if work is None:
+            self._failed_starts += 1
+            if self._failed_starts >= START_ATTEMPTS:
+                raise ScanFailed(f"{START_ATTEMPTS} workers died while they started: {error}") from None
+        self._slots[self._slots.index(slot)] = self._new_slot()
+        return None if work is None else self._failed(work, "killed_worker", "the worker died while it scanned this")
+
+    def _failed(self, work: _Work, reason: str, detail: str) -> Finished | None:
+        work.attempts += 1
+        work.alone = True
+        (shard, start, stop), rows = work.piece, work.shard.finished.shard.rows
+        single, whole = stop - start == 1, (start, stop) == (rows.start, rows.stop)
+        if work.attempts < (ATTEMPTS if single or whole else 1):
+            self._todo.appendleft(work)
+            return None
+        if single:
+            work.shard.finished.lost.append(Lost(start, reason, detail))
+            return self._close_piece(work, None)
+        _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
+        middle = (start + stop) // 2
+        work.shard.open_pieces += 1
+        self._todo.extendleft(
+            _Work(Piece(shard, *part), work.shard, alone=True) for part in ((middle, stop), (start, middle))
+        )
+        return None
+
+    def _close_piece(self, work: _Work, report: Report | None) -> Finished | None:
+        finished = work.shard.finished
+        if report is not None:
+            finished.reports.append(report)
+            finished.fault = finished.fault or report.fault
+        work.shard.open_pieces -= 1
+        return None if work.shard.open_pieces else finished

@@ -1,0 +1,222 @@
+"""A night's work: list, cut, leave out what is committed, work through the rest, commit, and record how it ended."""
+
+import contextlib
+import importlib.metadata
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+import ray
+
+from scanner.cluster.commits import Committer, Totals
+from scanner.cluster.connect import cluster
+from scanner.cluster.pool import Pool
+from scanner.cluster.worker import Worker
+from scanner.documents import inspect
+from scanner.files import FileFault, InputFile, list_files
+from scanner.plan import Plan, open_detector
+from scanner.results import append_scan, committed, open_tables
+from scanner.shards import Shard, cut, shard_id
+
+DONE, FAILED, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 4, 130, 143
+_INSPECTING_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a scan found to do: all shards (files at fault count as one), those done before, and what is left."""
+
+    shards: int
+    skipped: int
+    left: tuple[Shard, ...]
+    faults: tuple[tuple[InputFile, FileFault], ...]
+
+    @property
+    def documents(self) -> int:
+        """Documents that are left."""
+        return sum(shard.rows.stop - shard.rows.start for shard in self.left)
+
+    @property
+    def files(self) -> int:
+        """Files that hold what is left, those at fault included."""
+        return len({shard.file.path for shard in self.left} | {file.path for file, _ in self.faults})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a scan ended. first_commit: seconds from its start, None when there was none."""
+
+    scan_id: str
+    exit_code: int
+    work: Work
+    totals: Totals
+    seconds: float
+    first_commit: float | None
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, to be handled as Ctrl-C is."""
+
+
+def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = Worker) -> Outcome:
+    """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
+
+    Args:
+        plan: what to do.
+        watch: is called before the work and after every commit.
+        worker: class of the actors.
+
+    Raises:
+        Refused: something cannot be right; nothing was done.
+        ScanFailed: the work had to stop; what was committed stays.
+    """
+    began, started_at = time.monotonic(), datetime.now(UTC)
+    scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+    open_detector(plan)
+    files = list_files(plan.locations)
+    open_tables(plan.results)
+    work = _find_work(plan, files)
+    committer = Committer(plan, scan_id)
+    first_commit: float | None = None
+
+    def commit_and_tell() -> None:
+        nonlocal first_commit
+        committer.flush()
+        if first_commit is None and committer.totals.shards:
+            first_commit = time.monotonic() - began
+        watch(work, committer.totals)
+
+    try:
+        watch(work, committer.totals)
+        for file, fault in work.faults:
+            committer.add_fault(file, fault)
+        if work.left:
+            with cluster(plan.config.cluster) as workers, _sigterm_interrupts():
+                _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
+        commit_and_tell()
+        exit_code = _judge(plan, work, committer.totals)
+    except KeyboardInterrupt as interrupt:
+        commit_and_tell()
+        exit_code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+    except BaseException:
+        with contextlib.suppress(Exception):  # the error itself is what must be seen
+            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, FAILED))
+        raise
+    append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, exit_code))
+    return Outcome(scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit)
+
+
+def _work_through(
+    plan: Plan,
+    scan_id: str,
+    work: Work,
+    workers: int,
+    worker: type,
+    committer: Committer,
+    commit_and_tell: Callable[[], None],
+) -> None:
+    actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(worker)
+    shared = ray.put(plan)
+    pool = Pool(lambda: actor.remote(shared, scan_id), workers)
+    try:
+        for finished in pool.run(work.left):
+            if finished is not None:
+                committer.add(finished)
+            if committer.due():
+                commit_and_tell()
+    finally:
+        pool.close()
+
+
+def _find_work(plan: Plan, files: list[InputFile]) -> Work:
+    shards: list[Shard] = []
+    faults: dict[str, tuple[InputFile, FileFault]] = {}
+
+    def look(file: InputFile) -> list[Shard] | FileFault:
+        try:
+            groups = inspect(file, plan.columns)
+        except FileFault as fault:
+            return fault
+        return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(groups)]
+
+    with ThreadPoolExecutor(_INSPECTING_THREADS) as threads:
+        for file, found in zip(files, threads.map(look, files), strict=True):
+            if isinstance(found, FileFault):
+                faults[shard_id(file, None, plan.decides)] = (file, found)
+            else:
+                shards += found
+    done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
+    return Work(
+        shards=len(shards) + len(faults),
+        skipped=len(done),
+        left=tuple(shard for shard in shards if shard.shard_id not in done),
+        faults=tuple(fault for whole, fault in faults.items() if whole not in done),
+    )
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _judge(plan: Plan, work: Work, totals: Totals) -> int:
+    """Exit code: is more in quarantine than may be, of the documents or of the files that this scan looked at?"""
+    most = plan.config.max_quarantined_share
+    of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
+    of_files = totals.files_quarantined / max(work.files, 1)
+    return TOO_MUCH_QUARANTINED if most is not None and max(of_documents, of_files) > most else DONE
+
+
+def _record(
+    plan: Plan, scan_id: str, started_at: datetime, work: Work, totals: Totals, exit_code: int
+) -> dict[str, object]:
+    return {
+        "scan_id": scan_id,
+        "started_at": started_at,
+        "finished_at": datetime.now(UTC),
+        "version": importlib.metadata.version("brickscan"),
+        "config_sha256": plan.config_sha256,
+        "registry_sha256": plan.registry_sha256,
+        "keys": [
+            {
+                "key_id": key.key_id,
+                "commitment": key.commitment,
+                "method": key.method,
+                "messages": key.messages,
+                "window": key.window,
+                "gamma": key.gamma,
+                "tokenizer_sha256": key.tokenizer.sha256,
+            }
+            for key in plan.keys
+        ],
+        "dedup": plan.config.dedup,
+        "min_scored": plan.config.min_scored,
+        "false_positive_rate": plan.config.false_positive_rate,
+        "shards": work.shards,
+        "shards_skipped": work.skipped,
+        "documents": totals.counts.documents,
+        "too_short": totals.counts.too_short,
+        "quarantined": totals.counts.quarantined,
+        "files_quarantined": totals.files_quarantined,
+        "flagged": totals.counts.flagged,
+        "audit": "none",
+        "exit_code": exit_code,
+    }

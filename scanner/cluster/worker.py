@@ -1,0 +1,132 @@
+"""What an actor does: it opens keys, tokenizers and users itself, scans pieces of shards, and returns descriptions."""
+
+import os
+import resource
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from scanner.detect import Detector, Origin
+from scanner.documents import Unreadable, read
+from scanner.files import FileFault
+from scanner.plan import Plan, open_detector
+from scanner.results import DataFile, write_file
+from scanner.shards import Shard
+from schemas.tables import QUARANTINE
+
+
+class Piece(NamedTuple):
+    """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole."""
+
+    shard: Shard
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Documents that were read, and what became of them; text_bytes is their size."""
+
+    documents: int = 0
+    too_short: int = 0
+    quarantined: int = 0
+    flagged: int = 0
+    text_bytes: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a piece: the files of its rows, or a fault of its file. peak_memory: of the worker, in bytes."""
+
+    verdicts: tuple[DataFile, ...] = ()
+    quarantine: tuple[DataFile, ...] = ()
+    counts: Counts = NOTHING
+    fault: FileFault | None = None
+    peak_memory: int = 0
+
+
+class Worker:
+    """Scans pieces. Made by the driver with a plan, which holds no secrets.
+
+    Args:
+        plan: what to do.
+        scan_id: of this run.
+    """
+
+    def __init__(self, plan: Plan, scan_id: str) -> None:
+        self._plan = plan
+        self._scan_id = scan_id
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return open_detector(self._plan)
+
+    def prepare(self) -> None:
+        """Open keys, tokenizers and users on this machine; raises as `open_detector` does."""
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        pa.set_cpu_count(1)
+        _ = self._detector
+
+    def scan(self, piece: Piece) -> Report:
+        """Read, score and write a piece.
+
+        Raises:
+            ScanFailed: results cannot be written.
+        """
+        try:
+            return self._scan(piece)
+        except FileFault as fault:
+            return Report(fault=fault, peak_memory=_peak_memory())
+
+    def _scan(self, piece: Piece) -> Report:
+        origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
+        verdicts: list[pa.RecordBatch] = []
+        quarantine: list[pa.RecordBatch] = []
+        text_bytes = 0
+        for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
+            if isinstance(part, Unreadable):
+                quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
+                continue
+            text_bytes += part.column("text").nbytes
+            scored, refused = self._detector.detect(part, origin)
+            verdicts.append(scored)
+            quarantine.append(refused)
+        return _write(self._plan.results, verdicts, quarantine, text_bytes)
+
+
+def _write(results: str, verdicts: list[pa.RecordBatch], quarantine: list[pa.RecordBatch], text_bytes: int) -> Report:
+    rows = sum(len(batch) for batch in verdicts)
+    refused = sum(len(batch) for batch in quarantine)
+    files = [write_file(results, "verdicts", verdicts), write_file(results, "quarantine", quarantine)]
+    return Report(
+        verdicts=tuple(file for file in files[:1] if file),
+        quarantine=tuple(file for file in files[1:] if file),
+        counts=Counts(
+            documents=rows + refused,
+            too_short=sum(batch["status"].to_pylist().count("too_short") for batch in verdicts),
+            quarantined=refused,
+            flagged=sum(batch["flagged"].true_count for batch in verdicts),
+            text_bytes=text_bytes,
+        ),
+        peak_memory=_peak_memory(),
+    )
+
+
+def quarantine_rows(origin: Origin, rows: Iterable[int | None], reason: str, detail: str) -> pa.RecordBatch:
+    """Rows of QUARANTINE that share a reason; a row of None stands for the whole file."""
+    shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
+    return pa.RecordBatch.from_pylist([shared | {"row": row} for row in rows], QUARANTINE)
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

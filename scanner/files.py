@@ -1,0 +1,151 @@
+"""The files of the input: found on any filesystem that pyarrow reads, and told apart from what they were when listed.
+
+A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
+that no verdict rests on a file that changed in between.
+"""
+
+import datetime
+import functools
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from scanner.errors import Refused, ScanFailed
+from schemas.tables import LASTING_FILE_REASONS, PASSING_FILE_REASONS
+
+
+class FileFault(Exception):  # noqa: N818
+    """A file that cannot be scanned as it is: a reason of schemas.tables and a detail for people."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:
+            raise ValueError(f"{reason!r} is no reason for a file's quarantine")
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    @property
+    def lasting(self) -> bool:
+        """The fault is the file's own: as long as the file is the same, another look is of no use."""
+        return self.reason in LASTING_FILE_REASONS
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file as it was listed.
+
+    path: absolute path or URI, as the tables show it; location: the configured path it was found under, which tells the
+    filesystem; inner: its path on that filesystem; size in bytes; modified: nanoseconds since 1970, or 0 where the
+    filesystem does not tell.
+    """
+
+    path: str
+    location: str
+    inner: str
+    size: int
+    modified: int
+
+    def open(self) -> pa.NativeFile:
+        """Open it for random reads.
+
+        Raises:
+            FileFault: it is gone or cannot be opened.
+        """
+        try:
+            return filesystem_of(self.location)[0].open_input_file(self.inner)
+        except FileNotFoundError:
+            raise FileFault("vanished", "the file was listed, and then it was gone") from None
+        except OSError as error:
+            raise FileFault("io_error", f"the file cannot be opened: {error}") from None
+
+    def check_unchanged(self) -> None:
+        """Raise FileFault when the file is gone, or is another one than was listed by size and modification mark."""
+        try:
+            now = filesystem_of(self.location)[0].get_file_info(self.inner)
+        except OSError as error:
+            raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
+        if now.type == fs.FileType.NotFound:
+            raise FileFault("vanished", "the file was listed, and then it was gone")
+        if (now.size, now.mtime_ns or 0) != (self.size, self.modified):
+            raise FileFault("changed", f"the file changed after it was listed: {self.size} bytes then, {now.size} now")
+
+
+def resolve(path: str, base: Path, date: datetime.date | None) -> str:
+    """Fill in {date}, and make a plain path absolute; a URI stays a URI, but a local one becomes a plain path.
+
+    Args:
+        path: one entry of `input.paths`.
+        base: folder at which relative paths start.
+        date: fills {date}, as 2026-08-31.
+
+    Raises:
+        Refused: {date} without a date, a password in a URI.
+    """
+    if "{date}" in path:
+        if date is None:
+            raise Refused(f"input.paths: {path!r} holds {{date}}; say which with --date 2026-08-31")
+        path = path.replace("{date}", date.isoformat())
+    if "://" not in path:
+        return posixpath.normpath((base / path).absolute().as_posix())
+    if urlsplit(path).password is not None:
+        raise Refused("input.paths: a URI holds a password; give it by the environment, since paths are stored")
+    return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
+
+
+@functools.cache
+def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+    """Filesystem of a resolved path, and the path on it.
+
+    Raises:
+        Refused: a URI of a scheme that pyarrow does not read.
+    """
+    if "://" not in location:
+        return fs.LocalFileSystem(), location
+    try:
+        filesystem, inner = fs.FileSystem.from_uri(location)
+    except (pa.ArrowException, ValueError) as error:
+        raise Refused(
+            f"input.paths: {location!r} is no path that can be read: {error}; "
+            "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
+        ) from None
+    return filesystem, inner
+
+
+def list_files(locations: Iterable[str]) -> list[InputFile]:
+    """List the Parquet files of resolved paths, sorted, each once.
+
+    A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
+    name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark).
+
+    Raises:
+        Refused: a path that does not exist.
+        ScanFailed: a folder that cannot be listed.
+    """
+    files: dict[str, InputFile] = {}
+    for location in locations:
+        try:
+            filesystem, inner = filesystem_of(location)
+            info = filesystem.get_file_info(inner)
+            if info.type == fs.FileType.NotFound:
+                raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
+            found = [info] if info.is_file else list(_in_folder(filesystem, inner))
+        except OSError as error:
+            raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
+        shown = urlsplit(location)._replace(query="").geturl().rstrip("/")
+        for item in found:
+            path = shown + item.path[len(inner.rstrip("/")) :]
+            files.setdefault(path, InputFile(path, location, item.path, max(item.size or 0, 0), item.mtime_ns or 0))
+    return sorted(files.values(), key=lambda file: file.path)
+
+
+def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:
+    for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
+        below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
+        hidden = any(part.startswith(("_", ".")) for part in below)
+        if item.type != fs.FileType.Directory and below[-1].endswith(".parquet") and not hidden:
+            yield item

@@ -1,0 +1,110 @@
+"""Completing prompts: one batch through `model.generate`, marked with a message per prompt, or not marked at all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from transformers import LogitsProcessorList
+
+from scanner.errors import Refused
+from scanner.generation.model import LocalModel
+from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_sampling
+from scanner.watermark import GreenList, Gumbel, Watermark
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are sampled. The defaults are those of the paper's experiments (three bricks, sections 4 and 6).
+
+    Raises:
+        Refused: a value that is not allowed, by name.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all tokens
+    top_p: float = 0.95  # 1: all tokens
+    delta: float = 3.0  # δ of the green list, in logits
+
+    def __post_init__(self) -> None:
+        check_sampling(self.temperature, self.top_k, self.top_p)
+        check_delta(self.delta)
+        if self.max_new_tokens < 1:
+            raise Refused(f"max_new_tokens = {self.max_new_tokens} is not allowed; 1 or more is needed")
+
+
+class Completion(NamedTuple):
+    """What the model wrote: the text without prompt and control tokens, and how many tokens it took."""
+
+    text: str
+    tokens: int  # the end of the turn left out
+
+
+def complete(
+    model: LocalModel,
+    prompts: Sequence[str],
+    sampling: Sampling,
+    seed: int,
+    mark: Watermark | None = None,
+    messages: Sequence[int] = (),
+) -> list[Completion]:
+    """Complete a batch of prompts, marked for a message each or, with no `mark`, unmarked.
+
+    The same arguments give the same text on the same machine and versions. A Gumbel mark decides every token by key,
+    window and message: there the seed matters only for prompts of fewer than h tokens.
+
+    Args:
+        model: A local model.
+        prompts: B prompts.
+        sampling: How to sample.
+        seed: Of all that is random; torch's global generator is left as it was.
+        mark: The key's watermark, or None.
+        messages: The message of each prompt, B entries, when there is a mark.
+
+    Raises:
+        Refused: a prompt without tokens, or one too long for the model.
+    """
+    ids, attention = model.encode(prompts)
+    lengths = attention.sum(dim=1).tolist()
+    if min(lengths) == 0:
+        raise Refused(f"prompt {lengths.index(0)} of the batch has no tokens; leave empty prompts out")
+    room = getattr(model.model.config, "max_position_embeddings", None)
+    if room is not None and ids.shape[1] + sampling.max_new_tokens > room:
+        raise Refused(
+            f"a prompt of {ids.shape[1]} tokens and max_new_tokens = {sampling.max_new_tokens} do not fit the model's"
+            f" {room} positions; shorten one of them"
+        )
+    processors, how = _marking(mark, messages, lengths, ids.shape[1], sampling, seed)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        written = model.model.generate(  # type: ignore[operator]
+            input_ids=ids,
+            attention_mask=attention,
+            logits_processor=processors,
+            max_new_tokens=sampling.max_new_tokens,
+            pad_token_id=model.pad_id,
+            **how,
+        )
+    return [_completion(model, row) for row in written[:, ids.shape[1] :].tolist()]
+
+
+def _marking(
+    mark: Watermark | None, messages: Sequence[int], lengths: list[int], width: int, sampling: Sampling, seed: int
+) -> tuple[LogitsProcessorList, dict[str, Any]]:
+    """Processors of a batch, and how `generate` is to sample after them."""
+    how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+    if isinstance(mark, Gumbel):
+        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, **how)
+        return LogitsProcessorList([gumbel]), {"do_sample": False}
+    if isinstance(mark, GreenList):
+        green_list = GreenListProcessor(mark, messages, lengths, width, delta=sampling.delta)
+        return LogitsProcessorList([green_list]), how | {"do_sample": True}
+    if mark is None:
+        return LogitsProcessorList(), how | {"do_sample": True}
+    raise Refused(f"{mark.label}: texts cannot be marked with this watermark; a greenlist or gumbel key is needed")
+
+
+def _completion(model: LocalModel, tokens: list[int]) -> Completion:
+    end = next((i for i, token in enumerate(tokens) if token in model.eos_ids), len(tokens))
+    return Completion(model.decode(tokens[:end]), end)

@@ -1,0 +1,97 @@
+"""A local causal language model, with the exact tokenizer.json that lies beside it. Nothing is ever downloaded."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from scanner.errors import Refused, TokenizerError
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model, its tokenizer and what writes its chats. Made by `load_model`."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+    tokenizer_sha256: str
+    chat: PreTrainedTokenizerBase | None  # only for its chat template; tokens always come from `tokenizer`
+    eos_ids: tuple[int, ...]
+
+    def encode(self, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids of the prompts, as user turns of the model's chat template if it has one, padded on the left.
+
+        Returns:
+            ids int64 [B, W] and attention mask int64 [B, W], 0 on the padding.
+        """
+        if self.chat is None:
+            encoded = [self.tokenizer.encode(prompt).ids for prompt in prompts]
+        else:
+            turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            texts = self.chat.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+            encoded = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        width = max(len(ids) for ids in encoded)
+        ids = torch.full((len(encoded), width), self.pad_id)
+        mask = torch.zeros_like(ids)
+        for row, tokens in enumerate(encoded):
+            ids[row, width - len(tokens) :] = torch.tensor(tokens)
+            mask[row, width - len(tokens) :] = 1
+        return ids, mask
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens, control tokens left out."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    @property
+    def pad_id(self) -> int:
+        """The token that fills up rows; no mark and no text depends on it."""
+        return self.eos_ids[0] if self.eos_ids else 0
+
+
+def load_model(folder: Path, threads: int = 1) -> LocalModel:
+    """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json) in single precision.
+
+    Args:
+        folder: The model's folder.
+        threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
+
+    Raises:
+        Refused: the folder or its config.json is missing, or the model cannot be loaded.
+        TokenizerError: tokenizer.json is missing or is not one.
+    """
+    if not (folder / "config.json").is_file():
+        raise Refused(f"model {str(folder)!r}: no config.json in it; name a folder that `save_pretrained` has written")
+    file = folder / "tokenizer.json"
+    try:
+        content = file.read_bytes()
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
+    except OSError as error:
+        raise TokenizerError(
+            f"tokenizer {file}: cannot be read ({error.strerror}); the model's own is needed"
+        ) from None
+    except Exception as error:  # tokenizers raises bare Exception for a file that it cannot parse
+        raise TokenizerError(f"tokenizer {file}: is not a tokenizer.json of Hugging Face tokenizers: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    torch.set_num_threads(threads)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
+    chat = None
+    if (folder / "tokenizer_config.json").is_file():
+        chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    eos = model.generation_config.eos_token_id
+    return LocalModel(
+        model=model.eval(),  # type: ignore[no-untyped-call]
+        tokenizer=tokenizer,
+        tokenizer_sha256=hashlib.sha256(content).hexdigest(),
+        chat=chat if chat is not None and chat.chat_template else None,
+        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
+    )

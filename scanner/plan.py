@@ -1,0 +1,119 @@
+"""A scan before it begins: everything that can be refused is looked at here, while nothing has been done yet."""
+
+import datetime
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from scanner.detect import Detector, KeyUnderTest
+from scanner.documents import Columns
+from scanner.errors import Refused
+from scanner.files import resolve
+from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
+from scanner.shards import what_decides
+from scanner.tokens import Tokenizer, load_tokenizer
+from schemas.config import ConfigError, ScanConfig, read_toml
+from schemas.registry import MasterKey, Registry
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
+
+    registry: folder; results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
+    registry's order.
+    """
+
+    config: ScanConfig
+    registry: str
+    results: str
+    locations: tuple[str, ...]
+    keys: tuple[MasterKey, ...]
+    registry_sha256: str
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the input's columns."""
+        return Columns.of(self.config.input)
+
+    @cached_property
+    def decides(self) -> str:
+        """All that decides verdicts besides the file (scanner.shards)."""
+        return what_decides(self.keys, self.config.dedup, self.config.min_scored, self.columns)
+
+    @property
+    def config_sha256(self) -> str:
+        """Digest of the configuration as it was read, as hex text."""
+        return hashlib.sha256(json.dumps(self.config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def read_config(config_file: Path) -> ScanConfig:
+    """Read a configuration.
+
+    Raises:
+        Refused: it cannot be right; names file, field, value and what is allowed.
+    """
+    try:
+        return read_toml(config_file, ScanConfig)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+
+
+def results_of(config: ScanConfig, config_file: Path) -> str:
+    """Folder or URI of the results; a relative path starts at the configuration's folder."""
+    return config.results if "://" in config.results else str(config_file.absolute().parent / config.results)
+
+
+def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
+    """Read a configuration and the registry that it names. Relative paths start at the configuration's folder.
+
+    Raises:
+        Refused: one of them cannot be right; names file, field, value and what is allowed.
+    """
+    config = read_config(config_file)
+    base = config_file.absolute().parent
+    registry = load_registry(base / config.registry)
+    return Plan(
+        config=config,
+        registry=str(base / config.registry),
+        results=results_of(config, config_file),
+        locations=tuple(resolve(path, base, date) for path in config.input.paths),
+        keys=_keys_under_test(registry, config),
+        registry_sha256=registry_sha256(registry),
+    )
+
+
+def _keys_under_test(registry: Registry, config: ScanConfig) -> tuple[MasterKey, ...]:
+    known = [key.key_id for key in registry.keys]
+    if not known:
+        raise Refused(f"registry {config.registry!r} has no keys; make one with `brickscan keys new`")
+    for key_id in config.keys or ():
+        if key_id not in known:
+            raise Refused(f"keys: {key_id!r} is not in registry {config.registry!r}; its keys: {', '.join(known)}")
+    return tuple(key for key in registry.keys if config.keys is None or key.key_id in config.keys)
+
+
+def open_detector(plan: Plan) -> Detector:
+    """Read secrets, tokenizers and users. Every worker does so itself; the driver, to refuse before any work.
+
+    Raises:
+        SecretError: a secret cannot be read or is not the one on record.
+        TokenizerError: a tokenizer file cannot be read or is not the pinned one.
+        Refused: the users cannot be read.
+    """
+    tokenizers: dict[str, Tokenizer] = {}
+    tests = []
+    for key in plan.keys:
+        pinned = key.tokenizer.sha256
+        if pinned not in tokenizers:
+            tokenizers[pinned] = load_tokenizer(tokenizer_path(plan.registry, key), pinned)
+        tests.append(KeyUnderTest(key, open_key(plan.registry, key), tokenizers[pinned]))
+    return Detector(
+        tests,
+        Holders.load(plan.registry, [key.key_id for key in plan.keys]),
+        dedup=plan.config.dedup,
+        min_scored=plan.config.min_scored,
+        false_positive_rate=plan.config.false_positive_rate,
+    )

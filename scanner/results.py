@@ -1,0 +1,241 @@
+"""The tables of results: files that workers write, commits that happen exactly once, and the queries that people ask.
+
+A worker writes Parquet files under unique names and commits nothing; the driver commits. Every shard's rows enter a
+table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
+so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
+anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine is committed first and verdicts
+last, as the mark that a shard is done.
+"""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
+
+from scanner.errors import Refused, ScanFailed
+from scanner.files import filesystem_of
+from schemas.tables import QUARANTINE, SCANS, VERDICTS
+
+TABLES: Mapping[str, pa.Schema] = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "scans": SCANS}
+COMMIT_ATTEMPTS = 50
+_WITH_BOUNDS = ("path", "row", "log10_p_global")
+_USERS_AT_A_TIME = 1000
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file that lies in a table's folder and is not part of the table yet. `stats` is Delta's JSON."""
+
+    name: str
+    size: int
+    rows: int
+    stats: str
+
+
+class Entry(NamedTuple):
+    """What enters a table at once or not at all: an application transaction and its files, possibly none."""
+
+    transaction: str
+    files: tuple[DataFile, ...]
+
+
+def table_uri(results: str, name: str) -> str:
+    """Where a table lies: a folder of its own in the folder of results."""
+    return f"{results.rstrip('/')}/{name}"
+
+
+def open_tables(results: str) -> None:
+    """Make the tables that are not there yet.
+
+    Raises:
+        Refused: they cannot be made, or a table with other columns is there.
+    """
+    for name, schema in TABLES.items():
+        uri = table_uri(results, name)
+        try:
+            if "://" not in uri:
+                Path(uri).mkdir(parents=True, exist_ok=True)
+            if not DeltaTable.is_deltatable(uri):
+                DeltaTable.create(uri, schema, mode="ignore")
+            found = DeltaTable(uri).schema()
+        except (DeltaError, OSError, ValueError) as error:
+            raise Refused(
+                f"results: table {uri} cannot be opened or made: {error}; give a folder that can be written"
+            ) from None
+        if found != deltalake.Schema.from_arrow(schema):
+            raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
+
+
+def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> DataFile | None:
+    """Write rows of a table to a new file in its folder, on the disk when this returns; None when there are none.
+
+    Raises:
+        ScanFailed: the file cannot be written.
+    """
+    rows = pa.Table.from_batches(batches, TABLES[name])
+    if not len(rows):
+        return None
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd")
+    data = sink.getvalue()
+    file = DataFile(f"part-{uuid.uuid4().hex}.parquet", len(data), len(rows), _stats(rows))
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    try:
+        if isinstance(filesystem, fs.LocalFileSystem):
+            _write_durably(Path(folder), file.name, data)
+        else:
+            with filesystem.open_output_stream(f"{folder}/{file.name}") as stream:
+                stream.write(data)
+    except OSError as error:
+        raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {error}") from None
+    return file
+
+
+def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:
+    with (folder / name).open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _stats(rows: pa.Table) -> str:
+    """Delta's statistics of a file, which let a reader pass over it: number of rows; least and largest values."""
+    bounds = {column: pc.min_max(rows[column]).as_py() for column in _WITH_BOUNDS if column in rows.column_names}
+    return json.dumps(
+        {
+            "numRecords": len(rows),
+            "minValues": {column: pair["min"] for column, pair in bounds.items() if pair["min"] is not None},
+            "maxValues": {column: pair["max"] for column, pair in bounds.items() if pair["max"] is not None},
+            "nullCount": {column: rows[column].null_count for column in bounds},
+        }
+    )
+
+
+def committed(results: str, name: str, transactions: Iterable[str]) -> set[str]:
+    """Those transactions that a table has."""
+    table = DeltaTable(table_uri(results, name))
+    return {transaction for transaction in transactions if table.transaction_version(transaction) is not None}
+
+
+def commit(results: str, name: str, entries: Sequence[Entry]) -> set[str]:
+    """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
+
+    Returns:
+        The transactions that this call committed.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be written.
+    """
+    uri = table_uri(results, name)
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = DeltaTable(uri)
+        missing = [entry for entry in entries if table.transaction_version(entry.transaction) is None]
+        if not missing:
+            return set()
+        now = int(time.time() * 1000)
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.name, file.size, {}, now, True, file.stats) for entry in missing for file in entry.files
+        ]
+        properties = CommitProperties(
+            max_commit_retries=0, app_transactions=[Transaction(entry.transaction, 1) for entry in missing]
+        )
+        try:
+            table.create_write_transaction(actions, "append", TABLES[name], commit_properties=properties)
+        except CommitFailedError:
+            time.sleep(0.01 * attempt)
+        except (DeltaError, OSError) as error:
+            raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
+        else:
+            return {entry.transaction for entry in missing}
+    raise ScanFailed(
+        f"results: {COMMIT_ATTEMPTS} commits to {uri} failed, since others committed first; run again later"
+    )
+
+
+def append_scan(results: str, row: Mapping[str, object]) -> None:
+    """Append a row to `scans`."""
+    deltalake.write_deltalake(table_uri(results, "scans"), pa.Table.from_pylist([row], SCANS), mode="append")
+
+
+def erase_user(results: str, user_ids: Sequence[str]) -> int:
+    """Erase names from the verdicts: the rows stay, name no one and read `removed`. Returns how many were changed.
+
+    Older versions of the table hold the names until it is vacuumed.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: a scan kept committing first.
+    """
+    changed = 0
+    uri = table_uri(results, "verdicts")
+    for begin in range(0, len(user_ids), _USERS_AT_A_TIME):
+        quoted = ", ".join("'" + user.replace("'", "''") + "'" for user in user_ids[begin : begin + _USERS_AT_A_TIME])
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                done = _open(uri).update(
+                    updates={"user_id": "NULL", "naming": "'removed'"}, predicate=f"user_id IN ({quoted})"
+                )
+            except CommitFailedError:
+                time.sleep(0.01 * attempt)
+            else:
+                changed += done["num_updated_rows"]
+                break
+        else:
+            raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
+    return changed
+
+
+def _open(uri: str) -> DeltaTable:
+    try:
+        return DeltaTable(uri)
+    except (TableNotFoundError, OSError):
+        raise Refused(f"results: there is no table {uri} yet; run `brickscan scan` first") from None
+
+
+def exist(results: str) -> bool:
+    """Whether there are results: a scan made the tables."""
+    return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
+
+
+def verdicts(results: str) -> pl.LazyFrame:
+    """Verdicts on all documents, the newest per (path, row). Columns as in schemas.tables.VERDICTS.
+
+    Raises:
+        Refused: there are no results.
+    """
+    by_age = pl.scan_delta(_open(table_uri(results, "verdicts"))).sort("scanned_at", "scan_id")
+    return by_age.unique(["path", "row"], keep="last", maintain_order=True)
+
+
+def flagged(results: str) -> pl.LazyFrame:
+    """Verdicts on flagged documents, newest first. Raises as `verdicts` does."""
+    return verdicts(results).filter("flagged").reverse()
+
+
+def quarantine(results: str) -> pl.LazyFrame:
+    """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
+    return pl.scan_delta(_open(table_uri(results, "quarantine")))
+
+
+def scans(results: str) -> pl.LazyFrame:
+    """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
+    return pl.scan_delta(_open(table_uri(results, "scans"))).sort("started_at")

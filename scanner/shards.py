@@ -1,0 +1,107 @@
+"""Shards: row ranges of files, cut at fixed constants, and the id that says what a shard's verdicts depend on.
+
+Cutting is a function of a file's Parquet metadata alone, so that a rerun, with whatever configuration and on whatever
+cluster, meets the same shards and can leave out those that are committed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from scanner.documents import Columns, RowGroup
+from scanner.files import InputFile
+from schemas.registry import MasterKey
+
+MAX_ROWS = 20_000
+MAX_TEXT_BYTES = 16 * 2**20
+RESULTS_VERSION = 1
+"""To be raised whenever the same text under the same keys would get other rows than before."""
+
+
+class Range(NamedTuple):
+    """Rows start … stop−1 of a file, and about how many bytes of text they hold."""
+
+    start: int
+    stop: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The unit of commitment: a row range of one file under a set of tests. `shard_id` is 64 hex digits."""
+
+    shard_id: str
+    file: InputFile
+    rows: Range
+
+
+def cut(groups: Iterable[RowGroup]) -> list[Range]:
+    """Cut a file into ranges of at most MAX_ROWS rows and MAX_TEXT_BYTES of text.
+
+    Whole row groups are packed while they fit. A row group that is beyond the limits by itself is cut evenly by rows; a
+    single row is never cut, however long. Rows come in order, each exactly once; row groups without rows vanish.
+    """
+    ranges: list[Range] = []
+    packed = Range(0, 0, 0)
+    for group in groups:
+        if not _fits(packed.stop - packed.start + group.rows, packed.text_bytes + group.text_bytes):
+            ranges.append(packed)
+            packed = Range(packed.stop, packed.stop, 0)
+            if not _fits(group.rows, group.text_bytes):
+                ranges += _evenly(group, packed.stop)
+                packed = Range(packed.stop + group.rows, packed.stop + group.rows, 0)
+                continue
+        packed = Range(packed.start, packed.stop + group.rows, packed.text_bytes + group.text_bytes)
+    return [rows for rows in [*ranges, packed] if rows.stop > rows.start]
+
+
+def _fits(rows: int, text_bytes: int) -> bool:
+    return rows <= MAX_ROWS and text_bytes <= MAX_TEXT_BYTES
+
+
+def _evenly(group: RowGroup, first: int) -> list[Range]:
+    most = min(MAX_ROWS, max(MAX_TEXT_BYTES * group.rows // max(group.text_bytes, 1), 1))
+    parts = -(-group.rows // most)
+    bounds = [group.rows * i // parts for i in range(parts + 1)] if parts else []
+    return [Range(first + a, first + b, group.text_bytes * (b - a) // group.rows) for a, b in pairwise(bounds)]
+
+
+def what_decides(keys: Sequence[MasterKey], dedup: str, min_scored: int, columns: Columns) -> str:
+    """Canonical JSON of all that decides verdicts besides the file: keys in their order, rules, columns, version."""
+    return _canonical(
+        {
+            "results_version": RESULTS_VERSION,
+            "keys": [
+                {
+                    "key_id": key.key_id,
+                    "method": key.method,
+                    "window": key.window,
+                    "gamma": key.gamma,
+                    "messages": key.messages,
+                    "commitment": key.commitment,
+                    "tokenizer": key.tokenizer.sha256,
+                }
+                for key in keys
+            ],
+            "dedup": dedup,
+            "min_scored": min_scored,
+            "columns": columns._asdict(),
+        }
+    )
+
+
+def shard_id(file: InputFile, rows: Range | None, decides: str) -> str:
+    """SHA-256, in hex, of what decides a shard's rows. `rows` None: the file as a whole, which could not be read."""
+    span = None if rows is None else [rows.start, rows.stop]
+    return _digest({"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": decides})
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()

@@ -1,0 +1,100 @@
+"""Text to tokens, with the exact tokenizer of a key: a tokenizer.json pinned by the SHA-256 of its bytes.
+
+Text is never trusted: a literal `<s>` in a post is tokenised as the three characters that it is. The scan needs only
+the protocol `Tokenizer`; a faster exact tokenizer can be put behind it.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tokenizers
+
+from scanner.errors import TokenizerError
+from scanner.watermark import Tokens
+
+CHUNK_CHARACTERS = 1_000_000
+"""Text that is tokenised at a time: the encodings of one chunk are the most that is held beside the token ids."""
+
+
+class Tokenizer(Protocol):
+    """Turns texts into token ids."""
+
+    vocab_size: int
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]."""
+
+
+class HuggingFaceTokenizer:
+    """The reference: Hugging Face `tokenizers`, no special tokens added or read, nothing cut, nothing padded.
+
+    Args:
+        data: the bytes of a tokenizer.json.
+
+    Raises:
+        ValueError: the bytes are no tokenizer.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            self._inner = tokenizers.Tokenizer.from_buffer(data)
+        except Exception as error:  # the library raises plain Exception
+            raise ValueError(str(error)) from None
+        self._inner.encode_special_tokens = True
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self.vocab_size: int = self._inner.get_vocab_size()
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
+        ids: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = [np.empty(0, np.uint32)]
+        for chunk in _chunks(texts):
+            encodings = self._inner.encode_batch_fast(chunk, add_special_tokens=False)
+            ids.extend(np.array(encoding.ids, np.uint32) for encoding in encodings)
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(part) for part in ids[1:]], out=offsets[1:])
+        return Tokens(np.concatenate(ids), offsets)
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    size = 0
+    for text in texts:
+        if chunk and size + len(text) > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(text)
+        size += len(text)
+    if chunk:
+        yield chunk
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Load a tokenizer.json, after checking that it is the pinned one. What is hashed is what is loaded.
+
+    Raises:
+        TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror}); put it there") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise TokenizerError(
+            f"tokenizer {path}: its SHA-256 is {found}, but {sha256} is pinned; put the pinned file back, "
+            "since another one would read marked text as unmarked"
+        )
+    try:
+        return HuggingFaceTokenizer(data)
+    except ValueError as error:
+        raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None

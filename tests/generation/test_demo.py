@@ -1,0 +1,27 @@
+"""`make demo`, from its command to its tables: nothing unmarked is flagged, nobody is named wrongly, twice in a row."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from jobs.demo.__main__ import compare
+from jobs.demo.registry import HERE
+
+
+@pytest.mark.long
+def test_the_demo(tmp_path: Path) -> None:
+    for _ in range(2):
+        command = [sys.executable, "-m", "jobs.demo"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "beside the truth" in done.stdout
+        rows = compare(tmp_path / "demo" / "results")
+        assert rows.filter(pl.col("kind") != "marked", "flagged").is_empty()
+        marked = rows.filter(pl.col("kind") == "marked")
+        assert marked.filter("right").height == marked.filter(pl.col("user_id").is_not_null()).height
+        assert marked.filter("right").height > 0.5 * marked.height
+        quarantined = pl.read_delta(str(tmp_path / "demo" / "results" / "quarantine"))
+        assert rows.height + quarantined.height == pl.read_parquet(HERE / "truth.parquet").height

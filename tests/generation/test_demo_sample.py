@@ -1,0 +1,111 @@
+"""The demo's sample: what ships is what it says, and the marks in it are the ones that its truth names."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.demo.bad_rows import BAD_ROWS
+from jobs.demo.make_sample import string_column
+from jobs.demo.registry import HERE, KEYS, TOKENIZER, make_registry
+from scanner.registry import list_users, load_registry, open_key
+from scanner.tokens import load_tokenizer
+from scanner.watermark import scored_positions
+from schemas.registry import RESERVED_EVERY
+
+SAMPLES = sorted(HERE.glob("sample-*.parquet"))
+
+
+@pytest.fixture(scope="module")
+def truth() -> pl.DataFrame:
+    return pl.read_parquet(HERE / "truth.parquet")
+
+
+@pytest.fixture(scope="module")
+def documents() -> pa.Table:
+    """The sample with its text as bytes, in which invalid UTF-8 can be looked at."""
+    tables = [pq.read_table(path) for path in SAMPLES]
+    return pa.concat_tables(
+        table.set_column(1, "text", pa.chunked_array([c.view(pa.binary()) for c in table["text"].chunks]))
+        for table in tables
+    )
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "registry"
+    make_registry(folder)
+    return folder
+
+
+def test_it_holds_what_it_should(truth: pl.DataFrame, documents: pa.Table) -> None:
+    kinds = dict(truth.group_by("kind").len().iter_rows())
+    marked = truth.filter(pl.col("kind") == "marked")
+    assert kinds["human"] >= 300
+    assert kinds["model"] >= 40
+    assert kinds["bad"] == len(BAD_ROWS)
+    assert marked.group_by("method").len()["len"].min() >= 40
+    assert marked["user_id"].n_unique() >= 20
+    assert marked["tokens"].is_between(60, 500).all()
+    assert truth.filter(pl.col("kind") == "human")["source"].n_unique() >= 10  # languages and kinds of text
+    assert documents.schema.names == ["doc_id", "text", "account_id", "created_at"]
+    assert documents["doc_id"].to_pylist() == truth["doc_id"].to_list()
+    assert [path.name for path in SAMPLES] == ["sample-1.parquet", "sample-2.parquet"]
+    shipped = [path for path in HERE.rglob("*") if path.is_file() and path != TOKENIZER and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in shipped) < 2_000_000
+
+
+def test_the_odd_rows_are_in_it(documents: pa.Table) -> None:
+    texts = documents["text"].to_pylist()
+    for _, text in BAD_ROWS:
+        assert text in texts
+    ids = documents["doc_id"].to_pylist()
+    assert len(set(ids)) == len(ids) - 1
+    assert ids.count(None) == 1
+
+
+def test_users_held_their_messages_before_the_documents_were_posted(
+    truth: pl.DataFrame, documents: pa.Table, registry: Path
+) -> None:
+    users = list_users(registry)
+    assert users["user_id"].n_unique() == 40
+    assert users["allocated_at"].max() < min(documents["created_at"].to_pylist())
+    assert max(documents["created_at"].to_pylist()) < datetime(2026, 11, 20, tzinfo=UTC)
+    assert (users["message"] % RESERVED_EVERY != RESERVED_EVERY - 1).all()
+    held = truth.filter(pl.col("kind") == "marked").join(users, on=["key_id", "user_id", "message"], how="anti")
+    assert held.is_empty()
+
+
+@pytest.mark.parametrize("key_id", KEYS)
+def test_the_marks_are_those_of_the_truth(
+    key_id: str, truth: pl.DataFrame, documents: pa.Table, registry: Path
+) -> None:
+    """Under its own message nearly every marked text scores high, and others look like chance."""
+    (key,) = (key for key in load_registry(registry).keys if key.key_id == key_id)
+    watermark = open_key(registry, key)
+    rows = truth.with_row_index().filter(pl.col("kind") == "marked")
+    texts = [documents["text"][i].as_py().decode() for i in rows["index"]]
+    tokens = load_tokenizer(TOKENIZER, key.tokenizer.sha256).encode(texts)
+    positions = scored_positions(tokens, key.window, "ngram")
+    scored = np.diff(positions.offsets)
+    own = (rows["key_id"] == key_id).to_numpy()
+    log10_p = watermark.log10_p(watermark.score(tokens, positions, rows["message"].to_numpy()), scored)
+    assert (log10_p[own] < -2).mean() > 0.9
+    assert np.median(log10_p[own]) < -12
+    assert (log10_p[~own] > -4).all()
+    others = watermark.score(tokens, positions, (rows["message"].to_numpy() + 1) % key.messages)
+    assert (watermark.log10_p(others, scored) > -4).all()
+
+
+def test_secrets_are_copied_for_their_owner_alone(registry: Path) -> None:
+    for key_id in KEYS:
+        assert (registry / "secrets" / f"{key_id}.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_strings_of_any_bytes() -> None:
+    texts = [b"a", None, b"\xff\xfe", b"", None, b"end", b"7", b"8", b"9", None]
+    assert string_column(texts).view(pa.binary()).to_pylist() == texts

@@ -1,0 +1,146 @@
+"""`brickscan mark`: the truth it writes, and what it refuses before any work."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from jobs.mark import MARKED, mark
+from scanner.errors import Refused
+from scanner.generation import LocalModel
+from scanner.registry import add_users, list_users, load_registry, new_key, open_key, remove_users, retire_key
+from scanner.watermark import ragged, scored_positions
+
+USERS = ["ada", "bob", "cy"]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, tiny_folder: Path) -> Path:
+    folder = tmp_path / "registry"
+    for key_id, method, gamma in (("green", "greenlist", "1/4"), ("gum", "gumbel", None)):
+        new_key(
+            folder,
+            key_id,
+            method=method,
+            window=2,
+            gamma=gamma,
+            messages=1000,
+            tokenizer=tiny_folder / "tokenizer.json",
+        )
+    add_users(folder, None, USERS)
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("w3 w4 w5\n\nw6 w7\nw8\nw9 w10\nw11 w12 w13 w14\n")
+    return path
+
+
+def call(registry: Path, model: Path, prompts: Path, out: Path, *more: str) -> str:
+    """Run the command; what it refuses is raised."""
+    arguments = ["--registry", registry, "--model", model, "--prompts", prompts, "--out", out, *more]
+    found = CliRunner().invoke(mark, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+@pytest.mark.parametrize("key_id", ["green", "gum"])
+def test_texts_are_marked_for_users_in_turn(
+    key_id: str, registry: Path, tiny_folder: Path, tiny: LocalModel, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "marked.parquet"
+    turns = ["--user", "cy", "--user", "ada"]
+    output = call(
+        registry, tiny_folder, prompts, out, "--key", key_id, *turns, "--max-new-tokens", "150", "--batch-size", "2"
+    )
+    assert f"5 completions marked with {key_id}" in output
+    assert pq.read_schema(out).equals(MARKED)
+    rows = pl.read_parquet(out)
+    assert rows["user_id"].to_list() == ["cy", "ada", "cy", "ada", "cy"]
+    assert rows["prompt"].to_list() == ["w3 w4 w5", "w6 w7", "w8", "w9 w10", "w11 w12 w13 w14"]
+    message_of = dict(list_users(registry, [key_id]).select("user_id", "message").iter_rows())
+    assert rows["message"].to_list() == [message_of[user] for user in rows["user_id"]]
+
+    tokens = ragged([tiny.tokenizer.encode(text, add_special_tokens=False).ids for text in rows["text"]])
+    assert rows["tokens"].to_list() == [150] * 5
+    assert (np.diff(tokens.offsets) > 130).all()  # control tokens that the model wrote are not in the text
+    (key,) = (key for key in load_registry(registry).keys if key.key_id == key_id)
+    watermark = open_key(registry, key)
+    best = watermark.best_two(tokens, scored_positions(tokens, 2, "ngram"), key.messages)
+    assert best.message.tolist() == rows["message"].to_list()
+
+
+def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    prompts, out = tmp_path / "prompts.parquet", tmp_path / "marked.parquet"
+    pq.write_table(pa.table({"prompt": ["w3\nw4", None, "w5"], "other": [1, 2, 3]}), prompts)
+    message = list_users(registry, ["gum"])["message"][0]
+    free = next(m for m in range(1000) if m not in list_users(registry, ["gum"])["message"])
+    call(
+        registry, tiny_folder, prompts, out, "--key", "gum", "--message", str(message), "--message", str(free),
+        "--max-new-tokens", "5",
+    )  # fmt: skip
+    rows = pl.read_parquet(out)
+    assert rows["prompt"].to_list() == ["w3\nw4", "w5"]
+    assert rows["message"].to_list() == [message, free]
+    assert rows["user_id"].to_list() == [list_users(registry, ["gum"])["user_id"][0], None]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--key", "none", "--user", "ada"], "key 'none' is not in the registry; its keys: green, gum"),
+        (["--key", "green"], "--user, or --message"),
+        (["--key", "green", "--user", "ada", "--message", "1"], "and not both"),
+        (["--key", "green", "--user", "eve"], "--user eve: holds no message of key 'green'"),
+        (["--key", "green", "--user", "bob"], "--user bob: holds no message of key 'green'"),  # removed below
+        (["--key", "green", "--message", "1000"], "--message 1000: key 'green' has messages 0 to 999"),
+        (["--key", "green", "--message", "19"], "--message 19: is reserved"),
+        (["--key", "green", "--user", "ada", "--temperature", "0"], "temperature = 0.0"),
+        (["--key", "green", "--user", "ada", "--delta", "-1"], "delta = -1.0"),
+    ],
+)
+def test_refused(
+    options: list[str], words: str, registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    remove_users(registry, ["bob"])
+    out = tmp_path / "marked.parquet"
+    with pytest.raises(Refused, match=words.replace("(", r"\(")):
+        call(registry, tiny_folder, prompts, out, *options)
+    assert not out.exists()
+
+
+def test_a_retired_key_never_marks(registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path) -> None:
+    retire_key(registry, "green")
+    with pytest.raises(Refused, match="retired key never marks"):
+        call(registry, tiny_folder, prompts, tmp_path / "out.parquet", "--key", "green", "--user", "ada")
+
+
+def test_the_model_must_have_the_keys_tokenizer(
+    registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other-model"
+    other.mkdir()
+    for file in tiny_folder.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    (other / "tokenizer.json").write_text((tiny_folder / "tokenizer.json").read_text() + "\n")
+    with pytest.raises(Refused, match=r"SHA-256 [0-9a-f]{64}, but key 'gum' is pinned to [0-9a-f]{64}"):
+        call(registry, other, prompts, tmp_path / "out.parquet", "--key", "gum", "--user", "ada")
+
+
+def test_files_that_cannot_be_right_are_refused(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    some = ["--key", "gum", "--user", "ada"]
+    blank, columns, binary = tmp_path / "blank.txt", tmp_path / "columns.parquet", tmp_path / "binary.txt"
+    blank.write_text("\n \n")
+    pq.write_table(pa.table({"text": ["w3"]}), columns)
+    binary.write_bytes(b"\xff\xfe")
+    for path, words in ((blank, "holds no prompt"), (columns, "cannot be read"), (binary, "cannot be read"), (tmp_path / "no.txt", "cannot be read")):  # fmt: skip  # noqa: E501
+        with pytest.raises(Refused, match=words):
+            call(registry, tiny_folder, path, tmp_path / "out.parquet", *some)
+    with pytest.raises(Refused, match="exists already"):
+        call(registry, tiny_folder, blank, blank, *some)

@@ -1,0 +1,53 @@
+"""SmolLM2 writes marked text, and the scan's scores find in the text alone for whom it was marked."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.demo.get_model import DEFAULT_FOLDER
+from jobs.demo.registry import TOKENIZER
+from scanner.generation import LocalModel, Sampling, complete, load_model
+from scanner.tokens import load_tokenizer
+from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions
+
+pytestmark = pytest.mark.model
+
+SECRET = bytes(range(32))
+PROMPTS = [
+    "Write a short story about a train that stops between two stations.",
+    "Explain how a kite stays in the air.",
+    "Describe a garden in the first days of spring.",
+]
+MESSAGES = [7, 77_777, 5_000]
+
+
+@pytest.fixture(scope="module")
+def model() -> LocalModel:
+    folder = Path(__file__).parents[2] / DEFAULT_FOLDER
+    if not folder.exists():
+        pytest.fail(f"{folder} is missing; run: make model")
+    return load_model(folder)
+
+
+@pytest.mark.parametrize("mark", [GreenList(SECRET, 4, Fraction(1, 4)), Gumbel(SECRET, 4)], ids=lambda mark: mark.label)
+def test_marked_text_names_its_message_among_a_hundred_thousand(model: LocalModel, mark: Watermark) -> None:
+    done = complete(model, PROMPTS, Sampling(max_new_tokens=160), 1, mark, MESSAGES)
+    assert all("<|im_" not in completion.text for completion in done)
+    tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
+    positions = scored_positions(tokens, 4, "ngram")
+    best = mark.best_two(tokens, positions, 100_000)
+    log10_p = mark.log10_p(best.score, np.diff(positions.offsets))
+    found = log10_p < -11
+    assert found.sum() >= 2
+    assert best.message[found].tolist() == np.array(MESSAGES)[found].tolist()
+
+
+def test_unmarked_text_scores_like_chance(model: LocalModel) -> None:
+    done = complete(model, PROMPTS, Sampling(max_new_tokens=80), 1)
+    tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
+    for mark in (GreenList(SECRET, 4, Fraction(1, 4)), Gumbel(SECRET, 4)):
+        positions = scored_positions(tokens, 4, "ngram")
+        log10_p = mark.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), np.diff(positions.offsets))
+        assert (log10_p > -4).all()

@@ -1,0 +1,235 @@
+import datetime
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner import documents
+from scanner.documents import Columns, Unreadable, inspect, read
+from scanner.files import FileFault, InputFile, list_files
+from schemas.tables import DOCUMENTS
+
+COLUMNS = Columns("text", None, None, None)
+
+
+def written(path: Path, table: pa.Table, **options) -> InputFile:
+    pq.write_table(table, path, **options)
+    return list_files([str(path)])[0]
+
+
+def rows(file: InputFile, columns: Columns = COLUMNS, start: int = 0, stop: int = 1000) -> list[dict]:
+    found = []
+    stop = min(stop, pq.read_metadata(file.path).num_rows)
+    for batch in read(file, columns, start, stop):
+        assert isinstance(batch, pa.RecordBatch)
+        assert batch.schema == DOCUMENTS
+        found += batch.to_pylist()
+    return found
+
+
+def fault_of(call) -> FileFault:
+    with pytest.raises(FileFault) as fault:
+        call()
+    return fault.value
+
+
+TEXT = pa.array(["one", None, "three"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.dictionary(pa.int8(), pa.string()),
+    ],
+    ids=str,
+)
+def test_types_of_text(tmp_path, kind):
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT.cast(kind)}))
+    assert [row["text"] for row in rows(file)] == [b"one", None, b"three"]
+    assert sum(group.rows for group in inspect(file, COLUMNS)) == 3
+
+
+def test_a_column_of_nulls_is_a_column_of_text(tmp_path):
+    file = written(tmp_path / "a.parquet", pa.table({"text": pa.nulls(3)}))
+    inspect(file, COLUMNS)
+    assert [row["text"] for row in rows(file)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("values", "ids"),
+    [
+        (pa.array(["a", None, "a"]), ["a", None, "a"]),
+        (pa.array([b"a", b"\xff\xed\xa0\x80", b""]), ["a", "\\xff\\xed\\xa0\\x80", ""]),
+        (pa.array([1, 2**63, None], pa.uint64()), ["1", str(2**63), None]),
+        (pa.array(["u", "v", None]).dictionary_encode(), ["u", "v", None]),
+        (pa.array([True, False, None]), ["true", "false", None]),
+        (pa.nulls(3), [None, None, None]),
+    ],
+    ids=lambda values: str(getattr(values, "type", "")),
+)
+def test_types_of_ids(tmp_path, values, ids):
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT, "n": values}))
+    columns = Columns("text", "n", "n", None)
+    inspect(file, columns)
+    assert [row["doc_id"] for row in rows(file, columns)] == ids
+    assert [row["account_id"] for row in rows(file, columns)] == ids
+
+
+UTC = datetime.UTC
+DAY = datetime.datetime(2026, 8, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("values", "times"),
+    [
+        (pa.array([DAY, None, DAY], pa.timestamp("ns", "UTC")), [DAY, None, DAY]),
+        (pa.array([DAY, None, DAY], pa.timestamp("us", "America/New_York")), [DAY, None, DAY]),
+        (pa.array([DAY.replace(tzinfo=None)] * 3, pa.timestamp("ms")), [DAY] * 3),
+        (pa.array([DAY.date(), None, None], pa.date32()), [DAY, None, None]),
+        (pa.array([DAY.date(), None, None], pa.date64()), [DAY, None, None]),
+        (pa.array([2**62, -(2**62), 0], pa.timestamp("ms")), [None, None, datetime.datetime(1970, 1, 1, tzinfo=UTC)]),
+        (pa.array([2**62, -(2**62), None], pa.timestamp("us")), [None, None, None]),
+        (pa.nulls(3), [None, None, None]),
+    ],
+    ids=lambda values: str(getattr(values, "type", "")),
+)
+def test_types_of_time(tmp_path, values, times):
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT, "t": values}))
+    columns = Columns("text", None, None, "t")
+    inspect(file, columns)
+    assert [row["created_at"] for row in rows(file, columns)] == times
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "reason", "detail"),
+    [
+        ({"body": TEXT}, COLUMNS, "missing_column", r"column 'text' \(text\) is missing; there are: body"),
+        ({"text": TEXT}, Columns("text", "id", None, None), "missing_column", r"column 'id' \(id\) is missing"),
+        ({"text": pa.array([1, 2, 3])}, COLUMNS, "wrong_type", "is int64; allowed: string or binary"),
+        ({"text": pa.array([["a"], [], None])}, COLUMNS, "wrong_type", "allowed: string or binary"),
+        ({"text": pa.array([{"text": "a"}] * 3)}, COLUMNS, "wrong_type", "allowed: string or binary"),
+        ({"text": TEXT, "t": TEXT}, Columns("text", None, None, "t"), "wrong_type", "allowed: timestamp or date"),
+        ({"text": TEXT, "n": pa.array([[1]] * 3)}, Columns("text", "n", None, None), "wrong_type", "'n' .* allowed:"),
+    ],
+)
+def test_columns_that_are_not_there_or_of_another_type(tmp_path, table, columns, reason, detail):
+    file = written(tmp_path / "a.parquet", pa.table(table))
+    fault = fault_of(lambda: inspect(file, columns))
+    assert fault.reason == reason
+    assert fault.lasting
+    assert re.search(detail, fault.detail)
+
+
+def test_a_column_that_stands_twice(tmp_path):
+    file = written(tmp_path / "a.parquet", pa.Table.from_arrays([TEXT, TEXT], names=["text", "text"]))
+    assert fault_of(lambda: inspect(file, COLUMNS)).reason == "wrong_type"
+
+
+def test_files_that_are_not_whole_parquet(tmp_path):
+    whole = tmp_path / "whole.parquet"
+    pq.write_table(pa.table({"text": TEXT}), whole)
+    data = whole.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    broken_footer = data[: -8 - length] + b"\xff" * length + data[-8:]
+    for content, reason in [
+        (b"", "not_parquet"),
+        (b"PAR1", "truncated"),
+        (b"doc_id,text\n1,hello\n", "not_parquet"),
+        (data[:-1], "truncated"),
+        (data[: len(data) // 2], "truncated"),
+        (broken_footer, "unreadable"),
+    ]:
+        path = tmp_path / "broken.parquet"
+        path.write_bytes(content)
+        (file,) = list_files([str(path)])
+        fault = fault_of(lambda file=file: inspect(file, COLUMNS))
+        assert (fault.reason, fault.lasting) == (reason, True), content[:10]
+
+
+def test_metadata_of_row_groups(tmp_path):
+    texts = ["x" * 1000 + str(i) for i in range(10)]
+    table = pa.table({"other": texts, "text": texts})
+    file = written(tmp_path / "a.parquet", table, row_group_size=4, write_statistics=False)
+    groups = inspect(file, COLUMNS)
+    assert [group.rows for group in groups] == [4, 4, 2]
+    assert all(1000 * group.rows < group.text_bytes < 1100 * group.rows for group in groups)
+    assert [group.rows for group in inspect(written(tmp_path / "b.parquet", table.slice(0, 0)), COLUMNS)] in ([], [0])
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 1000), (0, 1), (99, 101), (250, 260), (999, 1000), (63, 65)])
+def test_a_range_of_rows(tmp_path, start, stop):
+    file = written(tmp_path / "a.parquet", pa.table({"text": [str(i) for i in range(1000)]}), row_group_size=100)
+    found = rows(file, COLUMNS, start, stop)
+    assert [(row["row"], row["text"]) for row in found] == [(i, str(i).encode()) for i in range(start, stop)]
+
+
+def test_batches_stay_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "BATCH_TEXT_BYTES", 10_000)
+    texts = ["x" * int(size) for size in np.random.default_rng(0).integers(0, 4000, 300)] + ["y" * 50_000, "z"]
+    file = written(tmp_path / "a.parquet", pa.table({"text": texts}))
+    batches = list(read(file, COLUMNS, 0, len(texts)))
+    assert [text.decode() for batch in batches for text in batch["text"].to_pylist()] == texts
+    assert len(batches) > 20
+    assert all(batch["text"].nbytes < 25_000 or len(batch) <= 2 for batch in batches)
+
+
+def corrupted(tmp_path: Path, group: int, column: str = "text") -> InputFile:
+    """Ten row groups of ten rows; in one the pages of one column are overwritten."""
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"text {i} " * 50 for i in range(100)], "other": list(range(100))})
+    pq.write_table(table, path, row_group_size=10)
+    chunk = pq.read_metadata(path).row_group(group).column(["text", "other"].index(column))
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data = bytearray(path.read_bytes())
+    data[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(data)
+    return list_files([str(path)])[0]
+
+
+def test_a_corrupt_row_group_loses_its_own_rows_only(tmp_path):
+    file = corrupted(tmp_path, 3)
+    parts = list(read(file, COLUMNS, 25, 60))
+    lost = [part for part in parts if isinstance(part, Unreadable)]
+    assert [(part.start, part.stop) for part in lost] == [(30, 40)]
+    assert "row group 3 is corrupt" in lost[0].detail
+    found = [row for part in parts if not isinstance(part, Unreadable) for row in part["row"].to_pylist()]
+    assert sorted(found) == [*range(25, 30), *range(40, 60)]
+
+
+def test_corrupt_columns_that_are_not_read_do_no_harm(tmp_path):
+    assert len(rows(corrupted(tmp_path, 3, "other"))) == 100
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    file = written(tmp_path / "a.parquet", pa.table({"text": ["x" * 1000] * 5000}), compression="none")
+    parts = read(file, COLUMNS, 0, 5000)
+    next(parts)
+    shutil.copyfile(written(tmp_path / "b.parquet", pa.table({"text": TEXT})).path, file.path)
+    assert fault_of(lambda: list(parts)).reason == "changed"
+
+
+def test_a_file_that_vanishes(tmp_path):
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT}))
+    Path(file.path).unlink()
+    assert fault_of(lambda: inspect(file, COLUMNS)).reason == "vanished"
+    assert fault_of(lambda: list(read(file, COLUMNS, 0, 3))).reason == "vanished"
+
+
+def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch):
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT}))
+
+    def refuse(_self):
+        raise FileFault("io_error", "permission denied")
+
+    monkeypatch.setattr(InputFile, "open", refuse)
+    assert fault_of(lambda: inspect(file, COLUMNS)).reason == "io_error"
+    assert fault_of(lambda: list(read(file, COLUMNS, 0, 3))).reason == "io_error"

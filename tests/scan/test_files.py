@@ -1,0 +1,120 @@
+import datetime
+import os
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import Refused
+from scanner.files import FileFault, InputFile, list_files, resolve
+
+DATE = datetime.date(2026, 8, 31)
+
+
+def listed(*locations: object) -> list[str]:
+    return [file.path for file in list_files([str(location) for location in locations])]
+
+
+def touch(path: Path, text: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_a_plain_path_starts_at_the_configuration():
+    base = Path("/etc/brickscan")
+    assert resolve("in/../night", base, None) == "/etc/brickscan/night"
+    assert resolve("/data/night/", base, None) == "/data/night"
+    assert resolve("file:///data/night", base, None) == "/data/night"
+    assert resolve("s3://bucket/night?region=eu-west-1", base, None) == "s3://bucket/night?region=eu-west-1"
+
+
+def test_a_date_fills_in():
+    assert resolve("/data/{date}/x-{date}", Path("/"), DATE) == "/data/2026-08-31/x-2026-08-31"
+    assert resolve("/data/all", Path("/"), DATE) == "/data/all"
+    with pytest.raises(Refused, match=r"'/data/\{date\}' holds \{date\}; say which with --date"):
+        resolve("/data/{date}", Path("/"), None)
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/x?nosuch=1", "nosuch://host/x"])
+def test_a_uri_that_nothing_reads_is_refused(location):
+    with pytest.raises(Refused, match=r"input\.paths"):
+        list_files([location])
+
+
+def test_a_password_in_a_path_is_refused_and_not_repeated():
+    with pytest.raises(Refused, match="holds a password") as refused:
+        resolve("s3://key:hunter2@bucket/x", Path("/"), None)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_folders_are_listed_at_any_depth_in_order(tmp_path):
+    for name in ("b/2.parquet", "a/deep/er/1.parquet", "3.parquet", "b/notes.txt", "b/4.parquet.tmp"):
+        touch(tmp_path / name)
+    assert listed(tmp_path) == [str(tmp_path / name) for name in ("3.parquet", "a/deep/er/1.parquet", "b/2.parquet")]
+
+
+def test_hidden_and_unfinished_files_are_left_out_below_the_path_only(tmp_path):
+    folder = tmp_path / "_night"
+    for name in ("_delta_log/1.parquet", ".tmp/1.parquet", "_1.parquet", "x/.2.parquet", "x/3.parquet"):
+        touch(folder / name)
+    assert listed(folder) == [str(folder / "x/3.parquet")]
+
+
+def test_overlapping_paths_count_once(tmp_path):
+    file = touch(tmp_path / "a" / "1.parquet")
+    assert listed(tmp_path, tmp_path / "a", file) == [str(file)]
+
+
+def test_a_named_file_needs_no_suffix(tmp_path):
+    assert listed(touch(tmp_path / "documents.bin")) == [str(tmp_path / "documents.bin")]
+
+
+def test_an_empty_folder_is_no_error_and_a_missing_one_is(tmp_path):
+    assert listed(tmp_path) == []
+    with pytest.raises(Refused, match="nowhere' does not exist"):
+        listed(tmp_path / "nowhere")
+
+
+def test_a_uri_of_a_local_file_is_listed_as_what_it_is(tmp_path):
+    file = touch(tmp_path / "1.parquet")
+    assert listed(resolve(f"file://{tmp_path}", Path("/"), None), tmp_path) == [str(file)]
+
+
+@pytest.fixture
+def file(tmp_path) -> InputFile:
+    touch(tmp_path / "1.parquet", "first")
+    return list_files([str(tmp_path)])[0]
+
+
+def test_a_listed_file_is_known_by_size_and_time(file):
+    assert file.size == 5
+    assert file.modified == os.stat(file.path).st_mtime_ns
+    file.check_unchanged()
+    assert file.open().read() == b"first"
+
+
+def change_size(path: str) -> None:
+    before = os.stat(path)
+    Path(path).write_text("longer than before")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def change_time(path: str) -> None:
+    os.utime(path, ns=(0, os.stat(path).st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"), [(os.unlink, "vanished"), (change_size, "changed"), (change_time, "changed")]
+)
+def test_what_happens_to_a_file_is_seen(file, happens, reason):
+    happens(file.path)
+    with pytest.raises(FileFault) as fault:
+        file.check_unchanged()
+    assert fault.value.reason == reason
+    assert not fault.value.lasting
+
+
+def test_a_fault_has_a_reason_of_the_vocabulary():
+    assert FileFault("truncated", "").lasting
+    with pytest.raises(ValueError, match="'odd' is no reason"):
+        FileFault("odd", "")

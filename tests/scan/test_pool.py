@@ -1,0 +1,154 @@
+"""The pool with workers that die, raise and refuse, on real Ray."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from scanner.cluster import pool
+from scanner.cluster.pool import Finished, Pool
+from scanner.cluster.worker import Counts, Piece, Report
+from scanner.errors import ScanFailed, SecretError
+from scanner.files import FileFault, InputFile
+from scanner.shards import Range, Shard
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+class Scripted:
+    """Scans by a script: rows that kill it, raise, belong to a faulty file or stop the scan. Keeps a diary."""
+
+    def __init__(self, folder: Path, script: dict[int, str]) -> None:
+        self.folder = folder
+        self.script = script
+
+    def prepare(self) -> None:
+        if self.script.get(-1) == "secret":
+            raise SecretError("secret file x: cannot be read")
+        if self.script.get(-1) == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def scan(self, piece: Piece) -> Report:
+        with (self.folder / "diary").open("a") as diary:
+            diary.write(f"{piece.shard.shard_id} {piece.start} {piece.stop} {os.getpid()}\n")
+        for row in range(piece.start, piece.stop):
+            match self.script.get(row):
+                case "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "die once" if not (self.folder / "died").exists():
+                    (self.folder / "died").touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "raise":
+                    raise ZeroDivisionError("of row " + str(row))
+                case "gone":
+                    return Report(fault=FileFault("vanished", "gone"))
+                case "full":
+                    raise ScanFailed("results: no space left")
+                case "slow":
+                    time.sleep(2)
+        return Report(counts=Counts(documents=piece.stop - piece.start))
+
+
+def shard(start: int, stop: int) -> Shard:
+    return Shard(f"shard-{start}", InputFile("/in/a", "/in/a", "/in/a", 1, 1), Range(start, stop, 1))
+
+
+@pytest.fixture
+def run(tmp_path):
+    pools: list[Pool] = []
+
+    def call(script: dict[int, str], *shards: Shard, workers: int = 2) -> dict[str, Finished]:
+        actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+        pools.append(Pool(lambda: actor.remote(tmp_path, script), workers))
+        found = [finished for finished in pools[-1].run(shards) if finished is not None]
+        assert len({finished.shard.shard_id for finished in found}) == len(found)
+        return {finished.shard.shard_id: finished for finished in found}
+
+    yield call
+    for used in pools:
+        used.close()
+
+
+def diary(tmp_path: Path) -> list[tuple[int, int]]:
+    lines = (tmp_path / "diary").read_text().splitlines()
+    return [(int(line.split()[1]), int(line.split()[2])) for line in lines]
+
+
+def documents(finished: Finished) -> int:
+    return sum(report.counts.documents for report in finished.reports)
+
+
+def test_every_shard_is_finished(run):
+    shards = [shard(i, i + 10) for i in range(0, 100, 10)]
+    found = run({}, *shards)
+    assert sorted(found) == sorted(one.shard_id for one in shards)
+    assert all(documents(finished) == 10 and not finished.lost for finished in found.values())
+
+
+def test_nothing_to_do(run):
+    assert run({}) == {}
+
+
+def test_a_document_that_kills_is_found_and_the_rest_is_scanned(run, tmp_path):
+    found = run({1: "die"}, shard(0, 4), shard(4, 8))
+    assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(1, "killed_worker")]
+    assert documents(found["shard-0"]) == 3
+    assert documents(found["shard-4"]) == 4
+    assert not found["shard-4"].lost
+    tried = diary(tmp_path)
+    assert [tried.count(part) for part in ((0, 4), (0, 2), (2, 4), (0, 1), (1, 2))] == [3, 1, 1, 1, 3]
+
+
+def test_two_documents_that_raise(run):
+    (finished,) = run({3: "raise", 4: "raise"}, shard(0, 9)).values()
+    assert sorted(finished.lost) == [
+        (3, "failed", "ZeroDivisionError: of row 3"),
+        (4, "failed", "ZeroDivisionError: of row 4"),
+    ]
+    assert documents(finished) == 7
+
+
+def test_an_accident_is_no_fault_of_the_document(run, tmp_path):
+    (finished,) = run({2: "die once"}, shard(0, 5)).values()
+    assert (documents(finished), finished.lost) == (5, [])
+    assert diary(tmp_path) == [(0, 5), (0, 5)]
+
+
+def test_what_waited_behind_a_killer_is_not_to_blame(run, tmp_path):
+    found = run({0: "die"}, shard(0, 1), shard(1, 2), workers=1)
+    assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "killed_worker")]
+    assert documents(found["shard-1"]) == 1
+    assert diary(tmp_path).count((0, 1)) == 3
+    assert diary(tmp_path).count((1, 2)) == 1
+
+
+def test_a_faulty_file_is_told(run):
+    found = run({1: "gone"}, shard(0, 4), shard(4, 8))
+    assert found["shard-0"].fault.reason == "vanished"
+    assert found["shard-4"].fault is None
+
+
+def test_results_that_cannot_be_written_stop_it_all(run):
+    with pytest.raises(ScanFailed, match="no space left"):
+        run({0: "full"}, shard(0, 4), shard(4, 8))
+
+
+def test_a_secret_that_a_worker_cannot_read_stops_it_all(run):
+    with pytest.raises(ScanFailed, match="a worker cannot begin: secret file x"):
+        run({-1: "secret"}, shard(0, 4))
+
+
+def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):
+    monkeypatch.setattr(pool, "START_ATTEMPTS", 2)
+    with pytest.raises(ScanFailed, match="workers died while they started"):
+        run({-1: "die"}, shard(0, 4))
+
+
+def test_it_says_when_nothing_happens(run, tmp_path):
+    actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+    slow = Pool(lambda: actor.remote(tmp_path, {0: "slow"}), 1)
+    assert None in list(slow.run([shard(0, 1)]))
+    slow.close()

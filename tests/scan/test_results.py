@@ -1,0 +1,259 @@
+import json
+import os
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from scanner import results
+from scanner.errors import Refused, ScanFailed
+from scanner.results import Entry, commit, committed, erase_user, open_tables, table_uri, write_file
+from schemas.tables import QUARANTINE, VERDICTS
+
+NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    open_tables(str(tmp_path / "some" / "results"))
+    return str(tmp_path / "some" / "results")
+
+
+def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0, **changes) -> dict:
+    return {
+        "scan_id": "scan",
+        "shard_id": "shard",
+        "path": path,
+        "row": row,
+        "text_sha256": bytes(32),
+        "status": "scored",
+        "tokens": 10,
+        "scored": 8,
+        "key_id": "key",
+        "message": 3,
+        "user_id": user,
+        "naming": "named" if user else "none",
+        "score": 1.5,
+        "log10_p": -2.0,
+        "log10_p_global": -1.0,
+        "messages_tested": 10,
+        "keys_tested": 1,
+        "flagged": user is not None,
+        "scanned_at": NOW - timedelta(days=age),
+        **changes,
+    }
+
+
+def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
+    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
+    assert file is not None
+    return Entry(transaction, (file,))
+
+
+def add(folder: str, transaction: str, rows: list[dict]) -> set[str]:
+    return commit(folder, "verdicts", [entry(folder, transaction, rows)])
+
+
+def rows_of(folder: str) -> list[int]:
+    return pl.read_delta(table_uri(folder, "verdicts"))["row"].sort().to_list()
+
+
+def test_tables_are_made_once_and_kept(folder):
+    add(folder, "one", [verdict(1)])
+    open_tables(folder)
+    assert rows_of(folder) == [1]
+    assert results.exist(folder)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="cannot be opened or made"):
+        open_tables(str(tmp_path / "file" / "results"))
+
+
+def test_a_table_of_other_columns_is_refused(tmp_path):
+    DeltaTable.create(str(tmp_path / "verdicts"), pa.schema([pa.field("x", pa.int64())]))
+    with pytest.raises(Refused, match="has other columns"):
+        open_tables(str(tmp_path))
+
+
+def test_a_file_is_no_part_of_the_table_until_it_is_committed(folder):
+    one = entry(folder, "one", [verdict(1), verdict(2)])
+    assert rows_of(folder) == []
+    assert commit(folder, "verdicts", [one]) == {"one"}
+    assert rows_of(folder) == [1, 2]
+
+
+def test_files_hold_what_was_given(folder):
+    rows = [verdict(i, user="u", created_at=NOW) for i in range(5)]
+    (file,) = entry(folder, "x", rows).files
+    path = Path(table_uri(folder, "verdicts")) / file.name
+    assert (file.size, file.rows) == (path.stat().st_size, 5)
+    assert pq.read_table(path).schema.equals(VERDICTS)
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+    assert json.loads(file.stats)["minValues"] == {"path": "/in/a", "row": 0, "log10_p_global": -1.0}
+
+
+def test_nothing_to_write_writes_nothing(folder):
+    before = sorted(os.listdir(table_uri(folder, "quarantine")))
+    assert write_file(folder, "quarantine", [pa.RecordBatch.from_pylist([], QUARANTINE)]) is None
+    assert write_file(folder, "quarantine", []) is None
+    assert sorted(os.listdir(table_uri(folder, "quarantine"))) == before
+
+
+def test_a_disk_that_cannot_be_written_stops_the_scan(folder, monkeypatch):
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ScanFailed, match="No space left"):
+        entry(folder, "x", [verdict(1)])
+
+
+def test_a_transaction_enters_once(folder):
+    assert add(folder, "one", [verdict(1)]) == {"one"}
+    assert add(folder, "one", [verdict(1)]) == set()
+    both = [entry(folder, "one", [verdict(1)]), entry(folder, "two", [verdict(2)])]
+    assert commit(folder, "verdicts", both) == {"two"}
+    assert rows_of(folder) == [1, 2]
+    assert committed(folder, "verdicts", ["one", "two", "three"]) == {"one", "two"}
+
+
+def test_a_transaction_without_rows_is_remembered(folder):
+    assert commit(folder, "verdicts", [Entry("empty", ())]) == {"empty"}
+    assert commit(folder, "verdicts", [Entry("empty", ())]) == set()
+    assert rows_of(folder) == []
+
+
+def test_transactions_outlive_checkpoints_compaction_and_vacuum(folder):
+    for i in range(5):
+        add(folder, f"t{i}", [verdict(i)])
+    table = DeltaTable(table_uri(folder, "verdicts"))
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    DeltaTable(table_uri(folder, "verdicts")).vacuum(0, False, enforce_retention_duration=False, full=True)
+    assert add(folder, "t3", [verdict(3)]) == set()
+    assert rows_of(folder) == [0, 1, 2, 3, 4]
+
+
+def test_what_delta_does_with_two_writers_of_one_snapshot(folder):
+    """The ground that `commit` stands on: Delta accepts a known transaction, and refuses a snapshot out of date."""
+    uri = table_uri(folder, "verdicts")
+
+    def write(table: DeltaTable, transaction: str) -> None:
+        (file,) = entry(folder, transaction, [verdict(1)]).files
+        action = AddAction(file.name, file.size, {}, 0, True, file.stats)
+        properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(transaction, 1)])
+        table.create_write_transaction([action], "append", VERDICTS, commit_properties=properties)
+
+    first, second = DeltaTable(uri), DeltaTable(uri)
+    assert first.transaction_version("a") is second.transaction_version("a") is None
+    write(first, "a")
+    with pytest.raises(CommitFailedError):
+        write(second, "a")
+    with pytest.raises(CommitFailedError):
+        write(second, "b")
+    write(DeltaTable(uri), "a")  # nobody looked: it is there twice
+    assert rows_of(folder) == [1, 1]
+
+
+def test_a_writer_that_comes_between_is_seen(folder, monkeypatch):
+    """Another driver commits the same shard after our look-up and before our commit."""
+    ours = entry(folder, "one", [verdict(1)])
+    theirs = entry(folder, "one", [verdict(1)])
+    real = DeltaTable.create_write_transaction
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lambda *a, **k: intrude(*a, **k))
+
+    def intrude(table, *args, **kwargs):
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
+        assert commit(folder, "verdicts", [theirs]) == {"one"}
+        real(table, *args, **kwargs)
+
+    assert commit(folder, "verdicts", [ours]) == set()
+    assert rows_of(folder) == [1]
+
+
+def test_racing_writers_lose_nothing_and_double_nothing(folder):
+    """Four drivers, each committing the same twenty shards in its own order, two at a time."""
+    won: list[set[str]] = []
+    failures: list[BaseException] = []
+
+    def drive(seed: int) -> None:
+        try:
+            order = sorted(range(20), key=lambda i: (i * (2 * seed + 7)) % 23)
+            for pair in zip(order[::2], order[1::2], strict=True):
+                entries = [entry(folder, f"shard-{i}", [verdict(i)]) for i in pair]
+                won.append(commit(folder, "verdicts", entries))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert rows_of(folder) == list(range(20))
+    assert sorted(i for ids in won for i in ids) == sorted(f"shard-{i}" for i in range(20))
+
+
+def test_commits_that_always_lose_end(folder, monkeypatch):
+    def lose(*_args, **_kwargs):
+        raise CommitFailedError("someone else was first")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)
+    monkeypatch.setattr(results.time, "sleep", lambda _seconds: None)
+    with pytest.raises(ScanFailed, match="others committed first"):
+        add(folder, "one", [verdict(1)])
+
+
+def test_the_newest_verdict_of_a_row_counts(folder):
+    add(folder, "old", [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)])
+    add(folder, "new", [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)])
+    found = results.verdicts(folder).sort("path", "row").collect()
+    assert found.select("path", "row", "user_id").rows() == [
+        ("/in/a", 1, None),
+        ("/in/a", 2, "u"),
+        ("/in/a", 3, "v"),
+        ("/in/b", 1, "w"),
+    ]
+    assert results.flagged(folder).collect()["user_id"].to_list() == ["v", "u", "w"]  # newest first
+
+
+def test_statistics_do_not_hide_rows(folder):
+    add(folder, "a", [verdict(i, log10_p_global=-float(i)) for i in range(10)])
+    add(folder, "b", [verdict(i, "/in/b", log10_p_global=-float(i)) for i in range(10, 20)])
+    table = results.verdicts(folder)
+    assert table.filter(pl.col("log10_p_global") <= -9).collect().height == 11
+    assert table.filter(pl.col("path") == "/in/b", pl.col("row") < 12).collect().height == 2
+    assert DeltaTable(table_uri(folder, "verdicts")).count() == 20
+
+
+def test_names_are_erased_and_rows_stay(folder):
+    users = ["alice", "o'hara", "bob", None]
+    add(folder, "a", [verdict(i, user=user) for i, user in enumerate(users)])
+    assert erase_user(folder, ["o'hara", "alice", "nobody", "x') OR ('1'='1"]) == 2
+    found = results.verdicts(folder).sort("row").collect()
+    assert found["user_id"].to_list() == [None, None, "bob", None]
+    assert found["naming"].to_list() == ["removed", "removed", "named", "none"]
+    assert found["flagged"].to_list() == [True, True, True, False]
+    assert erase_user(folder, ["alice"]) == 0
+    assert add(folder, "a", [verdict(0, user="alice")]) == set()  # a rerun does not bring the name back
+    assert commit(folder, "verdicts", [entry(folder, "b", [verdict(9)])]) == {"b"}
+
+
+def test_without_results_it_says_what_to_do(tmp_path):
+    for query in (results.verdicts, results.flagged, results.quarantine, results.scans):
+        with pytest.raises(Refused, match="run `brickscan scan` first"):
+            query(str(tmp_path))
+    with pytest.raises(Refused):
+        erase_user(str(tmp_path), ["alice"])
+    assert not results.exist(str(tmp_path))

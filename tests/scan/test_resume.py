@@ -1,0 +1,104 @@
+"""A driver that is killed, interrupted or raced, as a process of its own: its commits stay, and nothing doubles."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import polars as pl
+import pytest
+
+from scanner import results
+from tests.scan.conftest import Night
+
+SHARDS, ROWS = 24, 80
+
+
+class FullNight(NamedTuple):
+    """A night of many shards, and its verdicts when nothing goes wrong."""
+
+    night: Night
+    expected: pl.DataFrame
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory, registry, plain, ray_cluster) -> FullNight:
+    night = Night(tmp_path_factory.mktemp("full"), registry)
+    for i in range(SHARDS):
+        night.write(f"f{i:02}", [plain(60, 1000 * i + j) for j in range(ROWS)])
+    night.scan()
+    return FullNight(night, night.verdicts())
+
+
+@pytest.fixture
+def night(full) -> Night:
+    """The full night, not scanned yet."""
+    shutil.rmtree(full.night.results)
+    return full.night
+
+
+def command(night: Night) -> list[str]:
+    return [sys.executable, "-m", "jobs.scan", "--config", str(night.config)]
+
+
+def start(night: Night) -> "subprocess.Popen[str]":
+    """In a process group of its own, as in a terminal of its own."""
+    return subprocess.Popen(
+        command(night), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if results.exist(night.results) and night.verdicts().height:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no commit was seen: {process.communicate()}")
+
+
+def same(a: pl.DataFrame, b: pl.DataFrame) -> bool:
+    return a.drop("scan_id", "scanned_at").equals(b.drop("scan_id", "scanned_at"))
+
+
+def test_a_killed_driver_loses_nothing_and_doubles_nothing(night, full):
+    process = start(night)
+    wait_for_a_commit(night, process)
+    process.kill()
+    process.communicate()
+    assert 0 < night.verdicts().height < SHARDS * ROWS
+    done = subprocess.run(command(night), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert same(night.verdicts(), full.expected)
+
+
+@pytest.mark.parametrize(("signalled", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, code):
+    process = start(night)
+    wait_for_a_commit(night, process)
+    if signalled == signal.SIGINT:
+        os.killpg(process.pid, signalled)  # Ctrl-C reaches every process of a terminal
+    else:
+        process.send_signal(signalled)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Interrupted: " in out
+    assert "Run the same command again" in out
+    assert night.last_scan()["exit_code"] == code
+    assert 0 < night.verdicts().height < SHARDS * ROWS
+    assert night.quarantine().height == 0
+    night.scan()
+    assert same(night.verdicts(), full.expected)
+
+
+def test_two_drivers_of_the_same_night(night, full):
+    other = start(night)
+    night.scan()
+    out, err = other.communicate(timeout=120)
+    assert other.returncode == 0, (out, err)
+    assert same(night.verdicts(), full.expected)
+    documents = results.scans(night.results).collect()["documents"]
+    assert documents.sum() == SHARDS * ROWS  # each counted by the driver that committed it

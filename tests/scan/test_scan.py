@@ -1,0 +1,360 @@
+"""Whole scans on real Ray and real Delta tables."""
+
+import os
+import shutil
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner import results
+from scanner.cluster import Worker, run_scan
+from scanner.cluster import scan as scan_module
+from scanner.cluster.worker import Piece
+from scanner.documents import inspect
+from scanner.errors import Refused, ScanFailed
+from scanner.files import list_files
+from scanner.plan import make_plan
+from scanner.registry import add_users
+from scanner.shards import Shard, cut
+from tests.scan.conftest import message_of
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+IGNORED = ["scan_id", "scanned_at"]
+
+
+def same_rows(before: pl.DataFrame, after: pl.DataFrame) -> bool:
+    return before.drop(IGNORED).equals(after.drop(IGNORED))
+
+
+def test_a_night_and_the_nights_after(night, marked, plain, registry):
+    """Everything that may come in: what can be scored is, what cannot is in quarantine, nothing is lost or doubled."""
+    alice = message_of(registry, "green", "alice")
+    night.configure(columns='account = "account"\ntime = "at"')
+    now = datetime.now(UTC)
+
+    def write(name, texts, **columns):
+        extra = {"account": ["a"] * len(texts), "at": [now + timedelta(days=1)] * len(texts)}
+        return night.write(name, texts, **{**extra, **columns})
+
+    write("good", [marked(alice, 60, 1), plain(60, 2), "too short"], row_group=2)
+    odd = [None, b"\xff", b"\xed\xa0\x80", "", "\0" + plain(40, 3), "<s>" + plain(40, 4), plain(40, 5), plain(40, 5)]
+    write("odd", odd, doc_id=["0", "1", "2", "3", "4", "5", "twice", "twice"])
+    write("empty", [])
+    night.write("no_account", ["text"], at=[now])
+    write("wrong_type", ["text"], at=["yesterday"])
+    whole = write("whole", [plain(40, 6)] * 50).read_bytes()
+    (night.input / "whole.parquet").unlink()
+    (night.input / "truncated.parquet").write_bytes(whole[: len(whole) // 2])
+    (night.input / "text.parquet").write_bytes(b"doc_id,text\n")
+
+    first = night.scan()
+    assert first.exit_code == 0
+    verdicts, quarantine = night.verdicts(), night.quarantine()
+    assert verdicts.select(pl.col("path").str.split("/").list.last(), "row", "status", "flagged").rows() == [
+        ("good.parquet", 0, "scored", True),
+        ("good.parquet", 1, "scored", False),
+        ("good.parquet", 2, "too_short", False),
+        ("odd.parquet", 3, "too_short", False),
+        ("odd.parquet", 4, "scored", False),
+        ("odd.parquet", 5, "scored", False),
+        ("odd.parquet", 6, "scored", False),
+        ("odd.parquet", 7, "scored", False),
+    ]
+    assert verdicts["doc_id"].to_list()[-2:] == ["twice", "twice"]
+    assert verdicts.row(0, named=True)["user_id"] == "alice"
+    assert verdicts["created_at"][0] == now + timedelta(days=1)
+    assert set(verdicts["account_id"]) == {"a"}
+    assert quarantine.select(pl.col("path").str.split("/").list.last(), "row", "reason").rows() == [
+        ("no_account.parquet", None, "missing_column"),
+        ("odd.parquet", 0, "null_text"),
+        ("odd.parquet", 1, "invalid_utf8"),
+        ("odd.parquet", 2, "surrogates"),
+        ("text.parquet", None, "not_parquet"),
+        ("truncated.parquet", None, "truncated"),
+        ("wrong_type.parquet", None, "wrong_type"),
+    ]
+    record = night.last_scan()
+    assert (record["documents"], record["too_short"], record["flagged"]) == (11, 2, 1)
+    assert (record["quarantined"], record["files_quarantined"], record["exit_code"]) == (3, 4, 0)
+    assert (record["shards"], record["shards_skipped"]) == (6, 0)
+    assert [key["key_id"] for key in record["keys"]] == ["green", "gum"]
+
+    again = night.scan()
+    assert (again.work.skipped, again.totals.shards) == (6, 0)
+    assert night.verdicts().equals(verdicts)
+    assert night.quarantine().equals(quarantine)
+    assert night.last_scan()["shards_skipped"] == 6
+
+    add_users(registry, None, ["carol"])
+    night.configure(rate=1e-3, columns='account = "account"\ntime = "at"', more="max_quarantined_share = 1.0")
+    assert night.scan().totals.shards == 0  # neither users nor thresholds make old shards new
+
+    write("later", [plain(40, 7)])
+    third = night.scan()
+    assert (third.work.skipped, third.totals.shards, third.totals.counts.documents) == (6, 1, 1)
+    assert night.verdicts().filter(~pl.col("path").str.ends_with("later.parquet")).equals(verdicts)
+    assert night.verdicts().height == verdicts.height + 1
+
+    os.utime(night.input / "good.parquet", ns=(0, 0))
+    assert night.scan().totals.counts.documents == 3  # the file is another one now
+    assert night.verdicts().height == verdicts.height + 4
+    assert results.verdicts(night.results).collect().height == verdicts.height + 1
+
+
+def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
+    """Vanished and changed files are told, and scanned by a rerun when they are back."""
+    for name in ("early", "late", "changed", "stays"):
+        night.write(name, [plain(40, seed) for seed in range(4)], row_group=2)
+    late = (night.input / "late.parquet").read_bytes()
+    times = {path: os.stat(path).st_mtime_ns for path in night.input.iterdir()}
+
+    def list_then_lose(locations):
+        files = list_files(locations)
+        (night.input / "early.parquet").rename(night.folder / "early")
+        return files
+
+    def look_up_then_lose(*args):
+        (night.input / "late.parquet").unlink()
+        os.utime(night.input / "changed.parquet", ns=(0, 0))
+        return results.committed(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scan_module, "list_files", list_then_lose)
+        patch.setattr(scan_module, "committed", look_up_then_lose)
+        first = night.scan()
+    assert first.exit_code == 0
+    assert set(night.verdicts()["path"]) == {str(night.input / "stays.parquet")}
+    assert night.quarantine().select(pl.col("path").str.split("/").list.last(), "row", "reason").rows() == [
+        ("changed.parquet", None, "changed"),
+        ("early.parquet", None, "vanished"),
+        ("late.parquet", None, "vanished"),
+    ]
+    (night.folder / "early").rename(night.input / "early.parquet")
+    (night.input / "late.parquet").write_bytes(late)
+    for path, modified in times.items():
+        os.utime(path, ns=(modified, modified))
+    second = night.scan()
+    assert second.totals.counts.documents == 12
+    assert night.verdicts().height == 16
+    assert night.quarantine().height == 3
+
+
+def test_a_corrupt_row_group_costs_its_own_rows(night, plain):
+    path = night.write("part", [plain(40, seed) for seed in range(12)], row_group=4)
+    chunk = pq.read_metadata(path).row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[begin : begin + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
+    path.write_bytes(data)
+    night.scan()
+    assert night.verdicts()["row"].to_list() == [0, 1, 2, 3, 8, 9, 10, 11]
+    quarantine = night.quarantine()
+    assert quarantine["row"].to_list() == [4, 5, 6, 7]
+    assert set(quarantine["reason"]) == {"unreadable"}
+
+
+class Fragile(Worker):
+    """A worker that a text can kill, and that is killed once after it wrote its results."""
+
+    def scan(self, piece: Piece):
+        table = pq.read_table(piece.shard.file.path, columns=["text"])
+        texts = table["text"].to_pylist()[piece.start : piece.stop]
+        report = super().scan(piece)
+        once = Path(piece.shard.file.path).parent.parent / "died"
+        if any("ACCIDENT" in text for text in texts) and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if any("KILL" in text for text in texts):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if any("RAISE" in text for text in texts):
+            raise RuntimeError("odd text")
+        return report
+
+
+def test_documents_that_kill_their_worker(night, plain):
+    night.write("a", [plain(30, seed) for seed in range(3)])
+    night.write("b", [plain(30, seed) + (" ACCIDENT" if seed == 3 else "") for seed in range(8)])
+    night.scan()
+    expected = night.verdicts()
+    shutil.rmtree(night.results)
+    texts = pq.read_table(night.input / "a.parquet")
+    bad = texts["text"].to_pylist()
+    bad[0], bad[2] = "KILL", "RAISE"
+    pq.write_table(texts.set_column(0, "text", pa.array(bad)), night.input / "a.parquet")
+    outcome = night.scan(worker=Fragile)
+    assert outcome.exit_code == 0
+    assert (night.folder / "died").exists()
+    found, quarantine = night.verdicts(), night.quarantine()
+    assert found["row"].to_list() == [1, *range(8)]
+    assert same_rows(found.filter(pl.col("path").str.ends_with("b.parquet")), expected.tail(8))
+    assert quarantine.select("row", "reason").rows() == [(0, "killed_worker"), (2, "failed")]
+    assert "RuntimeError: odd text" in quarantine["detail"][1]
+    assert found["shard_id"].n_unique() == 2
+    assert set(quarantine["shard_id"]) == {found["shard_id"][0]}
+    assert outcome.totals.counts.quarantined == 2
+    assert night.scan().totals.shards == 0
+
+
+def test_too_much_quarantine(night, plain):
+    night.configure(more="max_quarantined_share = 0.2")
+    night.write("a", [plain(30, 1)] * 7 + [None] * 2)
+    assert night.scan().exit_code == 4
+    assert night.last_scan()["exit_code"] == 4
+    night.write("b", [plain(30, 1)] * 8 + [None] * 2)
+    assert night.scan().exit_code == 0
+    (night.input / "c.parquet").write_bytes(b"")
+    assert night.scan().exit_code == 4  # every file that was left
+
+
+def test_nothing_to_scan(night):
+    outcome = night.scan()
+    assert (outcome.exit_code, outcome.work.shards, outcome.first_commit) == (0, 0, None)
+    assert night.verdicts().height == 0
+    assert night.last_scan()["documents"] == 0
+
+
+def test_a_scan_that_fails_is_on_record(night, plain, monkeypatch):
+    night.write("a", [plain(30, 1)])
+
+    def full(*_args):
+        raise ScanFailed("results: no space left")
+
+    monkeypatch.setattr("scanner.cluster.commits.commit", full)
+    with pytest.raises(ScanFailed, match="no space left"):
+        night.scan()
+    assert night.last_scan()["exit_code"] == 1
+    monkeypatch.undo()
+    assert night.scan().totals.counts.documents == 1
+
+
+def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
+    for i in range(6):
+        night.write(f"f{i}", [plain(30, seed) for seed in range(3)])
+
+    watched = []
+
+    def interrupt_at_the_first_commit(_work, _totals):
+        watched.append(1)
+        if len(watched) == 2:
+            raise KeyboardInterrupt
+
+    outcome = run_scan(night.plan(), interrupt_at_the_first_commit)
+    assert outcome.exit_code == 130
+    assert 0 < outcome.totals.shards < 6
+    assert night.last_scan()["exit_code"] == 130
+    rest = night.scan()
+    assert rest.totals.shards == 6 - outcome.totals.shards
+    assert night.verdicts().height == 18
+
+
+def whole_file(plan) -> Piece:
+    (file,) = list_files(plan.locations)
+    (rows,) = cut(inspect(file, plan.columns))
+    return Piece(Shard("shard", file, rows), rows.start, rows.stop)
+
+
+def test_a_text_of_ten_megabytes(night, plain):
+    night.configure(more='keys = ["green"]')
+    text = plain(20_000, 1)
+    long = text * (10_000_000 // len(text) + 1)
+    night.write("long", [plain(40, 1), long, plain(40, 2)])
+    plan = night.plan()
+    results.open_tables(plan.results)
+    report = Worker(plan, "scan").scan(whole_file(plan))
+    assert (report.counts.documents, report.counts.quarantined) == (3, 0)
+    assert report.counts.text_bytes > 10_000_000
+
+
+REFUSED = [
+    ({"more": 'keys = ["green", "gren"]'}, "'gren' is not in registry .* its keys: green, gum"),
+    ({"more": "keys = []"}, "keys must name each key once"),
+    ({"more": 'dedup = "some"'}, "field 'dedup' = 'some'.* 'ngram', 'context' or 'none'"),
+    ({"more": "min_scored = 0"}, "field 'min_scored' = 0.* greater than or equal to 1"),
+    ({"rate": 1.5}, "field 'false_positive_rate' = 1.5.* less than 1"),
+    ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: cluster, dedup"),
+    ({"columns": "colour = 1"}, "field 'input.colour' is unknown; allowed: account, id"),
+    ({"paths": ["nowhere"]}, "nowhere' does not exist; name a Parquet file or a folder"),
+    ({"paths": ["in/{date}"]}, "--date 2026-08-31"),
+    ({"paths": []}, "field 'input.paths'"),
+]
+
+
+@pytest.mark.parametrize(("config", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
+def test_a_wrong_configuration_is_refused_before_any_work(night, config, message):
+    night.configure(**config)
+    with pytest.raises(Refused, match=message):
+        night.scan()
+    assert not Path(night.results).exists()
+
+
+@pytest.fixture
+def own_registry(night, registry) -> Path:
+    """A copy that a test may spoil."""
+    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
+    night.configure()
+    return night.registry
+
+
+def test_a_secret_that_cannot_be_used_is_refused_before_any_work(night, own_registry, registry):
+    path = own_registry / "secrets" / "green.key"
+    path.unlink()
+    with pytest.raises(Refused, match=r"secrets/green.key: cannot be read"):
+        night.scan()
+    shutil.copy(registry / "secrets" / "gum.key", path)
+    with pytest.raises(Refused, match="does not fit the recorded commitment") as refused:
+        night.scan()
+    assert path.read_text().strip() not in str(refused.value)
+    assert not Path(night.results).exists()
+
+
+def test_another_tokenizer_is_refused_before_any_work(night, own_registry, byte_tokenizer):
+    file = own_registry / "keys.toml"
+    for line in file.read_text().splitlines():
+        if line.startswith("file = ") and "jobs" in line:
+            file.write_text(file.read_text().replace(line, f'file = "{byte_tokenizer}"'))
+    with pytest.raises(Refused, match=r"tokenizer .*bytes.json: its SHA-256 is"):
+        night.scan()
+    assert not Path(night.results).exists()
+
+
+def test_no_registry_and_no_keys_are_refused(night, tmp_path):
+    night.registry = tmp_path / "none"
+    night.configure()
+    with pytest.raises(Refused, match=r"holds no keys\.toml"):
+        night.scan()
+    night.registry.mkdir()
+    (night.registry / "keys.toml").write_text("")
+    with pytest.raises(Refused, match="has no keys"):
+        night.scan()
+
+
+def test_results_that_cannot_be_written_are_refused(night):
+    Path(night.results).write_text("a file")
+    with pytest.raises(Refused, match="cannot be opened or made"):
+        night.scan()
+
+
+def test_a_date_chooses_the_folder(night, plain):
+    folder = night.input / "2026-08-31"
+    folder.mkdir()
+    night.write("2026-08-31/a", [plain(30, 1)])
+    night.write("other", [plain(30, 1)])
+    plan = make_plan(night.configure(paths=["in/{date}"]), datetime(2026, 8, 31).date())
+    assert [file.path for file in list_files(plan.locations)] == [str(folder / "a.parquet")]
+
+
+def test_a_plan_holds_no_secret(night, registry):
+    import pickle
+
+    secrets = [path.read_text().strip() for path in (registry / "secrets").iterdir()]
+    pickled = pickle.dumps(night.plan())
+    assert len(secrets) == 2
+    for secret in secrets:
+        assert secret.encode() not in pickled
+        assert bytes.fromhex(secret) not in pickled
