@@ -63,8 +63,9 @@ def _marked_for(row: dict[str, Any]) -> str:
 
 def _p_value(log10_p: float) -> str:
     """A p-value from its logarithm, however small."""
-    exponent = math.floor(log10_p)
-    return f"{10 ** (log10_p - exponent):.1f}e{exponent}"
+    whole = math.floor(log10_p)
+    mantissa, carry = f"{10 ** (log10_p - whole):.1e}".split("e")
+    return f"{mantissa}e{whole + int(carry)}"
 
 
 def _printable(text: str) -> str:

@@ -98,23 +98,23 @@ def _check_columns(schema: pa.Schema, columns: Columns) -> None:
             continue
         found = schema.get_all_field_indices(name)
         if not found:
-            raise FileFault(
-                "missing_column", f"column {name!r} ({role}) is missing; there are: {_listed(schema.names)}"
-            )
+            there = ", ".join(schema.names)[:200]
+            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {there}")
         if len(found) > 1:
             raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(found)} times in the file")
         found_type = schema.field(found[0]).type
-        if not _ALLOWED[role](found_type):
+        if not _ALLOWED[role](_plain_type(found_type)):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: {_WORDS[role]}")
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Type of what `_plain` makes of a column."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
     return any(
         test(kind)
         for test in (
@@ -130,10 +130,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_name(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_name(kind.value_type)
     return (
         _is_text(kind)
+        or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)
@@ -149,8 +148,8 @@ def _is_time(kind: pa.DataType) -> bool:
 _ALLOWED = {"text": _is_text, "id": _is_name, "account": _is_name, "time": _is_time}
 _WORDS = {
     "text": "string or binary",
-    "id": "string, binary, a number, a time",
-    "account": "string, binary, a number, a time",
+    "id": "string, binary, number or time",
+    "account": "string, binary, number or time",
     "time": "timestamp or date",
 }
 
@@ -235,7 +234,7 @@ def _check_bytes(file: InputFile, group: pq.RowGroupMetaData) -> None:
     file.check_unchanged()
     chunks = [group.column(i) for i in range(group.num_columns)]
     begins = [c.dictionary_page_offset if c.has_dictionary_page else c.data_page_offset for c in chunks]
-    begin, end = min(begins), max(b + c.total_compressed_size for b, c in zip(begins, chunks, strict=True))
+    begin, end = max(min(begins), 0), max(b + c.total_compressed_size for b, c in zip(begins, chunks, strict=True))
     try:
         with file.open() as source:
             for at in range(begin, min(end, file.size), _BUFFER_BYTES):
@@ -266,11 +265,15 @@ def _documents(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.Record
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if pa.types.is_dictionary(array.type):
+        return array.dictionary_decode()
+    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
 def _names(array: pa.Array) -> pa.Array:
-    """Ids as string; bytes that are no UTF-8 become escapes (a backslash, x and two hex digits)."""
+    """Ids as string: binary of a fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes."""
+    if pa.types.is_fixed_size_binary(array.type):
+        return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
     if not _is_text(array.type) or pa.types.is_null(array.type):
         return array.cast(pa.string())
     raw = array.cast(pa.large_binary())

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree. Each message says what was wrong (where, which value), what is allowed and what to do.
+"""What can go wrong, as one tree. Each message says what was wrong (where, which value), what is allowed, what to do.
 
 BrickscanError
 ├── Refused            before any work: a configuration, registry or argument that cannot be right (exit code 2)

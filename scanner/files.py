@@ -19,7 +19,7 @@ from scanner.errors import Refused, ScanFailed
 from schemas.tables import LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 
-class FileFault(Exception):  # noqa: N818
+class FileFault(Exception):
     """A file that cannot be scanned as it is: a reason of schemas.tables and a detail for people."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -123,7 +123,7 @@ def list_files(locations: Iterable[str]) -> list[InputFile]:
     name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark).
 
     Raises:
-        Refused: a path that does not exist.
+        Refused: a path that does not exist, or a file whose name cannot be written down.
         ScanFailed: a folder that cannot be listed.
     """
     files: dict[str, InputFile] = {}
@@ -134,9 +134,11 @@ def list_files(locations: Iterable[str]) -> list[InputFile]:
             if info.type == fs.FileType.NotFound:
                 raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
             found = [info] if info.is_file else list(_in_folder(filesystem, inner))
+        except UnicodeDecodeError as error:
+            raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {error.object!r}; rename it") from None
         except OSError as error:
             raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
-        shown = urlsplit(location)._replace(query="").geturl().rstrip("/")
+        shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         for item in found:
             path = shown + item.path[len(inner.rstrip("/")) :]
             files.setdefault(path, InputFile(path, location, item.path, max(item.size or 0, 0), item.mtime_ns or 0))

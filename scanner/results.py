@@ -28,12 +28,11 @@ from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed
 from scanner.files import filesystem_of
-from schemas.tables import QUARANTINE, SCANS, VERDICTS
+from schemas.tables import AUDITS, QUARANTINE, SCANS, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "scans": SCANS}
 COMMIT_ATTEMPTS = 50
 _WITH_BOUNDS = ("path", "row", "log10_p_global")
-_USERS_AT_A_TIME = 1000
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def open_tables(results: str) -> None:
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
             if not DeltaTable.is_deltatable(uri):
-                DeltaTable.create(uri, schema, mode="ignore")
+                DeltaTable.create(uri, schema, mode="ignore", configuration=_statistics(schema))
             found = DeltaTable(uri).schema()
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
@@ -78,6 +77,13 @@ def open_tables(results: str) -> None:
             ) from None
         if found != deltalake.Schema.from_arrow(schema):
             raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
+
+
+def _statistics(schema: pa.Schema) -> dict[str, str]:
+    """Keep names out of Delta's log, where an erasure could not reach them: statistics on these columns alone."""
+    return {
+        "delta.dataSkippingStatsColumns": ",".join(name for name in _WITH_BOUNDS if name in schema.names) or "scan_id"
+    }
 
 
 def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> DataFile | None:
@@ -176,32 +182,52 @@ def append_scan(results: str, row: Mapping[str, object]) -> None:
     deltalake.write_deltalake(table_uri(results, "scans"), pa.Table.from_pylist([row], SCANS), mode="append")
 
 
+def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Append rows of one audit to `audits`, all at once; the table is made when it is not there.
+
+    Raises:
+        ScanFailed: the table cannot be written.
+    """
+    uri = table_uri(results, "audits")
+    try:
+        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
+
+
 def erase_user(results: str, user_ids: Sequence[str]) -> int:
     """Erase names from the verdicts: the rows stay, name no one and read `removed`. Returns how many were changed.
 
-    Older versions of the table hold the names until it is vacuumed.
+    The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
+    names are deleted. Files that a running scan has written and not committed are left alone.
 
     Raises:
         Refused: there are no results.
         ScanFailed: a scan kept committing first.
     """
-    changed = 0
     uri = table_uri(results, "verdicts")
-    for begin in range(0, len(user_ids), _USERS_AT_A_TIME):
-        quoted = ", ".join("'" + user.replace("'", "''") + "'" for user in user_ids[begin : begin + _USERS_AT_A_TIME])
-        for attempt in range(COMMIT_ATTEMPTS):
-            try:
-                done = _open(uri).update(
-                    updates={"user_id": "NULL", "naming": "'removed'"}, predicate=f"user_id IN ({quoted})"
-                )
-            except CommitFailedError:
-                time.sleep(0.01 * attempt)
-            else:
-                changed += done["num_updated_rows"]
-                break
+    changed = 0
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = _open(uri)
+        named = pl.scan_delta(table).filter(pl.col("user_id").is_in(list(user_ids)))
+        messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
+        if messages.is_empty() and attempt == 0:
+            return 0
+        predicate = " OR ".join(
+            f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, numbers))}))"
+            for key_id, numbers in messages.iter_rows()
+        )
+        try:
+            if not messages.is_empty():
+                condition = f"user_id IS NOT NULL AND ({predicate})"
+                done = table.update({"user_id": "NULL", "naming": "'removed'"}, predicate=condition)
+                changed += int(done["num_updated_rows"])
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+        except CommitFailedError:
+            time.sleep(0.01 * attempt)
         else:
-            raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
-    return changed
+            return changed
+    raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
 
 
 def _open(uri: str) -> DeltaTable:
@@ -239,3 +265,8 @@ def quarantine(results: str) -> pl.LazyFrame:
 def scans(results: str) -> pl.LazyFrame:
     """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
     return pl.scan_delta(_open(table_uri(results, "scans"))).sort("started_at")
+
+
+def audits(results: str) -> pl.LazyFrame:
+    """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
+    return pl.scan_delta(_open(table_uri(results, "audits")))

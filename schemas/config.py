@@ -1,13 +1,13 @@
-"""What a scan is told: one TOML file, read into frozen models; an unknown or impossible value is refused by name."""
+"""What a job is told: one TOML file, read into frozen models; an unknown or impossible value is refused by name."""
 
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from schemas.registry import KeyId
+from schemas.registry import MAX_MESSAGES, KeyId, TokenizerFile, parse_gamma
 
 Dedup = Literal["ngram", "context", "none"]
 
@@ -50,6 +50,68 @@ class ScanConfig(_Frozen):
     def _keys_are_distinct(self) -> "ScanConfig":
         if self.keys is not None and (not self.keys or len(set(self.keys)) != len(self.keys)):
             raise ValueError("keys must name each key once, at least one; leave it out to test every key")
+        return self
+
+
+Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]
+
+
+def _is_gamma(text: str) -> str:
+    parse_gamma(text)
+    return text
+
+
+Gamma = Annotated[str, AfterValidator(_is_gamma)]
+
+
+class LawConfig(_Frozen):
+    """Fresh keys for every document: how many null p-values of each method, and of which cases."""
+
+    tests: int = Field(default=4_000_000_000, ge=1)  # of each method, spread evenly over its cases
+    messages: int = Field(default=16_384, ge=1, le=MAX_MESSAGES)  # null p-values a document
+    tokens: int = Field(default=256, ge=17)  # of a document that are looked at
+    windows: Windows = (0, 1, 2, 4, 8)
+    gammas: tuple[Gamma, ...] = ("1/4", "1/2", "3/8")
+    dedups: tuple[Dedup, ...] = ("ngram", "context")
+
+
+class FigureConfig(_Frozen):
+    """The paper's figure: a few master keys over disjoint pieces of documents."""
+
+    pieces: int = Field(default=100_000, ge=1)
+    tokens: int = Field(default=256, ge=17)  # of a piece
+    keys: int = Field(default=10, ge=2)
+    windows: Windows = (0, 1, 2, 3, 4, 6, 8)
+    gamma: Gamma = "1/4"
+
+
+class RegistryAuditConfig(_Frozen):
+    """The keys of a registry on this corpus."""
+
+    registry: str
+    keys: tuple[KeyId, ...] | None = None  # None: every key
+    dedup: Dedup = "ngram"
+    messages: int = Field(default=64, ge=2)  # of each key, scored one by one
+    tokens: int = Field(default=1024, ge=17)  # of a document that are looked at
+
+
+class CalibrationConfig(_Frozen):
+    """An audit over a corpus known to be unmarked. Relative paths start at the folder of the configuration file."""
+
+    results: str
+    seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # another one, other keys
+    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    tokenizer: TokenizerFile
+    input: InputConfig
+    law: LawConfig | None = None
+    figure: FigureConfig | None = None
+    keys: RegistryAuditConfig | None = None
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _something_is_asked(self) -> "CalibrationConfig":
+        if self.law is None and self.figure is None and self.keys is None:
+            raise ValueError("nothing to do: add a section [law], [figure] or [keys], which may be empty but for keys")
         return self
 
 

@@ -111,13 +111,55 @@ SCANS = pa.schema(
         pa.field("false_positive_rate", pa.float64(), nullable=False),
         pa.field("shards", pa.int64(), nullable=False),
         pa.field("shards_skipped", pa.int64(), nullable=False),  # committed by an earlier scan
-        pa.field("documents", pa.int64(), nullable=False),
+        pa.field("documents", pa.int64(), nullable=False),  # in verdicts and in quarantine, of this scan alone
         pa.field("too_short", pa.int64(), nullable=False),
         pa.field("quarantined", pa.int64(), nullable=False),
-        pa.field("files_quarantined", pa.int64(), nullable=False),
+        pa.field("files_quarantined", pa.int64(), nullable=False),  # as a whole; not among the documents
         pa.field("flagged", pa.int64(), nullable=False),
         pa.field("audit", pa.string(), nullable=False),
         pa.field("exit_code", pa.int64(), nullable=False),
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""
+
+AUDITS = pa.schema(
+    [
+        pa.field("audit_id", pa.string(), nullable=False),
+        pa.field("at", _TIME, nullable=False),
+        pa.field("version", pa.string(), nullable=False),
+        pa.field("config_sha256", pa.string(), nullable=False),
+        pa.field("seed", pa.string(), nullable=False),  # of the keys that were drawn; marks nothing
+        pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
+        pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
+        pa.field("test", pa.string(), nullable=False),  # exact | z
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("key_id", pa.string()),  # null: keys that were drawn
+        pa.field("gamma", pa.string()),
+        pa.field("window", pa.int64()),  # null, as gamma and dedup: all of a method together
+        pa.field("dedup", pa.string()),
+        pa.field("messages", pa.int64(), nullable=False),  # that each p-value is corrected for
+        pa.field("threshold", pa.float64()),  # of p; null for uniformity
+        pa.field("tests", pa.int64(), nullable=False),
+        pa.field("cluster", pa.string(), nullable=False),  # what is independent: document | key | message
+        pa.field("clusters", pa.int64(), nullable=False),
+        pa.field("hits", pa.int64()),  # p at or below the threshold
+        pa.field("expected", pa.float64()),  # of hits: the sum of the largest attainable p ≤ threshold
+        pa.field("low", pa.float64()),  # limits of the mean of hits, simultaneous over the family
+        pa.field("high", pa.float64()),
+        pa.field("design_effect", pa.float64()),  # variance between clusters over the binomial one, at least 1
+        pa.field("bound", pa.float64()),  # times the expectation: above it is too small
+        pa.field("p_value", pa.float64(), nullable=False),  # of hits as many, or p-values as small; 0 below 1e-308
+        pa.field("smallest_excess", pa.float64()),  # true over expected rate that would have been seen; null: none
+        pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
+        pa.field("family_error", pa.float64(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),  # see AUDIT_VERDICTS
+    ]
+)
+"""What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
+
+AUDIT_KINDS = ("law", "law_total", "figure", "key", "key_messages")
+"""Fresh keys, one case; fresh keys, a method's cases together; the paper's figure (a few keys over one corpus);
+a key of the registry with its correction for messages; its messages one by one."""
+
+AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided", "shown")
+"""Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug. Shown: not judged."""

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from schemas.config import ClusterConfig
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Only plans and descriptions of files cross the object store."""
 
+_KNOCK_SECONDS = 10.0
 _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -31,6 +33,8 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
     address = config.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address} if address else _embedded(config)
     try:
+        if address:
+            _knock(address)
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"cluster at {address!r}" if address else "embedded cluster"
@@ -39,6 +43,13 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         yield _workers(config)
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError when nobody listens there: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
 
 def _embedded(config: ClusterConfig) -> dict[str, Any]:

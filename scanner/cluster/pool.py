@@ -29,6 +29,7 @@ START_ATTEMPTS = 5
 """Actors that may die before one of them is ready."""
 
 _WAIT_SECONDS = 1.0
+_COMPLAIN_EVERY = 60
 _log = logging.getLogger(__name__)
 
 
@@ -94,6 +95,7 @@ class Pool:
         self._slots = [self._new_slot() for _ in range(workers)]
         self._todo: deque[_Work] = deque()
         self._failed_starts = 0
+        self._idle = 0
 
     def run(self, shards: Iterable[Shard]) -> Iterator[Finished | None]:
         """Work through the shards. Yields None about every second while nothing finishes.
@@ -109,6 +111,7 @@ class Pool:
             heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
             done, _ = ray.wait(list(heads), num_returns=1, timeout=_WAIT_SECONDS)
             if not done:
+                self._complain()
                 yield None
             for ref in done:
                 finished = self._take(heads[ref])
@@ -123,6 +126,16 @@ class Pool:
     def _new_slot(self) -> _Slot:
         actor = self._start()
         return _Slot(actor, deque([(actor.prepare.remote(), None)]))
+
+    def _complain(self) -> None:
+        """Say once a minute that not one actor has started: the cluster may have no CPU for it."""
+        if any(slot.ready for slot in self._slots):
+            return
+        self._idle += 1
+        if self._idle % _COMPLAIN_EVERY == 0:
+            _log.warning(
+                "no worker could start for %d s: does the cluster have a free CPU?", self._idle * _WAIT_SECONDS
+            )
 
     def _hand_out(self) -> None:
         for most in range(1, IN_FLIGHT + 1):

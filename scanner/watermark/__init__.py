@@ -4,7 +4,7 @@ from scanner.watermark.greenlist import GreenList
 from scanner.watermark.gumbel import Gumbel, LogGumbel, minus_ln_r
 from scanner.watermark.method import Best, Watermark
 from scanner.watermark.positions import Dedup, Positions, Tokens, ragged, scored_positions
-from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log
+from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log, log10_z
 from scanner.watermark.secret import commitment, label
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "log10_greenlist",
     "log10_gumbel",
     "log10_gumbel_log",
+    "log10_z",
     "minus_ln_r",
     "ragged",
     "scored_positions",

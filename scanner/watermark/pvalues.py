@@ -60,6 +60,24 @@ def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]
     return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
 
 
+def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -> NDArray[np.float64]:
+    """log10(1 − Φ(Z)), Z = (S − Tμ)/(σ√T): the test that assumes normal scores (paper, Z-Test).
+
+    Kept to show where it fails, never for verdicts.
+
+    Args:
+        score: S, reals or integers.
+        scored: T, integers; T = 0 gives 0.
+        mean: μ of one scored token: γ, 1 for Gumbel, −1 for ln r.
+        variance: σ² of one: γ(1 − γ), 1, 1. For ln r small scores count against H0: give −S and mean 1.
+
+    Returns:
+        float64 of their common shape.
+    """
+    s, t = _broadcast(score, scored)
+    return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
+
+
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
     """log10(1 − (1 − p)^N): the smallest of N valid p-values, corrected (SPEC §3: messages, then keys).
 
@@ -245,4 +263,24 @@ def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> ND
     out = np.empty(len(log10_p))
     for i in range(len(log10_p)):
         out[i] = _log_any_of(log10_p[i] * _LN10, tests[i]) / _LN10
+    return out
+
+
+@kernel
+def _log_normal_tail(z: float) -> float:
+    """ln(1 − Φ(z)): by erfc as long as it does not underflow, then by its asymptotic series."""
+    if z < 0.0:
+        return math.log1p(-0.5 * math.erfc(-z * 0.7071067811865476))
+    if z < 30.0:
+        return math.log(0.5 * math.erfc(z * 0.7071067811865476))
+    u = 1.0 / (z * z)
+    return -0.5 * z * z - math.log(z) - 0.9189385332046727 + math.log1p(-u * (1.0 - u * (3.0 - u * (15.0 - 105.0 * u))))
+
+
+@kernel
+def _each_z(s: NDArray[np.float64], t: NDArray[np.float64], mean: float, variance: float) -> NDArray[np.float64]:
+    out = np.zeros(len(s))
+    for i in range(len(s)):
+        if t[i] > 0.0:
+            out[i] = _log_normal_tail((s[i] - t[i] * mean) / math.sqrt(t[i] * variance)) / _LN10
     return out

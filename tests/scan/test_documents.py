@@ -71,6 +71,7 @@ def test_a_column_of_nulls_is_a_column_of_text(tmp_path):
         (pa.array([b"a", b"\xff\xed\xa0\x80", b""]), ["a", "\\xff\\xed\\xa0\\x80", ""]),
         (pa.array([1, 2**63, None], pa.uint64()), ["1", str(2**63), None]),
         (pa.array(["u", "v", None]).dictionary_encode(), ["u", "v", None]),
+        (pa.array([bytes(16), b"0" * 16, None], pa.uuid()), ["00" * 16, "30" * 16, None]),
         (pa.array([True, False, None]), ["true", "false", None]),
         (pa.nulls(3), [None, None, None]),
     ],

@@ -69,6 +69,18 @@ def test_a_named_file_needs_no_suffix(tmp_path):
     assert listed(touch(tmp_path / "documents.bin")) == [str(tmp_path / "documents.bin")]
 
 
+def test_names_are_kept_as_they_are(tmp_path):
+    file = touch(tmp_path / "a?b#c %20" / "x=1;y é.parquet")
+    assert listed(tmp_path) == listed(file.parent) == listed(file) == [str(file)]
+
+
+def test_a_name_that_is_no_utf8_is_refused(tmp_path):
+    with open(os.fsencode(tmp_path) + b"/\xff.parquet", "wb"):
+        pass
+    with pytest.raises(Refused, match=r"is no UTF-8: .*\\xff.parquet"):
+        listed(tmp_path)
+
+
 def test_an_empty_folder_is_no_error_and_a_missing_one_is(tmp_path):
     assert listed(tmp_path) == []
     with pytest.raises(Refused, match="nowhere' does not exist"):

@@ -147,7 +147,14 @@ def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):
         run({-1: "die"}, shard(0, 4))
 
 
-def test_it_says_when_nothing_happens(run, tmp_path):
+def test_it_says_when_no_worker_can_start(run, monkeypatch, caplog):
+    monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
+    monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.01)
+    assert documents(run({}, shard(0, 3))["shard-0"]) == 3
+    assert "no worker could start for" in caplog.text
+
+
+def test_it_says_when_nothing_happens(tmp_path):
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
     slow = Pool(lambda: actor.remote(tmp_path, {0: "slow"}), 1)
     assert None in list(slow.run([shard(0, 1)]))

@@ -239,12 +239,14 @@ def test_statistics_do_not_hide_rows(folder):
 
 def test_names_are_erased_and_rows_stay(folder):
     users = ["alice", "o'hara", "bob", None]
-    add(folder, "a", [verdict(i, user=user) for i, user in enumerate(users)])
+    add(folder, "a", [verdict(i, user=user, message=i) for i, user in enumerate(users)])
     assert erase_user(folder, ["o'hara", "alice", "nobody", "x') OR ('1'='1"]) == 2
     found = results.verdicts(folder).sort("row").collect()
     assert found["user_id"].to_list() == [None, None, "bob", None]
     assert found["naming"].to_list() == ["removed", "removed", "named", "none"]
     assert found["flagged"].to_list() == [True, True, True, False]
+    for file in Path(table_uri(folder, "verdicts")).rglob("*"):  # data, log and statistics alike
+        assert not file.is_file() or not any(name in file.read_bytes() for name in (b"o'hara", b"alice")), file
     assert erase_user(folder, ["alice"]) == 0
     assert add(folder, "a", [verdict(0, user="alice")]) == set()  # a rerun does not bring the name back
     assert commit(folder, "verdicts", [entry(folder, "b", [verdict(9)])]) == {"b"}

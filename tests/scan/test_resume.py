@@ -45,9 +45,14 @@ def command(night: Night) -> list[str]:
 
 
 def start(night: Night) -> "subprocess.Popen[str]":
-    """In a process group of its own, as in a terminal of its own."""
+    """In a process group of its own, as in a terminal of its own, and with a home folder of its own."""
     return subprocess.Popen(
-        command(night), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(night),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "HOME": str(night.folder)},
     )
 
 
@@ -90,6 +95,7 @@ def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, co
     assert night.last_scan()["exit_code"] == code
     assert 0 < night.verdicts().height < SHARDS * ROWS
     assert night.quarantine().height == 0
+    assert not (night.folder / ".ray").exists()  # Ray would leave a token there that changes how clusters start
     night.scan()
     assert same(night.verdicts(), full.expected)
 
@@ -102,3 +108,14 @@ def test_two_drivers_of_the_same_night(night, full):
     assert same(night.verdicts(), full.expected)
     documents = results.scans(night.results).collect()["documents"]
     assert documents.sum() == SHARDS * ROWS  # each counted by the driver that committed it
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(night):
+    config = night.folder / "elsewhere.toml"
+    config.write_text(night.config.read_text() + 'address = "127.0.0.1:1"\n')
+    process = subprocess.run(
+        [sys.executable, "-m", "jobs.scan", "--config", str(config)], capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 1
+    assert "cluster at '127.0.0.1:1' cannot be reached" in process.stderr.splitlines()[-1]
+    assert night.last_scan()["exit_code"] == 1

@@ -16,7 +16,7 @@ from scanner.cluster import Worker, run_scan
 from scanner.cluster import scan as scan_module
 from scanner.cluster.worker import Piece
 from scanner.documents import inspect
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import ScanFailed
 from scanner.files import list_files
 from scanner.plan import make_plan
 from scanner.registry import add_users
@@ -269,75 +269,6 @@ def test_a_text_of_ten_megabytes(night, plain):
     report = Worker(plan, "scan").scan(whole_file(plan))
     assert (report.counts.documents, report.counts.quarantined) == (3, 0)
     assert report.counts.text_bytes > 10_000_000
-
-
-REFUSED = [
-    ({"more": 'keys = ["green", "gren"]'}, "'gren' is not in registry .* its keys: green, gum"),
-    ({"more": "keys = []"}, "keys must name each key once"),
-    ({"more": 'dedup = "some"'}, "field 'dedup' = 'some'.* 'ngram', 'context' or 'none'"),
-    ({"more": "min_scored = 0"}, "field 'min_scored' = 0.* greater than or equal to 1"),
-    ({"rate": 1.5}, "field 'false_positive_rate' = 1.5.* less than 1"),
-    ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: cluster, dedup"),
-    ({"columns": "colour = 1"}, "field 'input.colour' is unknown; allowed: account, id"),
-    ({"paths": ["nowhere"]}, "nowhere' does not exist; name a Parquet file or a folder"),
-    ({"paths": ["in/{date}"]}, "--date 2026-08-31"),
-    ({"paths": []}, "field 'input.paths'"),
-]
-
-
-@pytest.mark.parametrize(("config", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
-def test_a_wrong_configuration_is_refused_before_any_work(night, config, message):
-    night.configure(**config)
-    with pytest.raises(Refused, match=message):
-        night.scan()
-    assert not Path(night.results).exists()
-
-
-@pytest.fixture
-def own_registry(night, registry) -> Path:
-    """A copy that a test may spoil."""
-    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
-    night.configure()
-    return night.registry
-
-
-def test_a_secret_that_cannot_be_used_is_refused_before_any_work(night, own_registry, registry):
-    path = own_registry / "secrets" / "green.key"
-    path.unlink()
-    with pytest.raises(Refused, match=r"secrets/green.key: cannot be read"):
-        night.scan()
-    shutil.copy(registry / "secrets" / "gum.key", path)
-    with pytest.raises(Refused, match="does not fit the recorded commitment") as refused:
-        night.scan()
-    assert path.read_text().strip() not in str(refused.value)
-    assert not Path(night.results).exists()
-
-
-def test_another_tokenizer_is_refused_before_any_work(night, own_registry, byte_tokenizer):
-    file = own_registry / "keys.toml"
-    for line in file.read_text().splitlines():
-        if line.startswith("file = ") and "jobs" in line:
-            file.write_text(file.read_text().replace(line, f'file = "{byte_tokenizer}"'))
-    with pytest.raises(Refused, match=r"tokenizer .*bytes.json: its SHA-256 is"):
-        night.scan()
-    assert not Path(night.results).exists()
-
-
-def test_no_registry_and_no_keys_are_refused(night, tmp_path):
-    night.registry = tmp_path / "none"
-    night.configure()
-    with pytest.raises(Refused, match=r"holds no keys\.toml"):
-        night.scan()
-    night.registry.mkdir()
-    (night.registry / "keys.toml").write_text("")
-    with pytest.raises(Refused, match="has no keys"):
-        night.scan()
-
-
-def test_results_that_cannot_be_written_are_refused(night):
-    Path(night.results).write_text("a file")
-    with pytest.raises(Refused, match="cannot be opened or made"):
-        night.scan()
 
 
 def test_a_date_chooses_the_folder(night, plain):

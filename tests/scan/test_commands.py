@@ -1,0 +1,144 @@
+"""What people see: `brickscan scan`, `brickscan flagged`, `python -m jobs.scan`."""
+
+import io
+import re
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from jobs import cli, flagged
+from jobs.progress import Progress
+from jobs.scan import module
+from scanner.cluster import Counts, Totals, Work
+from scanner.files import InputFile
+from scanner.results import Entry, commit, open_tables, write_file
+from scanner.shards import Range, Shard
+from schemas.tables import NAMING, VERDICTS
+from tests.scan.conftest import message_of
+
+
+def call(*arguments: object, command=cli.brickscan) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = cli.run(command, [str(argument) for argument in arguments])
+    return code, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_scan_and_flagged(night, marked, plain, registry):
+    code, out, _ = call("flagged", night.config)
+    assert code == 0
+    assert out == f"There are no results in {night.results} yet: run `brickscan scan {night.config}` first.\n"
+
+    alice = message_of(registry, "green", "alice")
+    night.write("a", [marked(alice, 60, 1), plain(60, 2), None])
+    code, out, err = call("scan", night.config)
+    assert code == 0
+    assert "3 documents in" in out
+    assert re.search(r"^flagged +1 documents contain marked text", out, re.MULTILINE)
+    assert "by chance alone at most about 3e-06 would, at a false-positive rate of 1e-06" in out
+    assert re.search(r"^quarantined +1 documents, 0 files", out, re.MULTILINE)
+    assert night.results in out
+    assert "polars" in out
+    lines = [dict(pair.split("=") for pair in line.split()) for line in err.splitlines() if line.startswith("event=")]
+    assert lines[-1]["shards"] == "1/1"
+    assert (lines[-1]["documents"], lines[-1]["flagged"], lines[-1]["quarantined"]) == ("3/3", "1", "1")
+
+    code, again, _ = call("--config", night.config, command=module)
+    assert code == 0
+    assert "0 documents in" in again
+    assert "1 of 1 shards were committed before" in again
+
+    code, out, _ = call("flagged", night.config)
+    assert code == 0
+    head, row = out.splitlines()
+    assert "contains text marked for" in head
+    assert "alice" in row
+    assert "written by" not in out
+    (query,) = re.findall(r"^query +(.*)$", again, re.MULTILINE)
+    assert "import polars" in query
+    assert eval(query.split("; ")[1], {"pl": __import__("polars")}).height == 1
+
+
+def test_a_refusal_is_one_line(night):
+    night.configure(more='keys = ["nosuch"]')
+    for arguments, command in ((("scan", night.config), cli.brickscan), (("--config", night.config), module)):
+        code, out, err = call(*arguments, command=command)
+        assert (code, out) == (2, "")
+        assert err.startswith("brickscan: keys: 'nosuch' is not in registry")
+        assert len(err.splitlines()) == 1
+    assert call("scan", night.folder / "none.toml")[0] == 2
+    assert call("flagged", night.folder / "none.toml")[0] == 2
+    assert call("scan", night.config, "--date", "yesterday")[0] == 2
+
+
+def verdict(i: int, **changes: object) -> dict[str, object]:
+    return {
+        **dict.fromkeys(("scan_id", "shard_id", "path", "doc_id", "key_id", "status"), f"x{i}"),
+        "row": i,
+        "text_sha256": bytes(32),
+        "message": 19,
+        "naming": "named",
+        "user_id": "alice",
+        **dict.fromkeys(("tokens", "scored", "messages_tested", "keys_tested"), 9),
+        **dict.fromkeys(("score", "log10_p"), 1.0),
+        "log10_p_global": -400.3,
+        "flagged": True,
+        "scanned_at": datetime(2026, 8, 1 + i, tzinfo=UTC),
+        **changes,
+    }
+
+
+def test_every_naming_has_its_words(night):
+    open_tables(night.results)
+    rows = [
+        verdict(i, naming=naming, user_id="alice" if naming == "named" else None) for i, naming in enumerate(NAMING)
+    ]
+    rows = [row for row in rows if row["naming"] != "none"]
+    rows += [verdict(10, user_id="evil\x1b[2J\nname", doc_id=None), verdict(11, flagged=False, user_id="nobody")]
+    file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
+    commit(night.results, "verdicts", [Entry("t", (file,))])
+    code, out, _ = call("flagged", night.config)
+    assert code == 0
+    lines = out.splitlines()
+    assert len(lines) == 1 + len(NAMING)
+    assert "evil\\x1b[2J\\nname" in lines[1]  # the newest first, and no terminal is steered
+    assert "alice" in lines[-1]
+    assert "2026-08-01" in lines[-1]
+    assert "5.0e-401" in lines[-1]
+    for words in ("no user held", "reserved: a false accusation", "of a removed user", "several messages"):
+        assert words in out
+    assert "nobody" not in out
+    assert len(call("flagged", night.config, "--limit", "2")[1].splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("log10_p", "text"), [(-6.0, "1.0e-6"), (-400.3, "5.0e-401"), (-5.001, "1.0e-5"), (0.0, "1.0e0")]
+)
+def test_a_p_value_however_small(log10_p, text):
+    assert flagged._p_value(log10_p) == text
+
+
+def work(documents: int) -> Work:
+    file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
+    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), faults=())
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    progress = Progress()
+    progress(work(10), Totals())
+    progress(work(10), replace(Totals(), counts=Counts(documents=7, flagged=2, text_bytes=10**6)))
+    progress.close()
+    shown = sys.stderr.getvalue()
+    assert "7.00/10.0" in shown
+    assert "MB/s, 2 flagged" in shown
+    assert "event=" not in shown
