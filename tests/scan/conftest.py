@@ -1,5 +1,6 @@
 """A registry with two keys and two tokenizers, texts that are really marked, and one Ray cluster for all tests."""
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,3 +173,11 @@ class Night:
 @pytest.fixture
 def night(tmp_path, registry) -> Night:
     return Night(tmp_path, registry)
+
+
+@pytest.fixture
+def own_registry(night, registry) -> Path:
+    """A copy that a test may spoil."""
+    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
+    night.configure()
+    return night.registry

@@ -29,14 +29,6 @@ def test_a_wrong_configuration_is_refused_before_any_work(night, config, message
     assert not Path(night.results).exists()
 
 
-@pytest.fixture
-def own_registry(night, registry) -> Path:
-    """A copy that a test may spoil."""
-    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
-    night.configure()
-    return night.registry
-
-
 def test_a_secret_that_cannot_be_used_is_refused_before_any_work(night, own_registry, registry):
     path = own_registry / "secrets" / "green.key"
     path.unlink()
