@@ -6,8 +6,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint infra/constraints.txt
 CORPUS ?=
+TOKENIZERS ?=
 
-.PHONY: demo test lint test-long test-model model sample clean
+.PHONY: demo test lint test-long test-model bench model sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -27,6 +28,10 @@ test-long: .venv/installed-dev
 # needs `make model`
 test-model: model
 	$(BIN)/python -m pytest -m model
+
+# ratios against baselines of the same run: make bench CORPUS=human.parquet TOKENIZERS=folder
+bench: .venv/installed-dev
+	$(BIN)/python -m tests.bench $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZERS),--tokenizers $(TOKENIZERS))
 
 # the real language model of the demo's sample: SmolLM2-135M-Instruct (Apache-2.0), for marking text
 model: .venv/installed-dev

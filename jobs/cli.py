@@ -13,6 +13,7 @@ _COMMANDS = {
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
     "mark": "jobs.mark:mark",
+    "calibrate": "jobs.calibrate:calibrate",
     "selftest": "jobs.selftest:selftest",
 }
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from jobs.text import printable
 from scanner.plan import read_config, results_of
 
 _HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "where")
+_WIDTH = 60  # characters of an id or a path that are shown
 
 
 @click.command()
@@ -26,11 +28,12 @@ def flagged(config: Path, limit: int) -> None:
     """
     from scanner import results
 
-    folder = results_of(read_config(config), config)
+    settings = read_config(config)
+    folder = results_of(settings, config)
     if not results.exist(folder):
         click.echo(f"There are no results in {folder} yet: run `brickscan scan {config}` first.")
         return
-    rows = results.flagged(folder).head(limit).collect().to_dicts()
+    rows = results.flagged(folder, settings.false_positive_rate).head(limit).collect().to_dicts()
     if not rows:
         click.echo("No document is flagged.")
         return
@@ -43,17 +46,17 @@ def flagged(config: Path, limit: int) -> None:
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{row['scanned_at']:%Y-%m-%d %H:%M}",
-        _printable(row["doc_id"] or "-"),
+        printable(row["doc_id"] or "-", _WIDTH),
         _marked_for(row),
         row["key_id"],
         _p_value(row["log10_p_global"]),
-        _printable(f"{row['path']} row {row['row']}"),
+        f"{printable(row['path'], _WIDTH)} row {row['row']}",
     )
 
 
 def _marked_for(row: dict[str, Any]) -> str:
     return {
-        "named": _printable(row["user_id"] or "(name erased)"),
+        "named": printable(row["user_id"] or "(name erased)", _WIDTH),
         "unallocated": f"message {row['message']}, which no user held",
         "reserved": f"message {row['message']}, which is reserved: a false accusation",
         "removed": f"message {row['message']}, of a removed user",
@@ -66,8 +69,3 @@ def _p_value(log10_p: float) -> str:
     whole = math.floor(log10_p)
     mantissa, carry = f"{10 ** (log10_p - whole):.1e}".split("e")
     return f"{mantissa}e{whole + int(carry)}"
-
-
-def _printable(text: str) -> str:
-    """Text from outside, so that it cannot steer a terminal."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")

@@ -86,11 +86,19 @@ def mark(
         )
     if out.exists():
         raise Refused(f"--out {out}: exists already; name a file that does not")
+    if not out.absolute().parent.is_dir():
+        raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
     texts = read_prompts(prompts)
     turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
-    from scanner.generation import Sampling, complete, load_model
+    try:
+        from scanner.generation import Sampling, complete, load_model
+    except ModuleNotFoundError as error:
+        raise Refused(
+            f"marking needs torch and transformers, and {error.name} is missing: "
+            "run `make model`, or pip install 'brickscan[model]'"
+        ) from None
 
     how = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, delta=delta)
     watermark = open_key(registry, key)

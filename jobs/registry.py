@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
+from jobs.text import printable
 from scanner.errors import Refused
 from scanner.registry import (
     add_users,
@@ -180,7 +181,7 @@ def _list_users(registry: Path, key_ids: tuple[str, ...]) -> None:
       brickscan users list --registry registry --key summer-2026
     """
     rows = [
-        (_printable(user_id), key_id, str(message), _time(allocated), _time(removed))
+        ("-" if user_id is None else printable(user_id), key_id, str(message), _time(allocated), _time(removed))
         for user_id, key_id, message, allocated, removed in list_users(registry, key_ids or None).iter_rows()
     ]
     _table(("user", "key", "message", "allocated", "removed"), rows)
@@ -243,13 +244,6 @@ def _column(file: Path, column: str) -> pl.Series:
 
 def _time(time: datetime | None) -> str:
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
-
-
-def _printable(user_id: str | None) -> str:
-    """A user id that cannot steer a terminal; "-" when it was erased."""
-    if user_id is None:
-        return "-"
-    return user_id if user_id.isprintable() else user_id.encode("unicode_escape").decode("ascii")
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

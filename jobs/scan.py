@@ -73,12 +73,12 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         f"scan {outcome.scan_id}: {counts.documents:,} documents in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s); "
         f"{work.skipped:,} of {work.shards:,} shards were committed before",
-        f"flagged      {counts.flagged:,} documents contain marked text; by chance alone at most about "
+        f"flagged      {counts.flagged:,} documents flagged; by chance alone at most about "
         f"{counts.documents * false_positive_rate:.2g} would, at a false-positive rate of {false_positive_rate:g}",
         f"too short    {counts.too_short:,} documents",
         f"quarantined  {counts.quarantined:,} documents, {outcome.totals.files_quarantined:,} files",
         f"tables       {results}",
-        f'query        import polars as pl; pl.scan_delta("{results}/verdicts").filter("flagged").collect()',
+        f'query        from scanner import results; results.flagged("{results}").collect()',
     ]
     if outcome.first_commit is not None:
         peak = outcome.totals.peak_memory / 2**20

@@ -72,8 +72,9 @@ class Detector:
     """Scores documents under a fixed list of keys.
 
     Args:
-        keys: every key that is tested, in the registry's order; their number is K of SPEC §3.
+        keys: every key that is scored, in the registry's order.
         holders: who holds a message.
+        keys_tested: K of SPEC §3: every key whose p could be reported for a document, scored here or not.
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
@@ -84,12 +85,14 @@ class Detector:
         keys: Sequence[KeyUnderTest],
         holders: Naming,
         *,
+        keys_tested: int,
         dedup: Dedup,
         min_scored: int,
         false_positive_rate: float,
     ) -> None:
         self._keys = tuple(keys)
         self._holders = holders
+        self._keys_tested = keys_tested
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
         self._threshold = math.log10(false_positive_rate)
@@ -100,22 +103,26 @@ class Detector:
         Returns:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
         """
-        columns = documents.to_pydict()
-        texts: list[str] = []
-        readable: list[dict[str, Any]] = []
-        refused: list[dict[str, Any]] = []
         now = datetime.now(UTC)
-        for i, raw in enumerate(columns.pop("text")):
-            row = {name: values[i] for name, values in columns.items()} | origin._asdict() | {"scanned_at": now}
+        texts: list[str] = []
+        digests: list[bytes] = []
+        readable = np.ones(len(documents), np.bool_)
+        faults: list[tuple[str, str]] = []
+        for i, raw in enumerate(documents.column("text").to_pylist()):
             text, reason, detail = read_text(raw)
             if text is None:
-                refused.append(row | {"reason": reason, "detail": detail})
+                readable[i] = False
+                faults.append((reason, detail))
             else:
                 texts.append(text)
-                readable.append(row | {"text_sha256": hashlib.sha256(raw).digest()})
-        scores = self._score(texts) if texts else []
-        verdicts = [row | self._verdict(scores, i, row["created_at"]) for i, row in enumerate(readable)]
-        return pa.RecordBatch.from_pylist(verdicts, VERDICTS), pa.RecordBatch.from_pylist(refused, QUARANTINE)
+                digests.append(hashlib.sha256(raw).digest())
+        rest = documents.drop_columns(["text"])  # which need not be copied
+        kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
+        reasons, details = zip(*faults, strict=True) if faults else ((), ())
+        return (
+            _table(VERDICTS, kept, origin, now, {"text_sha256": digests} | self._verdicts(texts, kept["created_at"])),
+            _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
+        )
 
     def _score(self, texts: Sequence[str]) -> list[Scores]:
         tokens: dict[str, Tokens] = {}
@@ -134,15 +141,17 @@ class Detector:
         scored = positions.scored
         enough = scored >= self._min_scored
         # documents that are too short for this key cost nothing: the others alone are scored
-        kept = Positions(
-            positions.index[np.repeat(enough, scored)],
-            np.concatenate([[0], np.cumsum(scored[enough])]).astype(np.int64),
-        )
-        messages, keys, mark = test.key.messages, len(self._keys), test.watermark
+        kept = positions
+        if not enough.all():
+            offsets = np.concatenate([[0], np.cumsum(scored[enough])]).astype(np.int64)
+            kept = Positions(positions.index[np.repeat(enough, scored)], offsets)
+        messages, keys, mark = test.key.messages, self._keys_tested, test.watermark
         best = mark.best_two(tokens, kept, messages)
         log10_p = mark.log10_p(best.score, kept.scored)
-        runner_up = np.where(best.second_message >= 0, mark.log10_p(best.second_score, kept.scored), np.nan)
-        runner_up_global = np.where(best.second_message >= 0, _corrected(np.nan_to_num(runner_up), messages, keys), 0.0)
+        runner_up, runner_up_global = np.full(len(log10_p), np.nan), np.zeros(len(log10_p))
+        if messages > 1:
+            runner_up = mark.log10_p(best.second_score, kept.scored)
+            runner_up_global = _corrected(runner_up, messages, keys)
 
         def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
             out = np.full(len(enough), fill, values.dtype)
@@ -160,32 +169,54 @@ class Detector:
             runner_up_global=spread(runner_up_global, 0.0),
         )
 
-    def _verdict(self, scores: Sequence[Scores], i: int, at: datetime | None) -> dict[str, Any]:
-        chosen = choose(scores, i)
-        key, said = self._keys[chosen].key, scores[chosen]
-        message = int(said.message[i])
-        passing = count_passing(scores, i, self._threshold)
-        naming, user_id = "none", None
-        if passing == 1:
-            naming, user_id = self._holders.naming(key.key_id, message, at)
-        elif passing > 1:
-            naming = "ambiguous"
+    def _verdicts(self, texts: Sequence[str], created_at: pa.Array) -> dict[str, Any]:
+        """What VERDICTS say about D texts, by column; created_at: when each was written."""
+        scores = self._score(texts)
+        chosen, passing = choose(scores), count_passing(scores, self._threshold)
+
+        def of_chosen(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+            return np.stack(values)[chosen, np.arange(len(chosen))]
+
+        message = of_chosen([said.message for said in scores])
+        runner_up = of_chosen([said.runner_up for said in scores])
+        naming = np.where(passing > 1, "ambiguous", "none").astype(object)
+        user_id: NDArray[np.object_] = np.full(len(texts), None)
+        for i in np.flatnonzero(passing == 1):
+            key_id = self._keys[chosen[i]].key.key_id
+            naming[i], user_id[i] = self._holders.naming(key_id, int(message[i]), created_at[i].as_py())
         return {
-            "status": "too_short" if message < 0 else "scored",
-            "tokens": int(said.tokens[i]),
-            "scored": int(said.scored[i]),
-            "key_id": key.key_id,
-            "message": None if message < 0 else message,
+            "status": pa.array(["scored", "too_short"]).take(pa.array((message < 0).astype(np.int8))),
+            "tokens": of_chosen([said.tokens for said in scores]),
+            "scored": of_chosen([said.scored for said in scores]),
+            "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
+            "message": pa.array(message, mask=message < 0),
             "user_id": user_id,
             "naming": naming,
-            "score": float(said.score[i]),
-            "log10_p": float(said.log10_p[i]),
-            "log10_p_global": float(said.log10_p_global[i]),
-            "runner_up_log10_p": None if math.isnan(said.runner_up[i]) else float(said.runner_up[i]),
-            "messages_tested": key.messages,
-            "keys_tested": len(self._keys),
+            "score": of_chosen([said.score for said in scores]),
+            "log10_p": of_chosen([said.log10_p for said in scores]),
+            "log10_p_global": of_chosen([said.log10_p_global for said in scores]),
+            "runner_up_log10_p": pa.array(runner_up, mask=np.isnan(runner_up)),
+            "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
+            "keys_tested": np.full(len(texts), self._keys_tested),
             "flagged": passing > 0,
         }
+
+
+def _table(
+    schema: pa.Schema, documents: pa.RecordBatch, origin: Origin, now: datetime, columns: dict[str, Any]
+) -> pa.RecordBatch:
+    """Rows of a schema: the given columns, those of the documents, and what is the same in every row."""
+    same = origin._asdict() | {"scanned_at": now}
+
+    def column(field: pa.Field) -> pa.Array:
+        if field.name in same:
+            return pa.repeat(pa.scalar(same[field.name], field.type), len(documents))
+        if field.name not in columns:
+            return documents[field.name]
+        values = columns[field.name]
+        return values if isinstance(values, pa.Array) else pa.array(values, field.type)
+
+    return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
@@ -204,20 +235,28 @@ def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
         return None, "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"
 
 
-def choose(scores: Sequence[Scores], i: int) -> int:
-    """Key that gives document i its verdict: the smallest corrected p among those that scored it, ties to the first.
+def choose(scores: Sequence[Scores]) -> NDArray[np.int64]:
+    """Key that gives each document its verdict: int64[D].
 
-    When no key scored it, the key with the most scored positions.
+    The smallest corrected p among the keys that scored it, ties to the first. When no key scored it, the key with the
+    most scored positions.
     """
-    scoring = [k for k, said in enumerate(scores) if said.message[i] >= 0]
-    if scoring:
-        return min(scoring, key=lambda k: (scores[k].log10_p_global[i], k))
-    return max(range(len(scores)), key=lambda k: (scores[k].scored[i], -k))
+    scoring = np.stack([said.message for said in scores]) >= 0
+    smallest = np.where(scoring, np.stack([said.log10_p_global for said in scores]), np.inf).argmin(axis=0)
+    chosen: NDArray[np.int64] = np.where(
+        scoring.any(axis=0), smallest, np.stack([said.scored for said in scores]).argmax(axis=0)
+    )
+    return chosen
 
 
-def count_passing(scores: Sequence[Scores], i: int, threshold: float) -> int:
-    """How many (key, message) of document i pass, corrected log10 p ≤ threshold; of each key its best two are seen."""
-    return sum(int(p <= threshold) for said in scores for p in (said.log10_p_global[i], said.runner_up_global[i]))
+def count_passing(scores: Sequence[Scores], threshold: float) -> NDArray[np.int64]:
+    """How many (key, message) of each document pass, corrected log10 p ≤ threshold; of each key its best two are seen.
+
+    int64[D].
+    """
+    passes = [p <= threshold for said in scores for p in (said.log10_p_global, said.runner_up_global)]
+    count: NDArray[np.int64] = np.stack(passes).sum(axis=0, dtype=np.int64)
+    return count
 
 
 def _corrected(log10_p: NDArray[np.float64], messages: int, keys: int) -> NDArray[np.float64]:

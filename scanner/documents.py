@@ -8,33 +8,22 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from scanner.columns import Columns, check_columns, documents_of, is_text, lengths, plain_type
 from scanner.files import FileFault, InputFile
-from schemas.config import InputConfig
-from schemas.tables import DOCUMENTS
+
+__all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read"]
 
 MAX_ROWS_AT_A_TIME = 64
+MANY_ROWS_AT_A_TIME = 512
+"""In row groups of no more than LARGEST_READ bytes."""
+LARGEST_READ = 2**28
+"""Bytes that rows which are decoded together may take, when there are several."""
 BATCH_TEXT_BYTES = 2 * 2**20
 _BUFFER_BYTES = 4 * 2**20
 _MAGIC = b"PAR1"
-_YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's datetime can hold
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
-
-class Columns(NamedTuple):
-    """Names of the columns that are read; None: there is no such column."""
-
-    text: str
-    id: str | None
-    account: str | None
-    time: str | None
-
-    @classmethod
-    def of(cls, config: InputConfig) -> "Columns":
-        """Take the names out of a configuration."""
-        return cls(config.text, config.id, config.account, config.time)
+_TAIL_BYTES = 8  # how long the footer is, and the magic bytes
 
 
 class RowGroup(NamedTuple):
@@ -59,16 +48,15 @@ def inspect(file: InputFile, columns: Columns) -> list[RowGroup]:
         FileFault: the file cannot be scanned.
     """
     file.check_unchanged()
-    _check_magic(file)
-    with file.open() as source:
-        try:
-            parquet = pq.ParquetFile(source)
-            schema, metadata = parquet.schema_arrow, parquet.metadata
-            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        except Exception as error:  # a broken footer makes the reader raise many things
-            file.check_unchanged()
-            raise FileFault("unreadable", f"the footer cannot be read: {_first_line(error)}") from None
-    _check_columns(schema, columns)
+    footer = _read_footer(file)
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(footer))
+        schema, metadata = parquet.schema_arrow, parquet.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    except Exception as error:  # a broken footer makes the reader raise many things
+        file.check_unchanged()
+        raise FileFault("unreadable", f"the footer cannot be read: {_first_line(error)}") from None
+    check_columns(schema, columns)
     return [RowGroup(group.num_rows, _text_bytes(group, columns.text)) for group in groups]
 
 
@@ -77,81 +65,23 @@ def _text_bytes(group: pq.RowGroupMetaData, name: str) -> int:
     return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == name)
 
 
-def _check_magic(file: InputFile) -> None:
+def _read_footer(file: InputFile) -> pa.Buffer:
+    """The end of a file, from its metadata on. What fails here is storage, and what fails after it is the content."""
     try:
         with file.open() as source:
             size = source.size()
-            head = source.read(len(_MAGIC))
-            source.seek(max(size - len(_MAGIC), 0))
-            tail = source.read(len(_MAGIC))
+            if (head := source.read(len(_MAGIC))) != _MAGIC:
+                what = f"a Parquet file begins with {_MAGIC!r}, this one of {size} bytes with {head!r}"
+                raise FileFault("not_parquet", what)
+            source.seek(max(size - _TAIL_BYTES, 0))
+            tail = source.read()
+            if tail[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
+                what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
+                raise FileFault("truncated", what)
+            source.seek(max(size - _TAIL_BYTES - int.from_bytes(tail[:4], "little"), 0))
+            return source.read_buffer()
     except OSError as error:
         raise FileFault("io_error", f"the file cannot be read: {error}") from None
-    if head != _MAGIC:
-        raise FileFault("not_parquet", f"a Parquet file begins with {_MAGIC!r}, this one of {size} bytes does not")
-    if tail != _MAGIC or size < 3 * len(_MAGIC):
-        raise FileFault("truncated", f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not")
-
-
-def _check_columns(schema: pa.Schema, columns: Columns) -> None:
-    for role, name in columns._asdict().items():
-        if name is None:
-            continue
-        found = schema.get_all_field_indices(name)
-        if not found:
-            there = ", ".join(schema.names)[:200]
-            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {there}")
-        if len(found) > 1:
-            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(found)} times in the file")
-        found_type = schema.field(found[0]).type
-        if not _ALLOWED[role](_plain_type(found_type)):
-            raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: {_WORDS[role]}")
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Type of what `_plain` makes of a column."""
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        test(kind)
-        for test in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-            pa.types.is_null,
-        )
-    )
-
-
-def _is_name(kind: pa.DataType) -> bool:
-    return (
-        _is_text(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
-    )
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_null))
-
-
-_ALLOWED = {"text": _is_text, "id": _is_name, "account": _is_name, "time": _is_time}
-_WORDS = {
-    "text": "string or binary",
-    "id": "string, binary, number or time",
-    "account": "string, binary, number or time",
-    "time": "timestamp or date",
-}
 
 
 def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
@@ -166,66 +96,109 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
         if isinstance(part, Unreadable):
             yield part
             continue
-        for batch in _split(part):
-            held.append(batch)
-            size += _text_size(batch)
-            if size >= BATCH_TEXT_BYTES:
-                yield pa.concat_batches(held)
-                held, size = [], 0
+        if held and size + part.nbytes > BATCH_TEXT_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+        if part.nbytes >= BATCH_TEXT_BYTES:
+            yield part  # without a copy, since it may be very long
+        else:
+            held.append(part)
+            size += part.nbytes
     if held:
         yield pa.concat_batches(held)
     file.check_unchanged()
 
 
-def _text_size(batch: pa.RecordBatch) -> int:
-    return int(batch.column("text").nbytes)
-
-
-def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if len(batch) == 1 or _text_size(batch) <= BATCH_TEXT_BYTES:
-        yield batch
-    else:
-        half = len(batch) // 2
-        yield from _split(batch.slice(0, half))
-        yield from _split(batch.slice(half))
-
-
 def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
     file.check_unchanged()
+    names = [name for name in dict.fromkeys(columns) if name is not None]
     with file.open() as source:
         try:
             parquet = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+            metadata = parquet.metadata
+            once = pq.ParquetFile(
+                source, metadata=metadata, read_dictionary=names, buffer_size=_BUFFER_BYTES, pre_buffer=False
+            )
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
             raise FileFault("io_error", f"the footer cannot be read any more: {_first_line(error)}") from None
         first = 0
-        for group in range(parquet.metadata.num_row_groups):
-            end = first + parquet.metadata.row_group(group).num_rows
+        for group in range(metadata.num_row_groups):
+            end = first + metadata.row_group(group).num_rows
             if max(start, first) < min(stop, end):
-                yield from _read_group(file, parquet, columns, group, first, max(start, first), min(stop, end))
+                rows = range(max(start, first), min(stop, end))
+                reader, at_a_time = _reader(parquet, once, names, group, len(rows))
+                batches = reader.iter_batches(at_a_time, row_groups=[group], columns=names, use_threads=False)
+                for part in _read_group(file, metadata.row_group(group), batches, first, rows):
+                    if isinstance(part, Unreadable):
+                        yield part._replace(detail=f"row group {group} is corrupt: {part.detail}")
+                    else:
+                        yield from (documents_of(few, columns, row) for row, few in _split(*part, names))
             first = end
 
 
-def _read_group(
-    file: InputFile, parquet: pq.ParquetFile, columns: Columns, group: int, first: int, start: int, stop: int
-) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Rows start … stop−1 of the file, out of a row group that begins at row `first` and holds them all."""
-    names = [name for name in dict.fromkeys(columns) if name is not None]
+def _reader(
+    parquet: pq.ParquetFile, once: pq.ParquetFile, names: list[str], group: int, asked: int
+) -> tuple[pq.ParquetFile, int]:
+    """Which of two readers is for a row group, and how many rows at a time, so that these fit LARGEST_READ.
+
+    No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
+    once in memory too; but it gathers what it read of a row group, which costs time where there is much of it.
+    """
     metadata = parquet.metadata.row_group(group)
-    rows = BATCH_TEXT_BYTES * metadata.num_rows // max(_text_bytes(metadata, columns.text), 1)
-    rows = max(min(rows, MAX_ROWS_AT_A_TIME), 1)
-    batches = parquet.iter_batches(rows, row_groups=[group], columns=names, use_threads=False)
+    size = max(sum(_text_bytes(metadata, name) for name in names), 1)
+    most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
+    rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, most), 1)
+    longest = _longest_in_dictionary(once, names, group) if rows * size > LARGEST_READ else 0
+    if longest is None:
+        rows = max(min(rows, LARGEST_READ // size), 1)
+    elif rows * longest > LARGEST_READ:
+        return once, most
+    return parquet, min(rows, asked)
+
+
+def _longest_in_dictionary(once: pq.ParquetFile, names: list[str], group: int) -> int | None:
+    """Bytes of the longest row that a row group's dictionaries can make; None: it cannot be told."""
+    try:
+        row = next(once.iter_batches(1, row_groups=[group], columns=names, use_threads=False))
+    except Exception:  # an encoding that is not read in this way, or a corrupt page, which will be met again
+        return None
+    longest = 0
+    for column in map(row.column, names):
+        if pa.types.is_dictionary(column.type):
+            longest += int(lengths(column.dictionary).max(initial=0))
+        elif is_text(plain_type(column.type)) and not pa.types.is_null(column.type):
+            return None
+        else:
+            longest += column.nbytes
+    return longest
+
+
+def _split(first: int, batch: pa.RecordBatch, names: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Cut rows, the first of which is row `first`, so that a part takes BATCH_TEXT_BYTES when decoded, or is a row."""
+    ends = np.cumsum(sum(lengths(batch.column(name)) for name in names))
+    begin = done = 0
+    while begin < len(batch):
+        end = max(int(np.searchsorted(ends, done + BATCH_TEXT_BYTES, side="right")), begin + 1)
+        yield first + begin, batch.slice(begin, end - begin)
+        begin, done = end, int(ends[end - 1])
+
+
+def _read_group(
+    file: InputFile, group: pq.RowGroupMetaData, batches: Iterator[pa.RecordBatch], first: int, rows: range
+) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
+    """The rows asked for, out of the batches of a row group that begins at row `first`, each with its first row."""
     here = first
-    while here < stop:
+    while here < rows.stop:
         try:
             batch = next(batches)
         except Exception as error:  # a corrupt page makes the reader raise many things; StopIteration: rows are missing
-            _check_bytes(file, metadata)
-            yield Unreadable(max(start, here), stop, f"row group {group} is corrupt: {_first_line(error)}")
+            _check_bytes(file, group)
+            yield Unreadable(max(rows.start, here), rows.stop, _first_line(error))
             return
-        begin, end = max(start - here, 0), min(stop - here, len(batch))
+        begin, end = max(rows.start - here, 0), min(rows.stop - here, len(batch))
         if begin < end:
-            yield _documents(batch.slice(begin, end - begin), columns, here + begin)
+            yield here + begin, batch.slice(begin, end - begin)
         here += len(batch)
 
 
@@ -246,54 +219,3 @@ def _check_bytes(file: InputFile, group: pq.RowGroupMetaData) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__} {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300].strip()
-
-
-def _documents(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.RecordBatch:
-    def named(name: str | None) -> pa.Array:
-        return pa.nulls(len(batch)) if name is None else _plain(batch.column(name))
-
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
-            _names(named(columns.id)),
-            named(columns.text).cast(pa.large_binary()),
-            _names(named(columns.account)),
-            _times(named(columns.time)),
-        ],
-        schema=DOCUMENTS,
-    )
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        return array.dictionary_decode()
-    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
-
-
-def _names(array: pa.Array) -> pa.Array:
-    """Ids as string: binary of a fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes."""
-    if pa.types.is_fixed_size_binary(array.type):
-        return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
-    if not _is_text(array.type) or pa.types.is_null(array.type):
-        return array.cast(pa.string())
-    raw = array.cast(pa.large_binary())
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        decoded = [None if value is None else value.decode(errors="backslashreplace") for value in raw.to_pylist()]
-        return pa.array(decoded, pa.string())
-
-
-def _times(array: pa.Array) -> pa.Array:
-    """Times in UTC, to the microsecond; a time without a zone is UTC; null outside the years 1 to 9999."""
-    wanted = DOCUMENTS.field("created_at").type
-    if pa.types.is_null(array.type):
-        return array.cast(wanted)
-    if pa.types.is_date(array.type):
-        array = array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
-    per_second = _PER_SECOND[array.type.unit]
-    limits = np.iinfo(np.int64)
-    lowest, highest = max(_YEAR_1 * per_second, limits.min), min(_YEAR_10000 * per_second - 1, limits.max)
-    ticks = array.cast(pa.int64())
-    known = pc.and_(pc.greater_equal(ticks, lowest), pc.less_equal(ticks, highest))
-    return pc.if_else(known, array, pa.scalar(None, array.type)).cast(wanted, safe=False)

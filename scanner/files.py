@@ -6,6 +6,7 @@ that no verdict rests on a file that changed in between.
 
 import datetime
 import functools
+import os
 import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,7 +73,12 @@ class InputFile:
         if now.type == fs.FileType.NotFound:
             raise FileFault("vanished", "the file was listed, and then it was gone")
         if (now.size, now.mtime_ns or 0) != (self.size, self.modified):
-            raise FileFault("changed", f"the file changed after it was listed: {self.size} bytes then, {now.size} now")
+            difference = (
+                f"{self.size} bytes then, {now.size} now"
+                if now.size != self.size
+                else f"modified at {self.modified} ns since 1970 then, at {now.mtime_ns or 0} now"
+            )
+            raise FileFault("changed", f"the file changed after it was listed: {difference}")
 
 
 def resolve(path: str, base: Path, date: datetime.date | None) -> str:
@@ -92,9 +98,14 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
         path = path.replace("{date}", date.isoformat())
     if "://" not in path:
         return posixpath.normpath((base / path).absolute().as_posix())
-    if urlsplit(path).password is not None:
-        raise Refused("input.paths: a URI holds a password; give it by the environment, since paths are stored")
+    refuse_password("input.paths", path)
     return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
+
+
+def refuse_password(field: str, location: str) -> None:
+    """Raise Refused when a URI holds a password, without repeating it."""
+    if "://" in location and urlsplit(location).password is not None:
+        raise Refused(f"{field}: a URI holds a password; give it by the environment, since paths are stored")
 
 
 @functools.cache
@@ -117,7 +128,7 @@ def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def list_files(locations: Iterable[str]) -> list[InputFile]:
-    """List the Parquet files of resolved paths, sorted, each once.
+    """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
     name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark).
@@ -134,20 +145,57 @@ def list_files(locations: Iterable[str]) -> list[InputFile]:
             if info.type == fs.FileType.NotFound:
                 raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
             found = [info] if info.is_file else list(_in_folder(filesystem, inner))
-        except UnicodeDecodeError as error:
-            raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {error.object!r}; rename it") from None
+        except UnicodeError as error:
+            name = os.fsencode(getattr(error, "object", location))
+            raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
+        except ValueError as error:
+            raise Refused(f"input.paths: {location!r} cannot be a path: {error}; correct it") from None
         except OSError as error:
             raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         for item in found:
             path = shown + item.path[len(inner.rstrip("/")) :]
             files.setdefault(path, InputFile(path, location, item.path, max(item.size or 0, 0), item.mtime_ns or 0))
-    return sorted(files.values(), key=lambda file: file.path)
+    by_place: dict[str, InputFile] = {}
+    for file in sorted(files.values(), key=lambda file: file.path):
+        by_place.setdefault(real_place(file.path), file)
+    return list(by_place.values())
+
+
+def real_place(location: str) -> str:
+    """Where a local path or its URI leads, links followed; any other URI stays what it is."""
+    if location.startswith("file://"):
+        location = filesystem_of(location)[1]
+    return location if "://" in location else os.path.realpath(location)
 
 
 def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:
+    if isinstance(filesystem, fs.LocalFileSystem):
+        yield from filesystem.get_file_info(list(_walk(folder)))
+        return
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
         hidden = any(part.startswith(("_", ".")) for part in below)
         if item.type != fs.FileType.Directory and below[-1].endswith(".parquet") and not hidden:
             yield item
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Paths of the Parquet files of a local folder. Each real folder is entered once, lest links go round in circles.
+
+    A link that leads nowhere is among them, which Arrow's own listing would pass over in silence.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    entered = {os.path.realpath(folder)}
+    for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        new = []
+        for name in sorted(folders):
+            place = os.path.realpath(os.path.join(here, name))
+            if not name.startswith(("_", ".")) and place not in entered:
+                entered.add(place)
+                new.append(name)
+        folders[:] = new
+        yield from (os.path.join(here, n) for n in names if n.endswith(".parquet") and not n.startswith(("_", ".")))

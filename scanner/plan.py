@@ -10,7 +10,7 @@ from pathlib import Path
 from scanner.detect import Detector, KeyUnderTest
 from scanner.documents import Columns
 from scanner.errors import Refused
-from scanner.files import resolve
+from scanner.files import real_place, refuse_password, resolve
 from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.shards import what_decides
 from scanner.tokens import Tokenizer, load_tokenizer
@@ -23,7 +23,7 @@ class Plan:
     """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
 
     registry: folder; results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
-    registry's order.
+    registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others.
     """
 
     config: ScanConfig
@@ -31,6 +31,7 @@ class Plan:
     results: str
     locations: tuple[str, ...]
     keys: tuple[MasterKey, ...]
+    keys_tested: int
     registry_sha256: str
 
     @property
@@ -41,7 +42,7 @@ class Plan:
     @cached_property
     def decides(self) -> str:
         """All that decides verdicts besides the file (scanner.shards)."""
-        return what_decides(self.keys, self.config.dedup, self.config.min_scored, self.columns)
+        return what_decides(self.keys, self.keys_tested, self.config.dedup, self.config.min_scored, self.columns)
 
     @property
     def config_sha256(self) -> str:
@@ -62,7 +63,12 @@ def read_config(config_file: Path) -> ScanConfig:
 
 
 def results_of(config: ScanConfig, config_file: Path) -> str:
-    """Folder or URI of the results; a relative path starts at the configuration's folder."""
+    """Folder or URI of the results; a relative path starts at the configuration's folder.
+
+    Raises:
+        Refused: a password in a URI.
+    """
+    refuse_password("results", config.results)
     return config.results if "://" in config.results else str(config_file.absolute().parent / config.results)
 
 
@@ -75,14 +81,26 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     config = read_config(config_file)
     base = config_file.absolute().parent
     registry = load_registry(base / config.registry)
+    results = results_of(config, config_file)
+    locations = tuple(resolve(path, base, date) for path in config.input.paths)
+    _refuse_own_tables("registry", str(base / config.registry), locations)
+    _refuse_own_tables("results", results, locations)
     return Plan(
         config=config,
         registry=str(base / config.registry),
-        results=results_of(config, config_file),
-        locations=tuple(resolve(path, base, date) for path in config.input.paths),
+        results=results,
+        locations=locations,
         keys=_keys_under_test(registry, config),
+        keys_tested=len(registry.keys),
         registry_sha256=registry_sha256(registry),
     )
+
+
+def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> None:
+    """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last one wrote."""
+    for location in locations:
+        if Path(real_place(folder)).is_relative_to(real_place(location)):
+            raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 
 
 def _keys_under_test(registry: Registry, config: ScanConfig) -> tuple[MasterKey, ...]:
@@ -113,6 +131,7 @@ def open_detector(plan: Plan) -> Detector:
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
+        keys_tested=plan.keys_tested,
         dedup=plan.config.dedup,
         min_scored=plan.config.min_scored,
         false_positive_rate=plan.config.false_positive_rate,

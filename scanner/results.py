@@ -8,10 +8,11 @@ last, as the mark that a shard is done.
 """
 
 import json
+import math
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from scanner.delta import read
 from scanner.errors import Refused, ScanFailed
 from scanner.files import filesystem_of
 from schemas.tables import AUDITS, QUARANTINE, SCANS, VERDICTS
@@ -142,8 +144,10 @@ def committed(results: str, name: str, transactions: Iterable[str]) -> set[str]:
     return {transaction for transaction in transactions if table.transaction_version(transaction) is not None}
 
 
-def commit(results: str, name: str, entries: Sequence[Entry]) -> set[str]:
+def commit(results: str, name: str, entries: Sequence[Entry], replacing: Collection[str] = ()) -> set[str]:
     """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
+
+    Those named in `replacing`, which are shards, enter in place of what the table has of them.
 
     Returns:
         The transactions that this call committed.
@@ -154,13 +158,11 @@ def commit(results: str, name: str, entries: Sequence[Entry]) -> set[str]:
     uri = table_uri(results, name)
     for attempt in range(COMMIT_ATTEMPTS):
         table = DeltaTable(uri)
-        missing = [entry for entry in entries if table.transaction_version(entry.transaction) is None]
+        missing = [e for e in entries if e.transaction in replacing or table.transaction_version(e.transaction) is None]
         if not missing:
             return set()
-        now = int(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.name, file.size, {}, now, True, file.stats) for entry in missing for file in entry.files
-        ]
+        files = [file for entry in missing for file in entry.files]
+        actions = _replacement(table, results, name, replacing, files) if replacing else _additions(files)
         properties = CommitProperties(
             max_commit_retries=0, app_transactions=[Transaction(entry.transaction, 1) for entry in missing]
         )
@@ -175,6 +177,24 @@ def commit(results: str, name: str, entries: Sequence[Entry]) -> set[str]:
     raise ScanFailed(
         f"results: {COMMIT_ATTEMPTS} commits to {uri} failed, since others committed first; run again later"
     )
+
+
+def _additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
+    now = int(time.time() * 1000)
+    return [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+
+
+def _replacement(
+    table: DeltaTable, results: str, name: str, shards: Collection[str], files: list[DataFile]
+) -> list[AddAction | RemoveAction]:
+    """Files enter, and those that hold other rows of the shards go; whatever else is in these is written anew."""
+    of_shards, entering, schema = pc.field("shard_id").isin(list(shards)), {file.name for file in files}, TABLES[name]
+    fragments = [part for part in table.to_pyarrow_dataset().get_fragments() if part.path not in entering]
+    old = [part for part in fragments if part.count_rows(filter=of_shards)]
+    others = [batch for part in old for batch in part.to_table(schema, filter=~of_shards).to_batches()]
+    kept = write_file(results, name, others)
+    removals = [RemoveAction(part.path, True, int(time.time() * 1000)) for part in old]
+    return [*removals, *_additions([*files, kept] if kept else files)]
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
@@ -209,7 +229,7 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     changed = 0
     for attempt in range(COMMIT_ATTEMPTS):
         table = _open(uri)
-        named = pl.scan_delta(table).filter(pl.col("user_id").is_in(list(user_ids)))
+        named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
         messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
         if messages.is_empty() and attempt == 0:
             return 0
@@ -248,25 +268,30 @@ def verdicts(results: str) -> pl.LazyFrame:
     Raises:
         Refused: there are no results.
     """
-    by_age = pl.scan_delta(_open(table_uri(results, "verdicts"))).sort("scanned_at", "scan_id")
+    by_age = read(_open(table_uri(results, "verdicts"))).sort("scanned_at", "scan_id")
     return by_age.unique(["path", "row"], keep="last", maintain_order=True)
 
 
-def flagged(results: str) -> pl.LazyFrame:
-    """Verdicts on flagged documents, newest first. Raises as `verdicts` does."""
-    return verdicts(results).filter("flagged").reverse()
+def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+    """Verdicts on flagged documents, newest first. Raises as `verdicts` does.
+
+    The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
+    rows that would not have been flagged under it.
+    """
+    strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
+    return verdicts(results).filter("flagged", strict).reverse()
 
 
 def quarantine(results: str) -> pl.LazyFrame:
     """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
-    return pl.scan_delta(_open(table_uri(results, "quarantine")))
+    return read(_open(table_uri(results, "quarantine")))
 
 
 def scans(results: str) -> pl.LazyFrame:
     """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
-    return pl.scan_delta(_open(table_uri(results, "scans"))).sort("started_at")
+    return read(_open(table_uri(results, "scans"))).sort("started_at")
 
 
 def audits(results: str) -> pl.LazyFrame:
     """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
-    return pl.scan_delta(_open(table_uri(results, "audits")))
+    return read(_open(table_uri(results, "audits")))

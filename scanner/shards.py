@@ -69,8 +69,8 @@ def _evenly(group: RowGroup, first: int) -> list[Range]:
     return [Range(first + a, first + b, group.text_bytes * (b - a) // group.rows) for a, b in pairwise(bounds)]
 
 
-def what_decides(keys: Sequence[MasterKey], dedup: str, min_scored: int, columns: Columns) -> str:
-    """Canonical JSON of all that decides verdicts besides the file: keys in their order, rules, columns, version."""
+def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_scored: int, columns: Columns) -> str:
+    """Canonical JSON of all that decides verdicts besides the file: keys in their order, K, rules, columns, version."""
     return _canonical(
         {
             "results_version": RESULTS_VERSION,
@@ -86,6 +86,7 @@ def what_decides(keys: Sequence[MasterKey], dedup: str, min_scored: int, columns
                 }
                 for key in keys
             ],
+            "keys_tested": keys_tested,
             "dedup": dedup,
             "min_scored": min_scored,
             "columns": columns._asdict(),

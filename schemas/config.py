@@ -2,24 +2,24 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from schemas.registry import MAX_MESSAGES, KeyId, TokenizerFile, parse_gamma
+from schemas.registry import MAX_MESSAGES, Gamma, KeyId, PathText, TokenizerFile
 
 Dedup = Literal["ngram", "context", "none"]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class InputConfig(_Frozen):
     """Where the documents are, and which columns hold what. Text is needed; the others may be left out."""
 
-    paths: tuple[str, ...] = Field(min_length=1)  # Parquet files or folders; {date} is filled in by --date
+    paths: tuple[PathText, ...] = Field(min_length=1)  # Parquet files or folders; {date} is filled in by --date
     text: str = "text"
     id: str | None = None
     account: str | None = None
@@ -36,12 +36,12 @@ class ClusterConfig(_Frozen):
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
-    registry: str
-    results: str
+    registry: PathText
+    results: PathText
     false_positive_rate: Annotated[float, Field(gt=0, lt=1)]
     keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
     dedup: Dedup = "ngram"
-    min_scored: int = Field(default=16, ge=1)
+    min_scored: int = Field(default=16, ge=1, le=2**31)
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
     input: InputConfig
     cluster: ClusterConfig = ClusterConfig()
@@ -56,14 +56,6 @@ class ScanConfig(_Frozen):
 Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]
 
 
-def _is_gamma(text: str) -> str:
-    parse_gamma(text)
-    return text
-
-
-Gamma = Annotated[str, AfterValidator(_is_gamma)]
-
-
 class LawConfig(_Frozen):
     """Fresh keys for every document: how many null p-values of each method, and of which cases."""
 
@@ -72,7 +64,13 @@ class LawConfig(_Frozen):
     tokens: int = Field(default=256, ge=17)  # of a document that are looked at
     windows: Windows = (0, 1, 2, 4, 8)
     gammas: tuple[Gamma, ...] = ("1/4", "1/2", "3/8")
-    dedups: tuple[Dedup, ...] = ("ngram", "context")
+    dedups: Annotated[tuple[Dedup, ...], Field(min_length=1)] = ("ngram", "context")
+
+    @model_validator(mode="after")
+    def _something_can_be_tested(self) -> "LawConfig":
+        if set(self.windows) == {0} and set(self.dedups) == {"context"}:
+            raise ValueError("window 0 with dedup 'context' scores one position of a text; add another window or dedup")
+        return self
 
 
 class FigureConfig(_Frozen):
@@ -88,7 +86,7 @@ class FigureConfig(_Frozen):
 class RegistryAuditConfig(_Frozen):
     """The keys of a registry on this corpus."""
 
-    registry: str
+    registry: PathText
     keys: tuple[KeyId, ...] | None = None  # None: every key
     dedup: Dedup = "ngram"
     messages: int = Field(default=64, ge=2)  # of each key, scored one by one
@@ -98,7 +96,7 @@ class RegistryAuditConfig(_Frozen):
 class CalibrationConfig(_Frozen):
     """An audit over a corpus known to be unmarked. Relative paths start at the folder of the configuration file."""
 
-    results: str
+    results: PathText
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # another one, other keys
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
     tokenizer: TokenizerFile
@@ -137,9 +135,16 @@ def read_toml(path: Path, model: type[Model]) -> Model:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     try:
-        return model.model_validate(data)
+        return model.model_validate(_with_tuples(data))
     except ValidationError as error:
         raise ConfigError(f"{path}: " + "; ".join(_explain(model, item) for item in error.errors())) from None
+
+
+def _with_tuples(value: object) -> object:
+    """What TOML holds, its lists made tuples: strict models take no list for a tuple."""
+    if isinstance(value, dict):
+        return {name: _with_tuples(inner) for name, inner in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _explain(model: type[BaseModel], item: ErrorDetails) -> str:
@@ -148,14 +153,20 @@ def _explain(model: type[BaseModel], item: ErrorDetails) -> str:
         return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
     if item["type"] == "missing":
         return f"field '{where}' is missing"
-    value = "" if "secret" in where or isinstance(item["input"], dict) else f" = {item['input']!r}"
+    hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)
+    value = "" if hidden else f" = {item['input']!r}"
     return f"field '{where}'{value}: {str(item['msg']).removeprefix('Value error, ')}"
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
+        model = _model_in(field.annotation if field else None) or model
     return sorted(model.model_fields)
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    """The model of a field, or of the items of a field."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -5,7 +5,7 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Method = Literal["greenlist", "gumbel"]
 KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -17,15 +17,44 @@ MAX_MESSAGES = 2**31
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 
+def parse_gamma(text: str) -> Fraction:
+    """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).
+
+    Raises:
+        ValueError: any other text, with what is allowed; the text is not repeated.
+    """
+    match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
+    if match:
+        n, d = int(match[1]), int(match[2])
+        if text == f"{n}/{d}" and n % 2 == 1 and n < d <= 2**MAX_GAMMA_BITS and d & (d - 1) == 0:
+            return Fraction(n, d)
+    raise ValueError(f"is not n/2^b in lowest terms with n odd and 1 <= b <= {MAX_GAMMA_BITS}; try 1/4, 1/2 or 3/8")
+
+
+def _is_gamma(text: str) -> str:
+    parse_gamma(text)
+    return text
+
+
+def _holds_no_nul(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path holds no NUL character; remove it")
+    return path
+
+
+Gamma = Annotated[str, AfterValidator(_is_gamma)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_holds_no_nul)]
+
+
 class _Frozen(BaseModel):
-    # inputs are hidden in errors: a pasted secret must not be printed back
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # inputs are hidden in errors, by read_toml too: a pasted secret must not be printed back
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
 class TokenizerFile(_Frozen):
     """A tokenizer.json, pinned by the SHA-256 of its bytes. A relative path starts at the registry's folder."""
 
-    file: str
+    file: PathText
     sha256: Sha256
 
 
@@ -35,7 +64,7 @@ class MasterKey(_Frozen):
     key_id: KeyId
     method: Method
     window: int = Field(ge=0, le=MAX_WINDOW)
-    gamma: str | None = None
+    gamma: Gamma | None = None
     messages: int = Field(ge=1, le=MAX_MESSAGES)
     tokenizer: TokenizerFile
     secret: str
@@ -59,30 +88,12 @@ class MasterKey(_Frozen):
                 raise ValueError("gamma is for method 'greenlist' only; leave it out for 'gumbel'")
         elif self.gamma is None:
             raise ValueError("method 'greenlist' needs gamma, for example gamma = \"1/4\"")
-        else:
-            parse_gamma(self.gamma)
         return self
 
     @property
     def gamma_fraction(self) -> Fraction | None:
         """Share of green tokens as an exact fraction; None for Gumbel."""
         return None if self.gamma is None else parse_gamma(self.gamma)
-
-
-def parse_gamma(text: str) -> Fraction:
-    """Read γ = n / 2^b in lowest terms, n odd, 1 ≤ b ≤ 8 (SPEC, symbols).
-
-    Raises:
-        ValueError: any other text, with what is allowed.
-    """
-    match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,3})", text)
-    if match:
-        n, d = int(match[1]), int(match[2])
-        if text == f"{n}/{d}" and n % 2 == 1 and n < d <= 2**MAX_GAMMA_BITS and d & (d - 1) == 0:
-            return Fraction(n, d)
-    raise ValueError(
-        f"gamma {text!r} is not n/2^b in lowest terms with n odd and 1 <= b <= {MAX_GAMMA_BITS}; try 1/4, 1/2 or 3/8"
-    )
 
 
 class Registry(_Frozen):
@@ -92,9 +103,8 @@ class Registry(_Frozen):
 
     @model_validator(mode="after")
     def _ids_are_unique(self) -> Self:
-        seen: set[str] = set()
-        for key in self.keys:
-            if key.key_id in seen:
-                raise ValueError(f"key_id {key.key_id!r} stands twice; every key needs an id of its own")
-            seen.add(key.key_id)
+        first: dict[str, int] = {}
+        for number, key in enumerate(self.keys):
+            if first.setdefault(key.key_id, number) != number:
+                raise ValueError(f"keys.{first[key.key_id]} and keys.{number} have one key_id; give each its own")
         return self

@@ -128,6 +128,7 @@ AUDITS = pa.schema(
         pa.field("at", _TIME, nullable=False),
         pa.field("version", pa.string(), nullable=False),
         pa.field("config_sha256", pa.string(), nullable=False),
+        pa.field("corpus", pa.string(), nullable=False),  # paths
         pa.field("seed", pa.string(), nullable=False),  # of the keys that were drawn; marks nothing
         pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
         pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
@@ -140,7 +141,7 @@ AUDITS = pa.schema(
         pa.field("messages", pa.int64(), nullable=False),  # that each p-value is corrected for
         pa.field("threshold", pa.float64()),  # of p; null for uniformity
         pa.field("tests", pa.int64(), nullable=False),
-        pa.field("cluster", pa.string(), nullable=False),  # what is independent: document | key | message
+        pa.field("cluster", pa.string(), nullable=False),  # taken for independent: document | account | key | message
         pa.field("clusters", pa.int64(), nullable=False),
         pa.field("hits", pa.int64()),  # p at or below the threshold
         pa.field("expected", pa.float64()),  # of hits: the sum of the largest attainable p ≤ threshold
@@ -157,9 +158,9 @@ AUDITS = pa.schema(
 )
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
 
-AUDIT_KINDS = ("law", "law_total", "figure", "key", "key_messages")
-"""Fresh keys, one case; fresh keys, a method's cases together; the paper's figure (a few keys over one corpus);
-a key of the registry with its correction for messages; its messages one by one."""
+AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
+"""Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
+paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one."""
 
-AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided", "shown")
-"""Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug. Shown: not judged."""
+AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided")
+"""Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug."""

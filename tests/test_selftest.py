@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.selftest import selftest
-from scanner.watermark.selftest import check
+from scanner.watermark.selftest import _GROUPS, check
 
 SHIPPED = (resources.files("scanner.watermark") / "known_answers.json").read_text()
 GROUPS = json.loads(SHIPPED)
@@ -69,10 +69,28 @@ def test_changed_integers_fail():
         assert failures({"streams": [case | {"commitment": "0" * 64}]}) == 1
 
 
-@pytest.mark.parametrize("broken", [{"message": None}, {"gamma": "2/4x"}, {"tokens": [-1]}, {"method": "synthid"}])
+@pytest.mark.parametrize(
+    "broken", [{"message": None}, {"gamma": "2/4x"}, {"gamma": "1/0"}, {"tokens": [-1]}, {"method": "synthid"}]
+)
 def test_a_case_that_cannot_be_computed_counts_as_failed(broken):
     green = next(case for case in GROUPS["documents"] if case["method"] == "greenlist")
     assert failures({"documents": [green | broken]}) == 1
+
+
+def test_a_case_of_too_few_numbers_counts_as_failed(monkeypatch):
+    def reaches_beyond(_case):
+        yield "word", 1, [][0]
+
+    monkeypatch.setitem(_GROUPS, "draws", reaches_beyond)
+    assert failures({"draws": GROUPS["draws"][:1]}) == 1
+
+
+@pytest.mark.parametrize("text", ["{}", '{"draws": []}'])
+def test_answers_that_test_nothing_are_refused(tmp_path, capsys, text):
+    file = tmp_path / "vectors.json"
+    file.write_text(text)
+    assert run(selftest, ["--vectors", str(file)]) == 2
+    assert "holds no cases" in capsys.readouterr().err
 
 
 def test_the_command_counts_and_exits(tmp_path):

@@ -14,6 +14,7 @@ import polars as pl
 from jobs.cli import run
 from jobs.demo.registry import HERE, KEYS, MESSAGES, make_registry
 from jobs.scan import scan
+from scanner import results
 
 FOLDER = Path("demo")
 FALSE_POSITIVE_RATE = 1e-6
@@ -49,10 +50,10 @@ def prepare(folder: Path) -> Path:
     return config
 
 
-def compare(results: Path) -> pl.DataFrame:
+def compare(folder: str) -> pl.DataFrame:
     """The verdicts, each beside its truth: columns of both, the truth's with the suffix _true; kind and tokens_true."""
     truth = pl.read_parquet(HERE / "truth.parquet").unique("doc_id").rename({"tokens": "tokens_true"})
-    verdicts = pl.read_delta(str(results / "verdicts"))
+    verdicts = results.verdicts(folder).collect()
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         pl.col("kind").fill_null("bad"),  # a document without an id
         right=pl.col("flagged") & (pl.col("user_id") == pl.col("user_id_true")).fill_null(False),  # a right name
@@ -107,18 +108,18 @@ def main() -> int:
     users = pl.read_parquet(HERE / "users.parquet")["user_id"].n_unique()
     print(f"Registry {FOLDER / 'registry'}: {len(KEYS)} keys of {MESSAGES:,} messages, {users} users.", flush=True)
     code = run(scan, [str(config)])
-    results = FOLDER / "results"
+    folder = str(FOLDER / "results")
     if code not in (0, 4):
         return code
-    rows = compare(results)
-    quarantined = pl.read_delta(str(results / "quarantine"))
+    rows = compare(folder)
+    quarantined = results.quarantine(folder).collect()
     print(
         f"\nFlagged at a false-positive rate of {FALSE_POSITIVE_RATE:g}, beside the truth, which the scan never saw:\n"
     )
     print(report(rows, quarantined))
-    print(f"\n{example(rows)}\nTables: {results}/verdicts, /quarantine and /scans. Ask them, for example:\n")
+    print(f"\n{example(rows)}\nTables: {folder}/verdicts, /quarantine and /scans. Ask them, for example:\n")
     print(
-        f"  .venv/bin/python -c \"import polars as pl; print(pl.scan_delta('{results}/verdicts').filter('flagged')"
+        f"  .venv/bin/python -c \"from scanner import results; print(results.flagged('{folder}')"
         ".group_by('user_id').len().sort('len', descending=True).collect())\"\n"
     )
     print(f"Also: .venv/bin/brickscan flagged {config}. All in {time.monotonic() - start:.0f} s.")

@@ -1,6 +1,7 @@
 """Finished shards on their way into the tables: a few at a time, quarantine first, verdicts last, then counted."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scanner.cluster.pool import Finished
@@ -8,7 +9,7 @@ from scanner.cluster.worker import NOTHING, Counts, quarantine_rows
 from scanner.detect import Origin
 from scanner.files import FileFault, InputFile
 from scanner.plan import Plan
-from scanner.results import DataFile, Entry, commit, write_file
+from scanner.results import DataFile, Entry, commit, committed, write_file
 from scanner.shards import shard_id
 
 SHARDS_A_COMMIT = 20
@@ -31,15 +32,19 @@ class Committer:
     Args:
         plan: of the scan.
         scan_id: of this run.
+        left: ids of shards that have no verdicts. Those that are in quarantine all the same were left there by a driver
+            that died between its two commits; what killed a worker then need not kill it again, so their rows are
+            replaced by those of this run.
     """
 
-    def __init__(self, plan: Plan, scan_id: str) -> None:
+    def __init__(self, plan: Plan, scan_id: str, left: Iterable[str]) -> None:
         self._plan = plan
         self._scan_id = scan_id
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
+        self._half_committed = committed(plan.results, "quarantine", left)
         self._last: float | None = None
         self.totals = Totals()
 
@@ -52,11 +57,12 @@ class Committer:
             return
         shard = finished.shard.shard_id
         quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
-        self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
-        if quarantine:
+        if quarantine or shard in self._half_committed:
             self._quarantine[shard] = Entry(shard, tuple(quarantine))
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
         self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
+        # last: without verdicts, the shard is not done, whatever interrupts us before
+        self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
         """Take a file that cannot be scanned. Only when the fault is lasting, the file counts as done."""
@@ -86,7 +92,13 @@ class Committer:
             ScanFailed: a table cannot be written.
         """
         if self._quarantine:
-            commit(self._plan.results, "quarantine", list(self._quarantine.values()))
+            # Another driver may have finished these. What remains: two drivers that commit a shard within the moment
+            # between this look-up and the verdicts below, with different outcomes, may leave the verdicts of the one
+            # beside the quarantine of the other.
+            taken = committed(self._plan.results, "verdicts", self._quarantine)
+            entries = [entry for transaction, entry in self._quarantine.items() if transaction not in taken]
+            replacing = self._half_committed & {entry.transaction for entry in entries}
+            commit(self._plan.results, "quarantine", entries, replacing)
         done = commit(self._plan.results, "verdicts", list(self._verdicts.values())) if self._verdicts else set()
         self.totals = replace(
             self.totals,

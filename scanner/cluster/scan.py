@@ -83,7 +83,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
     files = list_files(plan.locations)
     open_tables(plan.results)
     work = _find_work(plan, files)
-    committer = Committer(plan, scan_id)
+    committer = Committer(plan, scan_id, [shard.shard_id for shard in work.left])
     first_commit: float | None = None
 
     def commit_and_tell() -> None:
@@ -98,7 +98,8 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         for file, fault in work.faults:
             committer.add_fault(file, fault)
         if work.left:
-            with cluster(plan.config.cluster) as workers, _sigterm_interrupts():
+            # around Ray's start, and again after it: Ray replaces the handler
+            with _sigterm_interrupts(), cluster(plan.config.cluster) as workers, _sigterm_interrupts():
                 _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
         commit_and_tell()
         exit_code = _judge(plan, work, committer.totals)
@@ -173,6 +174,10 @@ def _sigterm_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
+    except SystemExit as leaving:  # Ray's own handler, while Ray starts or ends
+        if leaving.code != signal.SIGTERM:
+            raise
+        raise _Terminated from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -15,6 +15,7 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from scanner.delta import read
 from scanner.errors import ScanFailed
 from schemas.tables import USERS
 
@@ -118,7 +119,7 @@ def _events(table: DeltaTable | None) -> pl.DataFrame:
     if table is None:
         return pl.DataFrame(schema=pl.Schema(USERS))
     try:
-        return pl.scan_delta(table).collect()
+        return read(table).collect()
     except FileNotFoundError as error:
         _raise_if_outdated(table)
         raise ScanFailed(f"users table: a file is missing ({error}); restore it from a backup") from None

@@ -15,6 +15,9 @@ from scanner.watermark.kernel import inlined, kernel
 LANES = 16
 """Blocks that are computed side by side: one interleaving group of SPEC §1, and one 512-bit vector of words."""
 
+GROUP = 16 * LANES
+"""Words in a group of interleaved blocks."""
+
 CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
@@ -51,12 +54,12 @@ def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
 
 
 @inlined
-def _block(key: tuple[uint32, ...], counter: uint64, nonce: uint64) -> tuple[uint32, ...]:
-    """ChaCha8 block: 64-bit counter in words 12 and 13, 64-bit nonce in words 14 and 15."""
+def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
+    """ChaCha8 block: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
     s = (
         uint32(0x61707865), uint32(0x3320646E), uint32(0x79622D32), uint32(0x6B206574),
         key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7],
-        uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32)),
+        c0, c1, n0, n1,
     )  # fmt: skip
     x = _double_round(_double_round(_double_round(_double_round(s))))
     return (
@@ -81,30 +84,35 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
 
     Args:
         key: uint32[8].
-        counter: of lane 0.
+        counter: of lane 0, a multiple of LANES.
         nonce: of all lanes.
         out: uint32[16 · LANES], written: word k of lane i at LANES · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])  # scalars stay in registers
+    c0, c1, n0, n1 = uint32(counter), uint32(counter >> uint64(32)), uint32(nonce), uint32(nonce >> uint64(32))
     for lane in range(LANES):
-        _store(_block(k, uint64(counter + uint64(lane)), nonce), out, LANES, lane)
+        _store(_block(k, uint32(c0 + uint32(lane)), c1, n0, n1), out, LANES, lane)
 
 
 @kernel
-def chacha8_lanes(
-    key: NDArray[np.uint32], counters: NDArray[np.uint64], nonces: NDArray[np.uint64], out: NDArray[np.uint32]
-) -> None:
+def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
     """One block a lane, each with its own counter and nonce.
+
+    Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector.
 
     Args:
         key: uint32[8].
-        counters: uint64[L], L ≤ CHUNK.
-        nonces: uint64[L].
+        inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high
+            words, CHUNK each.
+        lanes: at most CHUNK; LANES at a time are computed, those beyond from whatever stands in inputs.
         out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
-    for lane in range(len(counters)):
-        _store(_block(k, counters[lane], nonces[lane]), out, CHUNK, lane)
+    for begin in range(0, lanes, LANES):
+        x, y = inputs[begin:], out[begin:]
+        for lane in range(LANES):
+            block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
+            _store(block, y, CHUNK, lane)
 
 
 @kernel
@@ -128,32 +136,76 @@ def _sip_round(a: uint64, b: uint64, c: uint64, d: uint64) -> tuple[uint64, uint
 
 
 @kernel
-def _absorb(state: NDArray[np.uint64], words: NDArray[np.uint64], lanes: int) -> None:
-    """Two SipHash rounds over one 8-byte word a lane."""
-    for i in range(lanes):
-        w = words[i]
-        a, b, c, d = state[0, i], state[1, i], state[2, i], uint64(state[3, i] ^ w)
+def _absorb(low: NDArray[np.uint32], high: NDArray[np.uint32], state: NDArray[np.uint64]) -> None:
+    """Two SipHash rounds over one 8-byte word a lane, from two tokens."""
+    for i in range(len(low)):
+        w = uint64(uint64(low[i]) | uint64(uint64(high[i]) << uint64(32)))
+        a, b, c, d = state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w)
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
-        state[0, i], state[1, i], state[2, i], state[3, i] = uint64(a ^ w), b, c, d
+        state[i], state[CHUNK + i], state[2 * CHUNK + i], state[3 * CHUNK + i] = uint64(a ^ w), b, c, d
 
 
 @kernel
-def _finish(state: NDArray[np.uint64], out: NDArray[np.uint64], lanes: int) -> None:
-    for i in range(lanes):
-        a, b, c, d = state[0, i], state[1, i], uint64(state[2, i] ^ uint64(0xFF)), state[3, i]
+def _finish(last: NDArray[np.uint64], state: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """The last word of each lane, and the four rounds that end SipHash."""
+    for i in range(len(out)):
+        w = last[i]
+        a, b, c, d = state[i], state[CHUNK + i], state[2 * CHUNK + i], uint64(state[3 * CHUNK + i] ^ w)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, b, c, d = _sip_round(a, b, c, d)
+        a, c = uint64(a ^ w), uint64(c ^ uint64(0xFF))
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
         a, b, c, d = _sip_round(a, b, c, d)
-        out[i] = a ^ b ^ c ^ d
+        out[i] = uint64(uint64(a ^ b) ^ uint64(c ^ d))
+
+
+@kernel
+def siphash_lanes(
+    key: NDArray[np.uint64],
+    tokens: NDArray[np.uint32],
+    stride: int,
+    count: int,
+    scratch: NDArray[np.uint64],
+    out: NDArray[np.uint64],
+) -> None:
+    """SipHash-2-4 of `count` tokens (4 little-endian bytes each) a lane: token k of lane i is tokens[stride · k + i].
+
+    With a stride of 1 the lanes are the windows that begin at each place of a text.
+
+    Args:
+        key: uint64[2].
+        tokens: uint32.
+        stride: from one token of a lane to its next.
+        count: tokens of a lane.
+        scratch: uint64[5 · CHUNK].
+        out: uint64[L], L ≤ CHUNK, written.
+    """
+    lanes = len(out)
+    last = scratch[4 * CHUNK : 4 * CHUNK + lanes]
+    scratch[:lanes] = key[0] ^ uint64(0x736F6D6570736575)
+    scratch[CHUNK : CHUNK + lanes] = key[1] ^ uint64(0x646F72616E646F6D)
+    scratch[2 * CHUNK : 2 * CHUNK + lanes] = key[0] ^ uint64(0x6C7967656E657261)
+    scratch[3 * CHUNK : 3 * CHUNK + lanes] = key[1] ^ uint64(0x7465646279746573)
+    for k in range(0, count - 1, 2):
+        _absorb(tokens[stride * k : stride * k + lanes], tokens[stride * (k + 1) : stride * (k + 1) + lanes], scratch)
+    # the last word: a left-over token, and the length in bytes in the top byte
+    length = uint64(uint64(4 * count) << uint64(56))
+    last[:] = length
+    if count % 2 == 1:
+        left_over = tokens[stride * (count - 1) : stride * (count - 1) + lanes]
+        for i in range(lanes):
+            last[i] = uint64(length | uint64(left_over[i]))
+    _finish(last, scratch, out)
 
 
 @kernel
 def siphash_tokens(
     key: NDArray[np.uint64], ids: NDArray[np.uint32], first: NDArray[np.int64], count: int, out: NDArray[np.uint64]
 ) -> None:
-    """SipHash-2-4 of `count` tokens (4 little-endian bytes each) that begin at each of the given places.
+    """SipHash-2-4 of the `count` tokens from each of the given places on, wherever these lie.
 
     Args:
         key: uint64[2].
@@ -162,23 +214,10 @@ def siphash_tokens(
         count: tokens in a tuple.
         out: uint64[L], written.
     """
-    state = np.empty((4, CHUNK), np.uint64)
-    words = np.empty(CHUNK, np.uint64)
+    columns, scratch = np.empty(count * CHUNK, np.uint32), np.empty(5 * CHUNK, np.uint64)
     for begin in range(0, len(first), CHUNK):
         places = first[begin : begin + CHUNK]
-        lanes = len(places)
-        state[0, :lanes] = key[0] ^ uint64(0x736F6D6570736575)
-        state[1, :lanes] = key[1] ^ uint64(0x646F72616E646F6D)
-        state[2, :lanes] = key[0] ^ uint64(0x6C7967656E657261)
-        state[3, :lanes] = key[1] ^ uint64(0x7465646279746573)
-        for pair in range(0, count - 1, 2):
-            for i in range(lanes):
-                words[i] = uint64(ids[places[i] + pair]) | uint64(uint64(ids[places[i] + pair + 1]) << uint64(32))
-            _absorb(state, words, lanes)
-        # the last word: a left-over token, and the length in bytes in the top byte
-        words[:lanes] = uint64(4 * count) << uint64(56)
-        if count % 2 == 1:
-            for i in range(lanes):
-                words[i] |= uint64(ids[places[i] + count - 1])
-        _absorb(state, words, lanes)
-        _finish(state, out[begin : begin + CHUNK], lanes)
+        for k in range(count):
+            for i in range(len(places)):
+                columns[k * CHUNK + i] = ids[places[i] + k]
+        siphash_lanes(key, columns, CHUNK, count, scratch, out[begin : begin + len(places)])

@@ -12,14 +12,15 @@ from numpy import uint64
 from numpy.typing import NDArray
 
 from scanner.watermark import pvalues, secret
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.ciphers import LANES, chacha8_group
 from scanner.watermark.kernel import kernel
 from scanner.watermark.method import Best, Keyed
+from scanner.watermark.one_message import below, count_green
 from scanner.watermark.positions import Positions, Tokens
 
 _DENOMINATORS = (2, 4, 8, 16, 32, 64, 128, 256)
 
-TILE = 1 << 16
+TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
 
 ROWS = 8
@@ -51,14 +52,16 @@ class GreenList(Keyed):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Number of green positions of each document under its message: int64[D]."""
-        nonces, entries = self._nonces(tokens, positions), self._entries(tokens, positions, messages)
-        sums = np.zeros(len(entries) + 1, np.int64)
-        np.cumsum(_green_at(self._keys.chacha, nonces, entries, *self._rule), out=sums[1:])
-        return sums[positions.offsets[1:]] - sums[positions.offsets[:-1]]
+        wanted, keys = self._each(messages, positions), self._keys
+        return count_green(
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, self._rule
+        )
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
         self._check_count(count)
+        if count == 1:
+            return Best.of_one(self.score(tokens, positions, 0))
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
 
@@ -71,51 +74,6 @@ class GreenList(Keyed):
         out = np.empty((len(nonces), count), np.bool_)
         _green_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), *self._rule, out)
         return out
-
-
-@kernel
-def _below(n: int, bits: int, height: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
-    """Where the integer whose binary digits stand in the planes of a group is < n: one bit an entry, for all entries.
-
-    From the last digit up: less = not p, or less where p equals n's digit. n is odd, so its last digit is 1.
-    """
-    width = height * LANES
-    for q in range(bits - 1, -1, -1):
-        plane = block[q * width : (q + 1) * width]
-        if q == bits - 1:
-            for i in range(width):
-                out[i] = ~plane[i]
-        elif (n >> (bits - 1 - q)) & 1:
-            for i in range(width):
-                out[i] = ~plane[i] | out[i]
-        else:
-            for i in range(width):
-                out[i] = ~plane[i] & out[i]
-
-
-@kernel
-def _green_at(
-    key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64], n: int, bits: int, planes: int
-) -> NDArray[np.uint8]:
-    """Is entry j of each nonce's vector green? One block each: all planes of a word stand in the same block."""
-    height = 16 // planes
-    green = np.empty(len(entries), np.uint8)
-    counters = np.empty(CHUNK, np.uint64)
-    block = np.empty(16 * CHUNK, np.uint32)
-    for begin in range(0, len(entries), CHUNK):
-        lanes = min(CHUNK, len(entries) - begin)
-        for i in range(lanes):
-            word = entries[begin + i] >> 5
-            counters[i] = uint64(word // (LANES * height) * LANES + word % LANES)
-        chacha8_lanes(key, counters[:lanes], nonces[begin : begin + lanes], block)
-        for i in range(lanes):
-            j = entries[begin + i]
-            row = ((j >> 5) % (LANES * height)) // LANES
-            digits = 0
-            for q in range(bits):
-                digits = 2 * digits + ((block[(q * height + row) * CHUNK + i] >> (j & 31)) & 1)
-            green[begin + i] = digits < n
-    return green
 
 
 @kernel
@@ -137,7 +95,7 @@ def _green_strip(
     last = (stop - 1) // (32 * width)
     for group in range(first, last + 1):
         chacha8_group(key, uint64(group * LANES), nonce, block)
-        _below(n, bits, height, block, strip[(group - first) * width : (group - first + 1) * width])
+        below(n, bits, width, block, strip[(group - first) * width : (group - first + 1) * width])
     return first * 32 * width
 
 

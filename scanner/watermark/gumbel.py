@@ -1,24 +1,23 @@
 """The Gumbel watermark of Aaronson et al. (paper, Modification of the Sampling; SPEC §1 to §3).
 
 Published scores are sums in double precision, in the order of positions, by the one-message path alone. All messages
-are first summed in integers, each term from a short polynomial with a proven error; every message that could still be
-best or second best within that error is then scored again by the one-message path.
+are first bounded (bounds.py), or in long documents summed in integers, each term from a short polynomial with a proven
+error; every message that could still be best or second best is then scored again by the one-message path.
 """
-
-import math
 
 import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark import pvalues
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group, chacha8_lanes
+from scanner.watermark.bounds import LONGEST, largest_sum_of, sum_bits
+from scanner.watermark.bounds import TILE as BOUND_TILE
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group
+from scanner.watermark.ciphers import GROUP as GROUP
 from scanner.watermark.kernel import kernel
 from scanner.watermark.method import Best, Keyed
+from scanner.watermark.one_message import draws_of_chunk, log_term, score_under, term
 from scanner.watermark.positions import Positions, Tokens
-
-GROUP = 16 * LANES
-"""Draws in a group of interleaved blocks."""
 
 TILE = 4096
 """Messages that are summed at a time: their sums stay in the first-level cache."""
@@ -65,11 +64,13 @@ class Gumbel(Keyed):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """Score Σ −ln(1−r) of each document under its message: float64[D] (SPEC §3)."""
-        return sum_scores(self._draws_under(tokens, positions, messages), positions.offsets)
+        return self._score(tokens, positions, messages, unweighted=False)
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
         self._check_count(count)
+        if count == 1:
+            return Best.of_one(self.score(tokens, positions, 0))
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
 
@@ -83,11 +84,13 @@ class Gumbel(Keyed):
         _draw_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), out)
         return out
 
-    def _draws_under(
-        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
-    ) -> NDArray[np.uint32]:
-        nonces, entries = self._nonces(tokens, positions), self._entries(tokens, positions, messages)
-        return _draws_at(self._keys.chacha, nonces, entries)
+    def _score(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int, unweighted: bool
+    ) -> NDArray[np.float64]:
+        wanted, keys = self._each(messages, positions), self._keys
+        return score_under(
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, unweighted
+        )
 
 
 class LogGumbel(Gumbel):
@@ -95,23 +98,11 @@ class LogGumbel(Gumbel):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """Score Σ ln r of each document under its message: float64[D], −∞ where a draw is 0 (SPEC §3)."""
-        return sum_log_scores(self._draws_under(tokens, positions, messages), positions.offsets)
+        return self._score(tokens, positions, messages, unweighted=True)
 
     def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """log10 γ(T, −S)/Γ(T) (SPEC §3)."""
         return pvalues.log10_gumbel_log(score, scored)
-
-
-@kernel
-def _term(draw: uint32) -> float:
-    """−ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
-    return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
-
-
-@kernel
-def _log_term(draw: uint32) -> float:
-    """ln r, r = w/2^32."""
-    return math.log(float(draw) * 2.0**-32) if draw else -math.inf
 
 
 @kernel
@@ -120,7 +111,7 @@ def sum_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDArray
     sums = np.zeros(len(offsets) - 1)
     for d in range(len(sums)):
         for p in range(offsets[d], offsets[d + 1]):
-            sums[d] += _term(draws[p])
+            sums[d] += term(draws[p])
     return sums
 
 
@@ -130,24 +121,17 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
     sums = np.zeros(len(offsets) - 1)
     for d in range(len(sums)):
         for p in range(offsets[d], offsets[d + 1]):
-            sums[d] += _log_term(draws[p])
+            sums[d] += log_term(draws[p])
     return sums
 
 
 @kernel
 def _draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Draw of entry j of each nonce's vector, one block each."""
     draws = np.empty(len(entries), np.uint32)
-    counters = np.empty(CHUNK, np.uint64)
-    block = np.empty(16 * CHUNK, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     for begin in range(0, len(entries), CHUNK):
-        lanes = min(CHUNK, len(entries) - begin)
-        for i in range(lanes):
-            j = entries[begin + i]
-            counters[i] = uint64(j // GROUP * LANES + j % LANES)
-        chacha8_lanes(key, counters[:lanes], nonces[begin : begin + lanes], block)
-        for i in range(lanes):
-            draws[begin + i] = block[entries[begin + i] % GROUP // LANES * CHUNK + i]
+        chunk = entries[begin : begin + CHUNK]
+        draws_of_chunk(key, nonces[begin:], chunk, inputs, block, draws[begin:])
     return draws
 
 
@@ -241,19 +225,25 @@ def _best_two(
     message, score = np.zeros(documents, np.int64), np.zeros(documents)
     second, second_score = np.full(documents, 1 if count > 1 else -1, np.int64), np.zeros(documents)
     strip = np.empty(TILE + 2 * GROUP, np.uint32)
-    sums = np.empty(count, np.int64)
-    whole = np.zeros(2, np.int64)
+    sums, bit_sums = np.empty(0, np.int64), np.empty(0, np.uint32)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]
+        scored, steps = ids[begin:end], nonces[begin:end]
         if begin == end:
             continue
-        for first in range(0, count, TILE):
-            _sum_tile(key, ids[begin:end], nonces[begin:end], first, strip, sums[first : first + TILE])
+        if end - begin <= LONGEST:
+            if not len(bit_sums):
+                bit_sums = np.empty(count, np.uint32)
+            candidates = _shortlist_by_bounds(key, scored, steps, bit_sums)
+        else:
+            if not len(sums):
+                sums = np.empty(count, np.int64)
+            for first in range(0, count, TILE):
+                _sum_tile(key, scored, steps, first, strip, sums[first : first + TILE])
+            candidates = _shortlist(sums, end - begin)
         best, runner_up = -1.0, -1.0
-        whole[1] = end - begin
-        for m in _shortlist(sums, end - begin):
-            entries = ids[begin:end].astype(np.int64) + m
-            exact = sum_scores(_draws_at(key, nonces[begin:end], entries), whole)[0]
+        for m in candidates:
+            exact = _score_of(key, scored, steps, m)
             # messages come in order: only a strictly larger score displaces an earlier one
             if exact > best:
                 second[d], runner_up = (message[d] if best >= 0.0 else -1), best
@@ -262,3 +252,34 @@ def _best_two(
                 second[d], runner_up = m, exact
         score[d], second_score[d] = best, max(runner_up, 0.0)
     return message, score, second, second_score
+
+
+@kernel
+def _score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
+    """Score of one message over one document's scored tokens, by the one-message path."""
+    whole = np.array([0, len(ids)], np.int64)
+    score: float = sum_scores(_draws_at(key, nonces, ids.astype(np.int64) + m), whole)[0]
+    return score
+
+
+@kernel
+def _shortlist_by_bounds(
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], sums: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Every message that can be best or second best in double precision.
+
+    The two messages of smallest sums are scored exactly. The second best score of all is at least the smaller one of
+    these two, and no message whose bound lies below that can have it.
+    """
+    tile = np.empty(BOUND_TILE + 2 * GROUP, np.uint32)
+    for first in range(0, len(sums), BOUND_TILE):
+        messages = min(BOUND_TILE, len(sums) - first)
+        used = tile[: messages + 2 * GROUP]
+        sum_bits(key, ids, nonces, first, used)
+        sums[first : first + messages] = used[GROUP : GROUP + messages]
+    a, b = (0, 1) if sums[0] <= sums[1] else (1, 0)
+    for m in range(2, len(sums)):
+        if sums[m] < sums[b]:
+            a, b = (m, a) if sums[m] < sums[a] else (a, m)
+    reached = min(_score_of(key, ids, nonces, a), _score_of(key, ids, nonces, b))
+    return np.flatnonzero(sums <= largest_sum_of(reached, len(ids)))

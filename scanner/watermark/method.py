@@ -22,6 +22,12 @@ class Best(NamedTuple):
     second_message: NDArray[np.int64]
     second_score: NDArray[np.generic]
 
+    @classmethod
+    def of_one(cls, score: NDArray[np.generic]) -> "Best":
+        """Where there is one message only, it is the best, and there is no second."""
+        message = np.zeros(len(score), np.int64)
+        return cls(message, score, message - 1, np.zeros_like(score))
+
 
 class Watermark(Protocol):
     """A method under one master key. D documents, T scored positions each, M messages."""
@@ -72,12 +78,17 @@ class Keyed:
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
         return secret.window_nonces(self._keys, tokens.ids, positions.index, self.window)
 
-    def _entries(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
-        """Entry x + m that each scored token meets under its document's message: int64[P] (SPEC §1)."""
-        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.scored))
+    @staticmethod
+    def _each(messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
+        """The message of every document: int64[D].
+
+        Raises:
+            ValueError: a message below 0.
+        """
+        wanted = np.array(np.broadcast_to(messages, len(positions.offsets) - 1), np.int64, order="C")
         if (wanted < 0).any():
             raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
-        return tokens.ids[positions.index].astype(np.int64) + np.repeat(wanted, positions.scored)
+        return wanted
 
     @staticmethod
     def _check_count(count: int) -> None:

@@ -1,22 +1,29 @@
 """Ragged batches of tokens, and which of their positions are scored (SPEC §3).
 
 Repeats are found by comparing the tuples themselves. A hash under a key that is drawn anew in every process finds the
-place, so that no text can be written that makes the search slow.
+place, so that no text can be written that makes the search slow: two tuples meet in Σ key[i]·token[i] mod 2^64 with
+probability 2^-33 at most over the draw of the key (multilinear hashing; Carter and Wegman 1979), and are mixed then.
 """
 
 import os
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import siphash_tokens
+from scanner.watermark.ciphers import CHUNK
 from scanner.watermark.kernel import kernel
+from scanner.watermark.secret import MAX_WINDOW
 
 Dedup = Literal["ngram", "context", "none"]
 
-_PLACE_KEY = np.frombuffer(os.urandom(16), np.uint64)
+_PLACE_KEY = np.frombuffer(os.urandom(8 * (MAX_WINDOW + 1)), np.uint64)
+_MIX = uint64(0x9FB21C651E98DF25)
+
+TABLE_FACTOR = 4
+"""Places in the table for each window: at most a quarter is taken, so that a search seldom meets another window."""
 
 
 class Tokens(NamedTuple):
@@ -66,13 +73,17 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
     """
     if dedup not in ("ngram", "context", "none"):
         raise ValueError(f"dedup {dedup!r} is unknown; allowed: ngram, context, none")
-    index, offsets = _with_whole_window(tokens.offsets, window)
     if dedup == "none":
-        return Positions(index, offsets)
+        return Positions(*_with_whole_window(tokens.offsets, window))
     width = window + 1 if dedup == "ngram" else window
-    places = np.empty(len(index), np.uint64)
-    siphash_tokens(_PLACE_KEY, tokens.ids, index - window, width, places)
-    return Positions(*_first_occurrences(tokens.ids, index, offsets, window, width, places))
+    return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, _table(tokens)))
+
+
+def _table(tokens: Tokens) -> NDArray[np.signedinteger[Any]]:
+    """An empty table for the longest document of a batch, in the narrowest integers that hold a place in it."""
+    longest = int(np.diff(tokens.offsets).max(initial=1))
+    size = 1 << (TABLE_FACTOR * longest - 1).bit_length()
+    return np.full(size, -1, np.int32 if len(tokens.ids) < 2**31 else np.int64)
 
 
 def _with_whole_window(offsets: NDArray[np.int64], window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -92,42 +103,53 @@ def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
 
 
 @kernel
+def _hash_windows(ids: NDArray[np.uint32], width: int, key: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """Hash of the `width` tokens from each place on: out[i] for ids[i] … ids[i+width−1]."""
+    lanes = len(out)
+    out[:] = uint64(0)
+    for k in range(width):
+        column, factor = ids[k : k + lanes], key[k]
+        for i in range(lanes):
+            out[i] += uint64(factor * uint64(column[i]))
+    for i in range(lanes):
+        out[i] = uint64(uint64(out[i] ^ uint64(out[i] >> uint64(32))) * _MIX)
+
+
+@kernel
 def _first_occurrences(
     ids: NDArray[np.uint32],
-    index: NDArray[np.int64],
     offsets: NDArray[np.int64],
     window: int,
     width: int,
-    places: NDArray[np.uint64],
+    key: NDArray[np.uint64],
+    table: NDArray[np.signedinteger[Any]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document.
 
-    A table with open addressing, at most half full, cleared for every document.
+    A table with open addressing holds where each tuple began first. Documents come in order, so
+    that what an earlier one left there is known by its place, and nothing needs to be cleared.
     """
-    kept = np.empty(len(index), np.int64)
+    kept = np.empty(len(ids), np.int64)
     kept_offsets = np.zeros(len(offsets), np.int64)
-    longest = 0
-    for d in range(len(offsets) - 1):
-        longest = max(longest, offsets[d + 1] - offsets[d])
-    size = 2
-    while size < 2 * longest:
-        size *= 2
-    table = np.empty(size, np.int64)
+    hashes = np.empty(CHUNK, np.uint64)
+    hashed_from, hashed_to = 0, 0
     count = 0
     for d in range(len(offsets) - 1):
-        begin, end = offsets[d], offsets[d + 1]
-        size = 2
-        while size < 2 * (end - begin):
-            size *= 2
-        table[:size] = -1
-        for p in range(begin, end):
-            first = index[p] - window
-            slot = np.int64(places[p] & np.uint64(size - 1))
-            while table[slot] >= 0 and not _same(ids, table[slot], first, width):
+        begin, end = offsets[d], offsets[d + 1] - window
+        bits = 1
+        while (1 << bits) < TABLE_FACTOR * (end - begin):
+            bits += 1
+        size, shift = 1 << bits, uint64(64 - bits)
+        for first in range(begin, end):
+            if first >= hashed_to:
+                hashed_from, hashed_to = first, min(first + CHUNK, len(ids) - window)
+                _hash_windows(ids[first:], width, key, hashes[: hashed_to - hashed_from])
+            slot = np.int64(hashes[first - hashed_from] >> shift)
+            while table[slot] >= begin and not _same(ids, table[slot], first, width):
                 slot = (slot + 1) & (size - 1)
-            if table[slot] < 0:
+            if table[slot] < begin:
                 table[slot] = first
-                kept[count] = index[p]
+                kept[count] = first + window
                 count += 1
         kept_offsets[d + 1] = count
-    return kept[:count].copy(), kept_offsets
+    return kept[:count], kept_offsets

@@ -29,7 +29,7 @@ def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDA
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_greenlist(s.ravel(), t.ravel(), float(gamma)).reshape(s.shape)
+    return _each_greenlist(s.flatten(), t.flatten(), float(gamma)).reshape(s.shape)
 
 
 def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -43,7 +43,7 @@ def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_gumbel(s.ravel(), t.ravel()).reshape(s.shape)
+    return _each_gumbel(s.flatten(), t.flatten()).reshape(s.shape)
 
 
 def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -57,7 +57,7 @@ def log10_gumbel_log(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_gumbel_log(s.ravel(), t.ravel()).reshape(s.shape)
+    return _each_gumbel_log(s.flatten(), t.flatten()).reshape(s.shape)
 
 
 def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -> NDArray[np.float64]:
@@ -75,7 +75,7 @@ def log10_z(score: ArrayLike, scored: ArrayLike, mean: float, variance: float) -
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_z(s.ravel(), t.ravel(), mean, variance).reshape(s.shape)
+    return _each_z(s.flatten(), t.flatten(), mean, variance).reshape(s.shape)
 
 
 def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
@@ -89,7 +89,7 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
         float64 of their common shape.
     """
     p, n = np.broadcast_arrays(np.asarray(log10_p, np.float64), np.asarray(tests, np.float64))
-    return _each_any_of(p.ravel(), n.ravel()).reshape(p.shape)
+    return _each_any_of(p.flatten(), n.flatten()).reshape(p.shape)
 
 
 def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_tokens
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
+from scanner.watermark.kernel import kernel
+from scanner.watermark.lanes import nonces_of_positions
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 MAX_WINDOW = 16
@@ -67,23 +69,28 @@ def window_nonces(
     Args:
         sub_keys: of the key and label.
         ids: uint32[N], flat tokens.
-        index: int64[P], positions in ids; each has `window` tokens of its document before it.
+        index: int64[P], positions in ids, ascending; each has `window` tokens of its document before it.
         window: h, 0 to 16.
 
     Returns:
         uint64[P].
     """
-    nonces = np.empty(len(index), np.uint64)
-    siphash_tokens(sub_keys.sip, ids, index - window, window, nonces)
-    return nonces
+    return nonces_of_positions(sub_keys.sip, ids, index, window)
 
 
 def nonces_of_windows(sub_keys: SubKeys, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """Nonces of windows that stand alone: uint64[R] for uint32[R, h] (SPEC §1)."""
-    count, window = windows.shape
-    first = np.arange(count, dtype=np.int64) * window
-    nonces = np.empty(count, np.uint64)
-    siphash_tokens(sub_keys.sip, np.ascontiguousarray(windows, np.uint32).ravel(), first, window, nonces)
+    return _nonces_of_columns(sub_keys.sip, np.ascontiguousarray(windows.T, np.uint32))
+
+
+@kernel
+def _nonces_of_columns(key: NDArray[np.uint64], columns: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    count, lanes = columns.shape
+    nonces = np.empty(lanes, np.uint64)
+    scratch = np.empty(5 * CHUNK, np.uint64)
+    tokens = columns.ravel()
+    for begin in range(0, lanes, CHUNK):
+        siphash_lanes(key, tokens[begin:], lanes, count, scratch, nonces[begin : begin + CHUNK])
     return nonces
 
 
@@ -110,6 +117,7 @@ def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int) 
 
 def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[np.uint32]:
     """One ChaCha8 block: uint32[16] for a key of uint32[8], a 64-bit counter and a 64-bit nonce."""
-    out = np.empty(16 * CHUNK, np.uint32)
-    chacha8_lanes(key, np.array([counter], np.uint64), np.array([nonce], np.uint64), out)
+    out, inputs = np.empty(16 * CHUNK, np.uint32), np.zeros(4 * CHUNK, np.uint32)
+    inputs[::CHUNK] = np.array([counter, nonce], np.uint64).view(np.uint32)
+    chacha8_lanes(key, inputs, 1, out)
     return out[::CHUNK].copy()

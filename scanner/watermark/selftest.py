@@ -35,7 +35,7 @@ def check(text: str) -> list[GroupResult]:
     """Run known answers in the form of known_answers.json; any subset of its groups.
 
     Raises:
-        ValueError: the text is not of that form.
+        ValueError: the text is not of that form, or holds no case.
     """
     try:
         groups = json.loads(text)
@@ -46,6 +46,8 @@ def check(text: str) -> list[GroupResult]:
     unknown = sorted(set(groups) - set(_GROUPS))
     if unknown:
         raise ValueError(f"has an unknown group {unknown[0]!r}; allowed: {', '.join(_GROUPS)}")
+    if not any(groups.values()):
+        raise ValueError(f"holds no cases; at least one of these groups is needed: {', '.join(_GROUPS)}")
     return [_check_group(name, cases) for name, cases in groups.items()]
 
 
@@ -54,7 +56,7 @@ def _check_group(name: str, cases: list[Case]) -> GroupResult:
     for number, case in enumerate(cases):
         try:
             wrong = [f"{what}: expected {a!r}, got {b!r}" for what, a, b in _GROUPS[name](case) if not _agrees(a, b)]
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             wrong = [f"cannot be computed: {type(error).__name__}: {error}"]
         if wrong:
             failures.append(f"{name}[{number}] " + "; ".join(wrong))

@@ -1,5 +1,6 @@
 """`brickscan mark`: the truth it writes, and what it refuses before any work."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,16 @@ def test_files_that_cannot_be_right_are_refused(registry: Path, tiny_folder: Pat
             call(registry, tiny_folder, path, tmp_path / "out.parquet", *some)
     with pytest.raises(Refused, match="exists already"):
         call(registry, tiny_folder, blank, blank, *some)
+    with pytest.raises(Refused, match=r"there is no folder .*nowhere; make it first"):
+        call(registry, tiny_folder, blank, tmp_path / "nowhere" / "out.parquet", *some)
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_torch_the_command_says_what_to_install(
+    missing: str, registry: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("scanner.generation")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(Refused, match=rf"needs torch and transformers, and {missing} is missing: run `make model`"):
+        call(registry, tmp_path, prompts, tmp_path / "out.parquet", "--key", "gum", "--user", "ada")

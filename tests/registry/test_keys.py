@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 import pytest
+import tomli_w
 
 from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.registry import find_key, load_registry, new_key, open_key, registry_sha256, retire_key, tokenizer_path
 from scanner.watermark import commitment
-from schemas.registry import Registry
+from schemas.registry import MasterKey, Registry
 
 HEX = "c3" * 24
 
@@ -46,11 +47,11 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"gamma": "2/8"}, "gamma '2/8'.*lowest terms"),
-        ({"gamma": "1/3"}, "gamma '1/3'"),
-        ({"gamma": "0.25"}, "gamma '0.25'"),
-        ({"gamma": "1/512"}, "gamma '1/512'"),
-        ({"gamma": "1/1"}, "gamma '1/1'"),
+        ({"gamma": "2/8"}, "gamma = '2/8'.*lowest terms"),
+        ({"gamma": "1/3"}, "gamma = '1/3'"),
+        ({"gamma": "0.25"}, "gamma = '0.25'"),
+        ({"gamma": "1/512"}, "gamma = '1/512'"),
+        ({"gamma": "1/1"}, "gamma = '1/1'"),
         ({"gamma": None}, "needs gamma"),
         ({"method": "gumbel"}, "gamma is for method 'greenlist' only"),
         ({"method": "exp"}, "method = 'exp'.*'greenlist' or 'gumbel'"),
@@ -167,13 +168,15 @@ def test_no_registry(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("window = 4", "window = 40", r"keys.toml: field 'keys.0.window' = 40: .*less than or equal to 16"),
-        ("window = 4", "widow = 4", "field 'keys.0.widow' is unknown"),
-        ('gamma = "1/4"', 'gamma = "2/8"', "gamma '2/8'"),
+        ("window = 4", "window = 40", r"keys.toml: field 'keys.0.window': .*less than or equal to 16"),
+        ("window = 4", "widow = 4", "field 'keys.0.widow' is unknown; allowed: commitment, created_at, gamma, key_id"),
+        ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
         ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
-        ('key_id = "k2"', 'key_id = "k1"', "'k1' stands twice"),
+        ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),
+        ("messages = 1000", 'messages = "1000"', "field 'keys.0.messages': .* valid integer"),
+        ("window = 4", "window = true", "field 'keys.0.window': .* valid integer"),
         ("[[keys]]", "[[keys", "not valid TOML"),
     ],
 )
@@ -183,6 +186,20 @@ def test_what_is_wrong_in_the_file_is_named(folder, make_key, old, new, what):
     path = folder / "keys.toml"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(Refused, match=what) as raised:
+        load_registry(folder)
+    assert HEX not in str(raised.value)
+
+
+@pytest.mark.parametrize("place", [*MasterKey.model_fields, "tokenizer.file", "tokenizer.sha256"])
+@pytest.mark.parametrize("value", [HEX, [HEX], {"file": HEX}, {"inner": [HEX]}])
+def test_a_secret_that_was_pasted_anywhere_is_not_repeated(folder, make_key, place, value):
+    make_key()
+    data = tomllib.loads((folder / "keys.toml").read_text())
+    (key,) = data["keys"]
+    *outer, field = place.split(".")
+    (key[outer[0]] if outer else key)[field] = value
+    (folder / "keys.toml").write_text(tomli_w.dumps({"keys": [key, key]}))
+    with pytest.raises(Refused) as raised:
         load_registry(folder)
     assert HEX not in str(raised.value)
 

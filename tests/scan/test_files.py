@@ -81,6 +81,35 @@ def test_a_name_that_is_no_utf8_is_refused(tmp_path):
         listed(tmp_path)
 
 
+def test_a_path_that_none_can_be_is_refused(tmp_path):
+    with pytest.raises(Refused, match="NUL"):
+        listed(f"{tmp_path}/a\0b")
+
+
+def test_links_in_a_circle_multiply_nothing(tmp_path):
+    file, deep = touch(tmp_path / "a" / "1.parquet"), touch(tmp_path / "a" / "b" / "2.parquet")
+    (deep.parent / "up").symlink_to(tmp_path)
+    (tmp_path / "a" / "here").symlink_to(".")
+    assert listed(tmp_path) == [str(file), str(deep)]
+
+
+def test_links_lead_elsewhere_and_a_file_reached_twice_counts_once(tmp_path):
+    elsewhere = touch(tmp_path / "elsewhere" / "1.parquet")
+    folder = tmp_path / "in"
+    touch(folder / "own.parquet")
+    for name, target in (("b.parquet", elsewhere), ("a.parquet", elsewhere), ("c", elsewhere.parent)):
+        (folder / name).symlink_to(target)
+    expected = [str(folder / "a.parquet"), str(folder / "own.parquet")]
+    assert listed(folder) == listed(folder, tmp_path / "in" / "c") == expected
+
+
+def test_a_link_to_nothing_is_listed_and_found_to_be_gone(tmp_path):
+    (tmp_path / "1.parquet").symlink_to("nowhere")
+    (file,) = list_files([str(tmp_path)])
+    with pytest.raises(FileFault, match="gone"):
+        file.open()
+
+
 def test_an_empty_folder_is_no_error_and_a_missing_one_is(tmp_path):
     assert listed(tmp_path) == []
     with pytest.raises(Refused, match="nowhere' does not exist"):
@@ -116,11 +145,16 @@ def change_time(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "reason"), [(os.unlink, "vanished"), (change_size, "changed"), (change_time, "changed")]
+    ("happens", "reason", "detail"),
+    [
+        (os.unlink, "vanished", "gone"),
+        (change_size, "changed", "5 bytes then, 18 now"),
+        (change_time, "changed", r"modified at \d+ ns since 1970 then, at \d+ now"),
+    ],
 )
-def test_what_happens_to_a_file_is_seen(file, happens, reason):
+def test_what_happens_to_a_file_is_seen(file, happens, reason, detail):
     happens(file.path)
-    with pytest.raises(FileFault) as fault:
+    with pytest.raises(FileFault, match=detail) as fault:
         file.check_unchanged()
     assert fault.value.reason == reason
     assert not fault.value.lasting

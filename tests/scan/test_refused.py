@@ -18,6 +18,13 @@ REFUSED = [
     ({"paths": ["nowhere"]}, "nowhere' does not exist; name a Parquet file or a folder"),
     ({"paths": ["in/{date}"]}, "--date 2026-08-31"),
     ({"paths": []}, "field 'input.paths'"),
+    ({"paths": ["in", ""]}, "field 'input.paths.1' = ''.* at least 1 character"),
+    ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path holds no NUL character"),
+    ({"more": "min_scored = true"}, "field 'min_scored' = True.* valid integer"),
+    ({"more": 'min_scored = "20"'}, "field 'min_scored' = '20'.* valid integer"),
+    ({"more": "min_scored = 2147483649"}, "field 'min_scored' = 2147483649.* less than or equal to 2147483648"),
+    ({"rate": '"1e-6"'}, "field 'false_positive_rate' = '1e-6'.* valid number"),
+    ({"rate": "true"}, "field 'false_positive_rate' = True.* valid number"),
 ]
 
 
@@ -27,6 +34,40 @@ def test_a_wrong_configuration_is_refused_before_any_work(night, config, message
     with pytest.raises(Refused, match=message):
         night.scan()
     assert not Path(night.results).exists()
+
+
+@pytest.mark.parametrize("field", ["registry", "results"])
+def test_a_place_without_a_name_is_refused(night, field):
+    lines = night.config.read_text().splitlines()
+    night.config.write_text("\n".join(f'{field} = ""' if line.startswith(field) else line for line in lines))
+    with pytest.raises(Refused, match=f"field '{field}' = ''.* at least 1 character"):
+        night.plan()
+
+
+@pytest.mark.parametrize("results", ["in", "in/results", "link/results", "{input_uri}/results"])
+def test_results_in_the_input_are_refused(night, results):
+    (night.folder / "link").symlink_to(night.input)
+    results = results.format(input_uri=night.input.as_uri())
+    night.config.write_text(night.config.read_text().replace('results = "results"', f'results = "{results}"'))
+    with pytest.raises(Refused, match=r"^results: .* lies in the input path .*/in; give a folder outside"):
+        night.plan()
+    assert list(night.input.iterdir()) == []
+
+
+def test_a_registry_in_the_input_is_refused(night, own_registry):
+    (night.folder / "link").symlink_to(own_registry)
+    for path in ("link", "registry"):
+        night.configure(paths=["in", path])
+        with pytest.raises(Refused, match=r"^registry: .* lies in the input path"):
+            night.plan()
+
+
+def test_a_password_in_the_results_is_refused_and_not_repeated(night):
+    uri = "s3://key:hunter2@bucket/results"
+    night.config.write_text(night.config.read_text().replace('results = "results"', f'results = "{uri}"'))
+    with pytest.raises(Refused, match=r"^results: a URI holds a password") as refused:
+        night.plan()
+    assert "hunter2" not in str(refused.value)
 
 
 def test_a_secret_that_cannot_be_used_is_refused_before_any_work(night, own_registry, registry):

@@ -259,3 +259,9 @@ def test_without_results_it_says_what_to_do(tmp_path):
     with pytest.raises(Refused):
         erase_user(str(tmp_path), ["alice"])
     assert not results.exist(str(tmp_path))
+
+
+def test_a_stricter_rate_takes_back_what_a_looser_one_flagged(folder):
+    add(folder, "a", [verdict(i, user="u", log10_p_global=-float(i)) for i in range(10)])
+    assert results.flagged(folder).collect().height == 10
+    assert sorted(results.flagged(folder, 1e-6).collect()["row"]) == [6, 7, 8, 9]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
@@ -98,6 +99,20 @@ def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, co
     assert not (night.folder / ".ray").exists()  # Ray would leave a token there that changes how clusters start
     night.scan()
     assert same(night.verdicts(), full.expected)
+
+
+def test_sigterm_while_ray_starts(night):
+    process = start(night)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while not (results.exist(night.results) and children.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, (out, err)
+    assert "Interrupted: 0 of" in out
+    assert night.last_scan()["exit_code"] == 143
+    assert night.verdicts().height == 0
 
 
 def test_two_drivers_of_the_same_night(night, full):

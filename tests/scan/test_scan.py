@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import sys
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -251,6 +253,37 @@ def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
     rest = night.scan()
     assert rest.totals.shards == 6 - outcome.totals.shards
     assert night.verdicts().height == 18
+
+
+@pytest.mark.parametrize("handler", [None, lambda *_: sys.exit(signal.SIGTERM)], ids=["ours", "Ray's"])
+def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handler):
+    night.write("a", [plain(30, 1)])
+
+    @contextmanager
+    def starting(_config):
+        if handler:
+            signal.signal(signal.SIGTERM, handler)  # as ray.init does
+        signal.raise_signal(signal.SIGTERM)
+        yield 1
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(scan_module, "cluster", starting)
+    assert night.scan().exit_code == 143
+    assert night.last_scan()["exit_code"] == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
+    @contextmanager
+    def starting(_config):
+        raise SystemExit(3)
+        yield 1
+
+    night.write("a", [plain(30, 1)])
+    monkeypatch.setattr(scan_module, "cluster", starting)
+    with pytest.raises(SystemExit):
+        night.scan()
+    assert night.last_scan()["exit_code"] == 1
 
 
 def whole_file(plan) -> Piece:

@@ -96,8 +96,8 @@ COLUMNS = Columns("text", "id", None, None)
 ROWS = Range(0, 10, 99)
 
 
-def identity(file=FILE, rows=ROWS, keys=(KEY,), dedup="ngram", min_scored=16, columns=COLUMNS):
-    return shard_id(file, rows, what_decides(keys, dedup, min_scored, columns))
+def identity(file=FILE, rows=ROWS, keys=(KEY,), keys_tested=1, dedup="ngram", min_scored=16, columns=COLUMNS):
+    return shard_id(file, rows, what_decides(keys, keys_tested, dedup, min_scored, columns))
 
 
 def with_key(**changes):
@@ -121,6 +121,7 @@ def with_key(**changes):
         with_key(messages=101),
         with_key(commitment="c" * 64),
         with_key(tokenizer=TokenizerFile(file="t.json", sha256="c" * 64)),
+        {"keys_tested": 2},
         {"dedup": "none"},
         {"min_scored": 17},
         {"columns": COLUMNS._replace(text="body")},
@@ -154,4 +155,4 @@ def test_the_id_follows_the_version_of_results(monkeypatch):
 
 
 def test_the_id_is_the_same_on_every_machine():
-    assert identity() == "851b684b4bf2e1e7c25bb62def860ae534db197b0dc6552ad053814d2598cf99"
+    assert identity() == "f08e90683994a0d0e3d66e2a0361ee4eef176487986fbfc40138202de477df6e"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.watermark.greenlist import TILE
 from tests.watermark import brute_force
 from tests.watermark.pairs import both, greenlist, gumbel, ragged, scores_of_all, split, sum_error
 from tests.watermark.strategies import DEDUPS, GAMMAS, documents, few, many, random_documents, windows
@@ -131,6 +132,12 @@ def test_ties_go_to_the_smallest_message(count, length):
     """With T = 1 a quarter of all messages share the best count; with 2 and 3 very many."""
     batch = random_documents(count + length, [length] * 40)
     assert_same_best(greenlist(0), batch, count, scores=brute_force.scores)
+
+
+@pytest.mark.parametrize("count", [TILE - 1, TILE, TILE + 1, TILE + 70, 2 * TILE + 5])
+def test_tiles_of_greenlist(count):
+    """Ties within and across tiles: with T = 1 and 2 many messages of each tile share the best count."""
+    assert_same_best(greenlist(0), random_documents(count, [1, 2, 40]), count, scores=brute_force.scores)
 
 
 def test_identical_documents_get_identical_answers():

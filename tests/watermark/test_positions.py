@@ -64,27 +64,30 @@ def test_an_unknown_choice_is_refused():
         scored_positions(ragged([[1, 2]]), 0, "twice")
 
 
-HASHES = {
-    "all zero": lambda places: 0,
-    "all ones": lambda places: 2**64 - 1,
-    "one bit": lambda places: places % 2,
-    "another key": lambda places: places,
+KEYS = {
+    "all tuples in one place": [0] * 17,
+    "two places": [2**63] * 17,
+    "sums of tokens": [1] * 17,
+    "the first token alone": [1] + [0] * 16,
+    "another key": list(range(2**62 + 1, 2**62 + 35, 2)),
 }
 
 
 @pytest.mark.parametrize("dedup", ["ngram", "context"])
-@pytest.mark.parametrize("name", HASHES)
+@pytest.mark.parametrize("name", KEYS)
 def test_the_hash_never_decides(monkeypatch, name, dedup):
     batch = random_documents(3, [400, 0, 300, 16, 250], vocabulary=6)
-    hash_tokens = module.siphash_tokens
-
-    def collide(key, ids, first, count, out):
-        hash_tokens(np.array([1, 2], np.uint64), ids, first, count, out)
-        out[:] = HASHES[name](out)
-
-    monkeypatch.setattr(module, "siphash_tokens", collide)
+    monkeypatch.setattr(module, "_PLACE_KEY", np.array(KEYS[name], np.uint64))
     for window in (0, 1, 3):
         assert got(batch, window, dedup) == wanted(batch, window, dedup)
+
+
+def test_many_documents_in_one_table():
+    """What an earlier document left in the table is never taken for this one's."""
+    lengths = np.random.default_rng(4).integers(0, 60, 500)
+    batch = random_documents(4, lengths, vocabulary=3)
+    for window in (0, 2, 16):
+        assert got(batch, window, "ngram") == wanted(batch, window, "ngram")
 
 
 def adversarial_texts(length: int) -> dict[str, np.ndarray]:

@@ -1,18 +1,11 @@
-"""Text to tokens, with the exact tokenizer of a key: a tokenizer.json pinned by the SHA-256 of its bytes.
+"""The reference tokenizer, Hugging Face `tokenizers`, and the protocol that every backend follows."""
 
-Text is never trusted: a literal `<s>` in a post is tokenised as the three characters that it is. The scan needs only
-the protocol `Tokenizer`; a faster exact tokenizer can be put behind it.
-"""
-
-import hashlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import tokenizers
 
-from scanner.errors import TokenizerError
 from scanner.watermark import Tokens
 
 CHUNK_CHARACTERS = 1_000_000
@@ -70,31 +63,3 @@ def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
         size += len(text)
     if chunk:
         yield chunk
-
-
-def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
-    """Load a tokenizer.json, after checking that it is the pinned one. What is hashed is what is loaded.
-
-    Raises:
-        TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror}); put it there") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise TokenizerError(
-            f"tokenizer {path}: its SHA-256 is {found}, but {sha256} is pinned; put the pinned file back, "
-            "since another one would read marked text as unmarked"
-        )
-    try:
-        return HuggingFaceTokenizer(data)
-    except ValueError as error:
-        raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None

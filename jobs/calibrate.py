@@ -1,0 +1,190 @@
+"""`brickscan calibrate CONFIG`, the same as `python -m jobs.calibrate --config CONFIG`: do our own p-values hold?"""
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.cli import run
+from scanner.errors import Refused
+
+if TYPE_CHECKING:
+    from scanner.audit.figure import FigureCounts
+    from scanner.audit.keys import KeyCounts
+    from scanner.audit.plan import CalibrationPlan
+
+AUDIT_FAILED = 3
+
+_CONFIG = click.Path(path_type=Path)
+_date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
+_tests = click.option(
+    "--tests",
+    type=float,
+    metavar="N",
+    help="Null p-values of each method for the law, such as 1e10, instead of the configured number.",
+)
+_show = click.option("--show-text", is_flag=True, help="Write the n-grams that repeat, or that make keys hit, as text.")
+
+
+@click.command()
+@click.argument("config", type=_CONFIG)
+@_date
+@_tests
+@_show
+def calibrate(config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool) -> int:
+    """Audit the false-positive rate over a corpus that is known to be unmarked, and write table and figures.
+
+    Exit codes: 0 no p-value is too small, 1 failed, 2 refused before any work, 3 some are: a sentence names each.
+
+    \b
+    Example:
+      brickscan calibrate calibration.toml --tests 1e10
+    """
+    return calibrate_and_tell(config, date, tests, show_text)
+
+
+@click.command(name="python -m jobs.calibrate")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.CalibrationConfig.")
+@_date
+@_tests
+@_show
+def module(config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool) -> int:
+    """Do what `brickscan calibrate CONFIG` does; for schedulers and `ray job submit`."""
+    return calibrate_and_tell(config, date, tests, show_text)
+
+
+def calibrate_and_tell(
+    config: Path, date: datetime.datetime | None = None, tests: float | None = None, show_text: bool = False
+) -> int:
+    """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
+    for module_name in ("scipy", "matplotlib"):
+        if importlib.util.find_spec(module_name) is None:
+            raise Refused(f"calibrate needs {module_name}; install it with `pip install 'brickscan[audit]'`")
+    from scanner.audit.plan import plan_calibration
+    from scanner.audit.report import all_rows
+    from scanner.audit.rows import Audit, failing
+    from scanner.cluster.calibrate import FIGURE_THRESHOLDS, run_calibration
+    from scanner.results import append_audits
+
+    if tests is not None and not 1 <= tests <= 1e15:
+        raise click.BadParameter(f"{tests:g} is no number of tests; allowed: 1 to 1e15", param_hint="--tests")
+    plan = plan_calibration(config, None if date is None else date.date(), None if tests is None else int(tests))
+    audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
+    began = time.monotonic()
+    with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
+        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", _Progress())
+    rows = all_rows(audit, plan, found.law, found.figure, FIGURE_THRESHOLDS, found.keys)
+    append_audits(plan.results, rows)
+    files = _write_files(plan, audit.audit_id, rows, found.figure, found.keys, FIGURE_THRESHOLDS, show_text)
+    click.echo(
+        f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
+        f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
+    )
+    click.echo(table(rows))
+    for file in files:
+        click.echo(f"wrote {file}")
+    sentences = list(failing([row for row in rows if _is_claim(row)]))
+    for sentence in sentences:
+        click.echo(f"TOO SMALL: {sentence}")
+    click.echo(_why(rows), nl=False)
+    return AUDIT_FAILED if sentences else 0
+
+
+def _why(rows: list[dict[str, Any]]) -> str:
+    """Tell a key that fails from a broken law."""
+    wrong = {row["kind"] for row in rows if row["verdict"] == "too small"}
+    law = {row["kind"] for row in rows if row["kind"].startswith("law")}
+    if not law or wrong & law or not wrong & {"key", "key_messages"}:
+        return ""
+    return (
+        "Under keys drawn for every document the law itself holds on this corpus. So either it contains text that "
+        "was marked with the key that fails (its hits then hardly fall with the threshold), or the key meets common "
+        "n-grams too well (the details count them): admit another key.\n"
+    )
+
+
+def _is_claim(row: Mapping[str, Any]) -> bool:
+    """Brickscan states the exact test without repeats; the figure's other panels show what that is for."""
+    return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
+
+
+class _Progress:
+    """A line of key=value pairs every few seconds, on stderr."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if done == of or now - self._last >= 5:
+            self._last = now
+            print(
+                f"event=calibrate step={what!r} done={done}/{of} seconds={now - self._began:.1f}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows of whole methods and keys for people, and how many of the others say what."""
+    from scanner.audit.rows import number
+
+    lines = []
+    for row in rows:
+        if row["measure"] == "rate" and row["kind"] in ("law_total", "law_best_total", "key", "key_messages"):
+            ratio = row["hits"] / row["expected"] if row["expected"] else float("nan")
+            lines.append(
+                f"{row['kind']:14} {row['key_id'] or row['method']:16} p<={row['threshold']:<6g} "
+                f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
+                f"ratio {ratio:.3f} dispersion {row['design_effect']:.2f} {row['verdict']}"
+            )
+    told: dict[tuple[str, str, str, str], int] = {}
+    for row in rows:
+        if row["kind"] in ("law", "figure"):
+            name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
+            told[name] = told.get(name, 0) + 1
+    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
+    return "\n".join(lines)
+
+
+def _write_files(
+    plan: "CalibrationPlan",
+    audit_id: str,
+    rows: list[dict[str, Any]],
+    figure: "Mapping[tuple[Fraction | None, int], FigureCounts]",
+    keys: "Mapping[str, KeyCounts]",
+    figure_thresholds: tuple[float, ...],
+    show_text: bool,
+) -> list[str]:
+    """Figures and details beside the table. Returns their paths."""
+    from scanner.audit.details import details
+    from scanner.audit.plots import figure_png, law_png
+    from scanner.files import filesystem_of
+
+    files = {"details.json": json.dumps(details(plan, figure, keys, figure_thresholds, show_text), indent=1).encode()}
+    if figure:
+        files["figure.png"] = figure_png(figure, figure_thresholds)
+    if any(row["kind"] == "law_total" for row in rows):
+        files["law.png"] = law_png(rows)
+    filesystem, folder = filesystem_of(f"{plan.results}/figures")
+    filesystem.create_dir(folder, recursive=True)
+    for name, data in files.items():
+        with filesystem.open_output_stream(f"{folder}/{audit_id}-{name}") as stream:
+            stream.write(data)
+    return [f"{plan.results}/figures/{audit_id}-{name}" for name in files]
+
+
+if __name__ == "__main__":
+    sys.exit(run(module))

@@ -1,0 +1,1 @@
+"""Is a stated false-positive rate true? Statistics and experiments that can prove the project's own p-values wrong."""

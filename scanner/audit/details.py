@@ -1,0 +1,88 @@
+"""What an audit's figures are drawn from, and the n-grams behind small p-values: counts, their text only on request."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import tokenizers
+
+from scanner.audit.figure import PANELS, FigureCounts, repeated
+from scanner.audit.keys import KeyCounts
+from scanner.audit.plan import CalibrationPlan
+from scanner.registry import tokenizer_path
+
+SHOWN = 20
+"""n-grams of a text or key that are listed."""
+
+
+def details(
+    plan: CalibrationPlan,
+    figure: Mapping[tuple[Fraction | None, int], FigureCounts],
+    keys: Mapping[str, KeyCounts],
+    thresholds: Sequence[float],
+    show_text: bool,
+) -> dict[str, Any]:
+    """Numbers to be written as JSON.
+
+    Args:
+        plan: the audit.
+        figure: by γ (None: Gumbel) and window.
+        keys: by key id.
+        thresholds: of the figure.
+        show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
+    """
+    reader = _Reader(plan.tokenizer) if show_text else None
+    found: dict[str, Any] = {"figure": [], "keys": {}}
+    for (gamma, window), counts in figure.items():
+        found["figure"].append(
+            {
+                "gamma": None if gamma is None else str(gamma),
+                "window": window,
+                "pieces": counts.tests,
+                "thresholds": list(thresholds),
+                "panels": [
+                    {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
+                    for i, (test, dedup) in enumerate(PANELS)
+                ],
+                "smallest_p": _vanilla(counts, window, reader),
+            }
+        )
+    for key in plan.keys:
+        if key.key_id in keys and plan.registry is not None:
+            own = _Reader(str(tokenizer_path(plan.registry, key))) if show_text else None
+            found["keys"][key.key_id] = _excess(keys[key.key_id], own)
+    return found
+
+
+class _Reader:
+    """Turns token ids into text, to be looked at."""
+
+    def __init__(self, path: str) -> None:
+        self._inner = tokenizers.Tokenizer.from_file(path)
+
+    def __call__(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(ids), skip_special_tokens=False))
+
+
+def _vanilla(counts: FigureCounts, window: int, reader: _Reader | None) -> dict[str, Any]:
+    worst = counts.worst
+    shown: dict[str, Any] = {
+        "key": worst.key,
+        "log10_p_none": worst.log10_p,
+        "log10_p_ngram": worst.log10_p_ngram,
+        "scored_none": worst.scored,
+        "scored_ngram": worst.scored_ngram,
+        "repeated": [
+            {"times": times} | ({} if reader is None else {"text": reader(gram)})
+            for times, gram in repeated(worst.ids, window, SHOWN)
+        ],
+    }
+    return shown | ({} if reader is None else {"text": reader(worst.ids.tolist())})
+
+
+def _excess(counts: KeyCounts, reader: _Reader | None) -> list[dict[str, Any]]:
+    top = sorted(counts.ngrams.items(), key=lambda item: -item[1].excess)[:SHOWN]
+    return [
+        {"hits": ngram.hits, "excess": ngram.excess} | ({} if reader is None else {"text": reader(gram)})
+        for gram, ngram in top
+    ]

@@ -1,0 +1,110 @@
+"""The paper's figure: a few master keys over disjoint pieces of documents, three tests of each piece (paper, Sec. 3).
+
+Under one key documents share n-grams, so hits are not independent; the keys are the clusters, and bands come from the
+spread between them.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.expectation import Law, chances, exact_law, z_law
+from scanner.watermark import Dedup, GreenList, Gumbel, Tokens, scored_positions
+
+PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))
+"""Test and repeats left out: the Z-test as it was, the exact test, the exact test with repeats left out."""
+
+
+class Worst(NamedTuple):
+    """The piece whose p is smallest when repeats are scored, and what its p becomes when they are left out."""
+
+    log10_p: float
+    log10_p_ngram: float
+    scored: int
+    scored_ngram: int
+    key: int
+    ids: NDArray[np.uint32]
+
+
+class FigureCounts(NamedTuple):
+    """What one part of the pieces says about one method and window; parts can be added.
+
+    hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests: pieces.
+    """
+
+    hits: NDArray[np.int64]
+    expected: NDArray[np.float64]
+    tests: int
+    worst: Worst
+
+    def plus(self, other: "FigureCounts") -> "FigureCounts":
+        """Both parts together."""
+        worst = min(self.worst, other.worst, key=lambda worst: worst.log10_p)
+        return FigureCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, worst)
+
+
+def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
+    """The first counts[d] disjoint pieces of exactly `length` tokens of each document d."""
+    numbers = np.concatenate([np.arange(count) for count in counts]) if len(counts) else np.empty(0, np.int64)
+    begins = np.repeat(tokens.offsets[:-1], counts) + length * numbers.astype(np.int64)
+    index = begins[:, None] + np.arange(length)[None, :]
+    return Tokens(tokens.ids[index].ravel(), np.arange(len(begins) + 1, dtype=np.int64) * length)
+
+
+def figure_counts(
+    gamma: Fraction | None, window: int, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]
+) -> FigureCounts:
+    """Score pieces under every key, with repeats and without.
+
+    Args:
+        gamma: share of green tokens; None: Gumbel.
+        window: h.
+        secrets: of the K keys.
+        tokens: at least one piece.
+        thresholds: α[J].
+    """
+    marks = [Gumbel(secret, window) if gamma is None else GreenList(secret, window, gamma) for secret in secrets]
+    log10_alpha = np.log10(np.asarray(thresholds))
+    positions = {dedup: scored_positions(tokens, window, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
+    laws: dict[str, Law] = {"z": z_law(gamma), "exact": exact_law(gamma)}
+    hits = np.zeros((len(marks), len(PANELS), len(thresholds)), np.int64)
+    worst: Worst | None = None
+    for k, mark in enumerate(marks):
+        score = {dedup: mark.score(tokens, where, 0) for dedup, where in positions.items()}
+        p = {panel: laws[panel[0]].log10_p(score[panel[1]], positions[panel[1]].scored) for panel in PANELS}
+        for i, panel in enumerate(PANELS):
+            hits[k, i] = (p[panel][:, None] <= log10_alpha[None, :]).sum(axis=0)
+        at = int(p["exact", "none"].argmin())
+        if worst is None or p["exact", "none"][at] < worst.log10_p:
+            worst = Worst(
+                float(p["exact", "none"][at]),
+                float(p["exact", "ngram"][at]),
+                int(positions["none"].scored[at]),
+                int(positions["ngram"].scored[at]),
+                k,
+                tokens.ids[tokens.offsets[at] : tokens.offsets[at + 1]],
+            )
+    if worst is None:
+        raise ValueError("no keys: the figure needs at least one")
+    expected = [_expected(laws[test], positions[dedup].scored, thresholds) for test, dedup in PANELS]
+    return FigureCounts(hits, np.array(expected), len(tokens.offsets) - 1, worst)
+
+
+def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
+    distinct, times = np.unique(scored, return_counts=True)
+    if law.name == "z":  # it takes scores for continuous: what it promises is the threshold itself
+        return len(scored) * np.asarray(thresholds, np.float64)
+    return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
+
+
+def repeated(ids: NDArray[np.uint32], window: int, most: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The (window, token) tuples that stand more than once in a text: (times, tokens), most frequent first."""
+    width = window + 1
+    found: dict[tuple[int, ...], int] = {}
+    for i in range(len(ids) - window):
+        gram = tuple(ids[i : i + width].tolist())
+        found[gram] = found.get(gram, 0) + 1
+    return sorted(((times, gram) for gram, times in found.items() if times > 1), key=lambda pair: -pair[0])[:most]

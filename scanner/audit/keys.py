@@ -1,0 +1,152 @@
+"""One key on one traffic: how often does it flag text that nobody marked, and which n-grams do it? (SPEC §4)
+
+A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
+documents. So the key is judged against a multiple of the stated rate, with intervals by whoever posted the text; and
+the spread between its messages, each of which meets other draws, shows how large such differences are.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.expectation import chances, exact_law
+from scanner.audit.intervals import Moments, moments
+from scanner.watermark import Dedup, Positions, Tokens, Watermark, log10_any_of, scored_positions
+
+EXCESS_AT = 1e-3
+"""n-grams are counted in documents whose p-value under one message is at most this."""
+
+KEPT_NGRAMS = 2000
+"""n-grams that a part of the documents reports; what all parts leave out together is small."""
+
+
+class Ngram(NamedTuple):
+    """A (window, token) tuple: in how many hits it was scored, and what it added to their scores above its mean."""
+
+    hits: int
+    excess: float
+
+
+class KeyCounts(NamedTuple):
+    """What documents say about a key; parts can be joined.
+
+    clusters: for each cluster of documents float64[1 + 2J]: documents, hits at J thresholds of the best message's
+    corrected p, and how many of them the law has; single: int64[A, J], hits of A messages one by one; single_expected:
+    float64[J], of one of them; tests: documents; ngrams: by token ids.
+    """
+
+    clusters: dict[str, NDArray[np.float64]]
+    single: NDArray[np.int64]
+    single_expected: NDArray[np.float64]
+    tests: int
+    ngrams: dict[tuple[int, ...], Ngram]
+
+    def plus(self, other: "KeyCounts") -> "KeyCounts":
+        """Both parts together."""
+        clusters, ngrams = dict(self.clusters), dict(self.ngrams)
+        for name, sums in other.clusters.items():
+            clusters[name] = clusters[name] + sums if name in clusters else sums
+        for gram, more in other.ngrams.items():
+            mine = ngrams.get(gram, Ngram(0, 0.0))
+            ngrams[gram] = Ngram(mine.hits + more.hits, mine.excess + more.excess)
+        return KeyCounts(
+            clusters,
+            self.single + other.single,
+            self.single_expected + other.single_expected,
+            self.tests + other.tests,
+            ngrams,
+        )
+
+    def by_cluster(self) -> Moments:
+        """Sums over the clusters of documents, of the corrected p-values: each [J]."""
+        table = np.array(list(self.clusters.values()))
+        thresholds = (table.shape[1] - 1) // 2
+        tests, hits, expected = table[:, :1], table[:, 1 : 1 + thresholds], table[:, 1 + thresholds :]
+        return moments(hits, tests, expected / tests)
+
+    def by_message(self) -> Moments:
+        """Sums over the sampled messages, of the p-values of one message: each [J]."""
+        tests = np.full(len(self.single), self.tests)
+        return moments(self.single, tests, np.broadcast_to(self.single_expected / self.tests, self.single.shape))
+
+
+def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
+    """At most so many of the messages 0 … count−1, evenly spread, message 0 among them: int64[A]."""
+    return np.arange(min(count, most), dtype=np.int64) * count // min(count, most)
+
+
+def key_counts(
+    mark: Watermark,
+    gamma: Fraction | None,
+    messages: int,
+    tokens: Tokens,
+    clusters: Sequence[str],
+    dedup: Dedup,
+    thresholds: Sequence[float],
+    sample: int,
+) -> KeyCounts:
+    """Score documents as a scan does, under all messages; and under a sample of the messages, one by one.
+
+    Args:
+        mark: the opened key.
+        gamma: its share of green tokens; None: Gumbel.
+        messages: M.
+        tokens: of D documents.
+        clusters: name of each document's cluster, such as its account: what can be taken for independent.
+        dedup: which repeats are left out.
+        thresholds: α[J].
+        sample: most messages that are scored one by one.
+    """
+    law, log10_alpha = exact_law(gamma), np.log10(np.asarray(thresholds))[None, :]
+    positions = scored_positions(tokens, mark.window, dedup)
+    distinct, which = np.unique(positions.scored, return_inverse=True)
+    best = mark.best_two(tokens, positions, messages)
+    log10_p = log10_any_of(mark.log10_p(best.score, positions.scored), messages)
+    single = []
+    ngrams: dict[tuple[int, ...], list[float]] = {}
+    for message in sampled_messages(messages, sample).tolist():
+        p = mark.log10_p(mark.score(tokens, positions, message), positions.scored)
+        single.append((p[:, None] <= log10_alpha).sum(axis=0))
+        _add_ngrams(ngrams, mark, gamma, tokens, positions, message, p <= np.log10(EXCESS_AT))
+    top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
+    table = np.concatenate(
+        [
+            np.ones((len(log10_p), 1)),
+            log10_p[:, None] <= log10_alpha,
+            chances(law, distinct, thresholds, messages)[which],
+        ],
+        axis=1,
+    )
+    names, place = np.unique(np.array(clusters, object).astype(str), return_inverse=True)
+    sums = np.zeros((len(names), table.shape[1]))
+    np.add.at(sums, place, table)
+    return KeyCounts(
+        dict(zip(names.tolist(), sums, strict=True)),
+        np.array(single, np.int64),
+        np.asarray(chances(law, distinct, thresholds)[which].sum(axis=0), np.float64),
+        len(log10_p),
+        {gram: Ngram(int(hits), excess) for gram, (hits, excess) in top},
+    )
+
+
+def _add_ngrams(
+    ngrams: dict[tuple[int, ...], list[float]],
+    mark: Watermark,
+    gamma: Fraction | None,
+    tokens: Tokens,
+    positions: Positions,
+    message: int,
+    hit: NDArray[np.bool_],
+) -> None:
+    """Add what each (window, token) tuple of the documents that hit gave to their scores, less its mean."""
+    index = positions.index[np.repeat(hit, positions.scored)]
+    alone = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
+    mean = 1.0 if gamma is None else float(gamma)
+    terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - mean
+    for at, term in zip(index.tolist(), terms.tolist(), strict=True):
+        entry = ngrams.setdefault(tuple(tokens.ids[at - mark.window : at + 1].tolist()), [0, 0.0])
+        entry[0] += 1
+        entry[1] += term

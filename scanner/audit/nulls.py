@@ -1,0 +1,211 @@
+"""Very many scores of unmarked text: all messages of a document, under a key that is drawn for that document alone.
+
+Fresh keys make documents independent draws of the law, whatever the corpus repeats. The scores are those of the
+kernels that a scan searches with (scanner.watermark); here they are compared with critical scores instead of being
+searched for the largest one. Nothing of the size of the messages is kept.
+"""
+
+import hashlib
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy import uint64
+from numpy.typing import NDArray
+
+from scanner.watermark import Positions, Tokens
+from scanner.watermark.greenlist import ROWS, _bit_length, _count_tile, _first_bits, _levels, _strip_words
+from scanner.watermark.greenlist import TILE as GREENLIST_TILE
+from scanner.watermark.gumbel import GROUP, TERM_ERROR, _draws_at, _sum_tile, sum_scores
+from scanner.watermark.gumbel import TILE as GUMBEL_TILE
+from scanner.watermark.kernel import kernel
+from scanner.watermark.secret import SubKeys, derive, planes_of, window_nonces
+
+_UNIT = math.log(2.0) / 2**23
+"""What the integer sums of Gumbel terms count."""
+
+
+class FreshKeys(NamedTuple):
+    """Sub-keys of a key of its own for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]."""
+
+    chacha: NDArray[np.uint32]
+    sip: NDArray[np.uint64]
+
+    def __repr__(self) -> str:
+        return f"FreshKeys({len(self.chacha)} documents)"
+
+
+class Passing(NamedTuple):
+    """Hits of D documents at J thresholds, over all messages, and the score of message 0.
+
+    hits: int64[D, J]; first: int64[D] or float64[D].
+    """
+
+    hits: NDArray[np.int64]
+    first: NDArray[np.generic]
+
+
+def fresh_keys(seed: bytes, label: str, documents: NDArray[np.int64]) -> FreshKeys:
+    """Keys for documents of given numbers: the same seed, label and number give the same key.
+
+    Args:
+        seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
+        label: of the watermark (SPEC §1).
+        documents: int64[D].
+    """
+    chacha, sip = np.empty((len(documents), 8), np.uint32), np.empty((len(documents), 2), np.uint64)
+    for i, number in enumerate(documents.tolist()):
+        data = label.encode("ascii") + b"\0" + number.to_bytes(8, "little")
+        secret = hashlib.blake2b(data, key=seed, digest_size=32, person=b"audit-v1").digest()
+        chacha[i], sip[i] = derive(secret, label)
+    return FreshKeys(chacha, sip)
+
+
+def passing_greenlist(
+    keys: FreshKeys,
+    tokens: Tokens,
+    positions: Positions,
+    window: int,
+    gamma: Fraction,
+    messages: int,
+    critical: NDArray[np.float64],
+) -> Passing:
+    """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
+
+    Args:
+        keys: of the D documents.
+        tokens: of the D documents.
+        positions: which are scored, for that window.
+        window: h.
+        gamma: share of green tokens.
+        messages: how many are scored.
+        critical: float64[D, J], whole numbers or ∞ (expectation.levels).
+    """
+    rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+    whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
+    ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
+    return Passing(*_greenlist_hits(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
+
+
+def passing_gumbel(
+    keys: FreshKeys,
+    tokens: Tokens,
+    positions: Positions,
+    window: int,
+    messages: int,
+    critical: NDArray[np.float64],
+) -> Passing:
+    """Like `passing_greenlist`, for the Gumbel score; scores near a critical one are computed in double precision."""
+    ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
+    return Passing(*_gumbel_hits(keys.chacha, ids, nonces, positions.offsets, messages, critical))
+
+
+def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:
+    """Nonces of all scored positions, those of a document under its own key: uint64[P]."""
+    nonces = np.empty(len(positions.index), np.uint64)
+    for d, (chacha, sip) in enumerate(zip(*keys, strict=True)):
+        own = slice(positions.offsets[d], positions.offsets[d + 1])
+        nonces[own] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[own], window)
+    return nonces
+
+
+@kernel
+def _greenlist_hits(
+    chacha: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    all_nonces: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    count: int,
+    rule: tuple[int, int, int],
+    critical: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    documents = len(offsets) - 1
+    hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents, np.int64)
+    tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
+    width = ((count + tiles - 1) // tiles + 63) // 64
+    strip = np.zeros(_strip_words(64 * width, rule[2]), np.uint32)
+    rows, carry, valid = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
+    passing = np.empty(width, np.uint64)
+    counters = np.empty((_levels(offsets), width), np.uint64)
+    for d in range(documents):
+        scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
+        used = counters[: max(3, _bit_length(len(scored)))]
+        for first in range(0, count, 64 * width):
+            _count_tile(chacha[d], scored, nonces, rule, first, strip, rows, used, carry)
+            _first_bits(valid, min(64 * width, count - first))
+            for j in range(critical.shape[1]):
+                hits[d, j] += _at_least(used, critical[d, j], valid, passing)
+            if first == 0:
+                for level in range(len(used)):
+                    first_score[d] += np.int64(used[level, 0] & uint64(1)) << level
+    return hits, first_score
+
+
+@kernel
+def _at_least(
+    counters: NDArray[np.uint64], critical: int, valid: NDArray[np.uint64], passing: NDArray[np.uint64]
+) -> np.int64:
+    """How many of the valid vertical counters are critical or more: compared bit by bit, from the last one up."""
+    if critical >> len(counters):
+        return np.int64(0)
+    passing[:] = valid
+    for level in range(len(counters)):
+        if (critical >> level) & 1:
+            for w in range(len(passing)):
+                passing[w] &= counters[level, w]
+        else:
+            for w in range(len(passing)):
+                passing[w] |= counters[level, w]
+    total = np.int64(0)
+    for w in range(len(passing)):
+        total += _ones(passing[w] & valid[w])
+    return total
+
+
+@kernel
+def _ones(x: uint64) -> np.int64:
+    """How many bits are set."""
+    x = x - ((x >> uint64(1)) & uint64(0x5555555555555555))
+    x = (x & uint64(0x3333333333333333)) + ((x >> uint64(2)) & uint64(0x3333333333333333))
+    x = (x + (x >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * uint64(0x0101010101010101)) >> uint64(56))
+
+
+@kernel
+def _gumbel_hits(
+    chacha: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    all_nonces: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    count: int,
+    critical: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    documents = len(offsets) - 1
+    hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents)
+    strip, sums = np.empty(GUMBEL_TILE + 2 * GROUP, np.uint32), np.empty(GUMBEL_TILE, np.int64)
+    whole = np.zeros(2, np.int64)
+    for d in range(documents):
+        scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
+        whole[1] = len(scored)
+        first_score[d] = sum_scores(_draws_at(chacha[d], nonces, scored.astype(np.int64)), whole)[0]
+        for first in range(0, count, GUMBEL_TILE):
+            tile = sums[: min(GUMBEL_TILE, count - first)]
+            _sum_tile(chacha[d], scored, nonces, first, strip, tile)
+            for j in range(critical.shape[1]):
+                limit = critical[d, j]
+                if limit == math.inf:
+                    continue
+                # beyond this distance an approximate sum is on the same side as the exact one
+                bound = len(scored) * TERM_ERROR + 1.0 + limit / _UNIT * len(scored) * 2.0**-50
+                surely, perhaps = np.int64(limit / _UNIT + bound) + 1, np.int64(limit / _UNIT - bound)
+                above, near = np.int64(0), np.int64(0)
+                for m in range(len(tile)):
+                    above += np.int64(tile[m] >= surely)
+                    near += np.int64(tile[m] >= perhaps)
+                if near > above:
+                    for place in np.flatnonzero((tile >= perhaps) & (tile < surely)):
+                        entries = scored.astype(np.int64) + (first + place)
+                        above += np.int64(sum_scores(_draws_at(chacha[d], nonces, entries), whole)[0] >= limit)
+                hits[d, j] += above
+    return hits, first_score

@@ -1,0 +1,166 @@
+"""An audit before it begins: what it is to do, with paths made absolute, and whatever can be refused looked at."""
+
+import datetime
+import hashlib
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.law import Case, cases
+from scanner.documents import Columns
+from scanner.errors import Refused
+from scanner.files import resolve
+from scanner.registry import find_key, load_registry, open_key, tokenizer_path
+from scanner.tokens import load_tokenizer
+from schemas.config import CalibrationConfig, ConfigError, read_toml
+from schemas.registry import MasterKey, parse_gamma
+
+KEY_STRIDE = 2**32
+"""Numbers of documents, which decide their keys, are so far apart between cases that none comes twice."""
+
+
+@dataclass(frozen=True)
+class CalibrationPlan:
+    """What an audit is to do. No secrets.
+
+    results: folder or URI; locations: the corpus, resolved; tokenizer: path; registry: folder, when keys are audited.
+    """
+
+    config: CalibrationConfig
+    results: str
+    locations: tuple[str, ...]
+    tokenizer: str
+    registry: str | None
+    keys: tuple[MasterKey, ...]
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the corpus's columns."""
+        return Columns.of(self.config.input)
+
+    @property
+    def seed(self) -> bytes:
+        """Seed of all keys that are drawn."""
+        return self.config.seed.encode("ascii")
+
+    @property
+    def config_sha256(self) -> str:
+        """Digest of the configuration as it was read, as hex text."""
+        return hashlib.sha256(json.dumps(self.config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+    def law_cases(self) -> list[Case]:
+        """All cases of the law."""
+        law = self.config.law
+        if law is None:
+            return []
+        gammas: list[Fraction | None] = [parse_gamma(text) for text in law.gammas]
+        return cases([*gammas, None], law.windows, law.dedups, law.messages)
+
+    def figure_gammas(self) -> list[Fraction | None]:
+        """The methods of the figure, by their γ; None is Gumbel."""
+        figure = self.config.figure
+        return [] if figure is None else [parse_gamma(figure.gamma), None]
+
+    def figure_secrets(self) -> list[bytes]:
+        """The master keys of the figure, 32 bytes each; drawn from the seed, and fit for nothing else."""
+        count = self.config.figure.keys if self.config.figure else 0
+        return [
+            hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()
+            for number in range(count)
+        ]
+
+
+def plan_calibration(
+    config_file: Path, date: datetime.date | None = None, law_tests: int | None = None
+) -> CalibrationPlan:
+    """Read a configuration, and open once whatever it names. Relative paths start at the configuration's folder.
+
+    Args:
+        config_file: TOML, see schemas.config.CalibrationConfig.
+        date: fills {date} in the corpus's paths.
+        law_tests: instead of the configured number of null p-values of each method.
+
+    Raises:
+        Refused: something cannot be right; names file, field, value and what is allowed.
+    """
+    try:
+        config = read_toml(config_file, CalibrationConfig)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+    if law_tests is not None:
+        if config.law is None:
+            raise Refused(f"--tests {law_tests}: {config_file} has no section [law]; add it, or leave the option out")
+        config = config.model_copy(update={"law": config.law.model_copy(update={"tests": law_tests})})
+    base = config_file.absolute().parent
+    results = config.results if "://" in config.results else str(base / config.results)
+    tokenizer = base / config.tokenizer.file
+    load_tokenizer(tokenizer, config.tokenizer.sha256)
+    registry = None if config.keys is None else str(base / config.keys.registry)
+    return CalibrationPlan(
+        config=config,
+        results=results,
+        locations=tuple(resolve(path, base, date) for path in config.input.paths),
+        tokenizer=str(tokenizer),
+        registry=registry,
+        keys=() if registry is None or config.keys is None else _keys(registry, config.keys.keys),
+    )
+
+
+def _keys(registry: str, wanted: tuple[str, ...] | None) -> tuple[MasterKey, ...]:
+    record = load_registry(registry)
+    keys = record.keys if wanted is None else tuple(find_key(record, key_id) for key_id in wanted)
+    if not keys:
+        raise Refused(f"keys.registry: {registry} has no keys; make one with `brickscan keys new`")
+    for key in keys:
+        open_key(registry, key)
+        load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256)
+    return keys
+
+
+def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int64]]:
+    """Of each part, the documents whose text stands in no earlier place: int64 places within the part."""
+    if not digests:
+        return []
+    _, first = np.unique(np.concatenate(digests), return_index=True)
+    bounds = np.cumsum([0, *map(len, digests)])
+    first.sort()
+    return [first[(first >= a) & (first < b)] - a for a, b in pairwise(bounds)]
+
+
+def draw_documents(
+    available: list[NDArray[np.int64]], count: int, seed: bytes, case: int
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Draw documents for one case of the law: of each part, which, and the numbers that decide their keys.
+
+    Without replacement while they last; then all over again, since a further key makes a further independent draw.
+    """
+    part = np.repeat(np.arange(len(available)), [len(places) for places in available])
+    place = np.concatenate(available)
+    generator = np.random.default_rng([*seed, case])
+    rounds = -(-count // len(place))
+    order = np.concatenate([generator.permutation(len(place)) for _ in range(rounds)])[:count]
+    numbers = case * KEY_STRIDE + np.arange(count, dtype=np.int64)
+    return [(place[order[part[order] == p]], numbers[part[order] == p]) for p in range(len(available))]
+
+
+def draw_pieces(
+    lengths: list[NDArray[np.int64]], available: list[NDArray[np.int64]], count: int, tokens: int, seed: bytes
+) -> list[NDArray[np.int64]]:
+    """How many disjoint pieces of so many tokens to take of each document of each part: `count` in all, if there are.
+
+    Documents come in random order, each with all of its pieces.
+    """
+    offered = [np.zeros(len(part), np.int64) for part in lengths]
+    for pieces, part, places in zip(offered, lengths, available, strict=True):
+        pieces[places] = part[places] // tokens
+    flat = np.concatenate(offered)
+    order = np.random.default_rng([*seed, len(flat)]).permutation(len(flat))
+    before = np.cumsum(flat[order]) - flat[order]
+    taken = np.zeros(len(flat), np.int64)
+    taken[order] = np.clip(count - before, 0, flat[order])
+    return list(np.split(taken, np.cumsum([len(part) for part in lengths])[:-1]))

@@ -1,0 +1,136 @@
+"""What was counted, as rows of the audits table: the families of tests, fixed by the configuration alone.
+
+Each family gets an even share of the family-wise error: the law's methods, the best of
+all messages, the law's cases, their uniformity, the figure, the keys.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from scanner.audit.figure import PANELS, FigureCounts
+from scanner.audit.intervals import Moments, moments
+from scanner.audit.keys import KeyCounts
+from scanner.audit.law import Case, LawCounts
+from scanner.audit.plan import CalibrationPlan
+from scanner.audit.rows import THRESHOLDS, Audit, Question, Row, rate_rows, uniformity_rows
+from schemas.registry import MasterKey
+
+FIGURE_JUDGED = 6
+"""Powers of ten at which the figure is judged, from 1e-1 down: below, a million tests decide nothing."""
+
+KEY_BOUND = 2.0
+"""A key fails when its rate is above the stated one times this: a little off it always is (SPEC §4)."""
+
+
+def method_of(gamma: Fraction | None) -> str:
+    """Name of the method with that γ; None is Gumbel."""
+    return "gumbel" if gamma is None else "greenlist"
+
+
+def all_rows(
+    audit: Audit,
+    plan: CalibrationPlan,
+    law: Mapping[Case, LawCounts],
+    figure: Mapping[tuple[Fraction | None, int], FigureCounts],
+    figure_thresholds: tuple[float, ...],
+    keys: Mapping[str, KeyCounts],
+) -> list[Row]:
+    """Judge all that was counted.
+
+    Args:
+        audit: the run.
+        plan: what was asked.
+        law: by case.
+        figure: by γ (None: Gumbel) and window, at figure_thresholds.
+        figure_thresholds: α from large to small.
+        keys: by key id.
+    """
+    families = 4 * bool(law) + bool(figure) + bool(keys)
+    share = replace(audit, family_error=audit.family_error / max(families, 1))
+    rows: list[Row] = []
+    if law:
+        rows += _law_rows(share, law)
+    if figure:
+        rows += _figure_rows(share, figure, figure_thresholds)
+    if plan.config.keys is not None:
+        cluster = "account" if plan.columns.account else "document"
+        how = plan.config.keys
+        answers = [answer for key in plan.keys for answer in _key_answers(key, keys[key.key_id], how.dedup, cluster)]
+        rows += rate_rows(share, answers, THRESHOLDS, KEY_BOUND)
+    return rows
+
+
+def _law_rows(audit: Audit, law: Mapping[Case, LawCounts]) -> list[Row]:
+    questions = [
+        Question(
+            "law",
+            "exact",
+            case.method,
+            "document",
+            gamma=None if case.gamma is None else str(case.gamma),
+            window=case.window,
+            dedup=case.dedup,
+        )
+        for case in law
+    ]
+    single = list(zip(questions, (found.sums for found in law.values()), strict=True))
+    best = [
+        (replace(question, kind="law_best", messages=case.messages), found.best)
+        for question, (case, found) in zip(questions, law.items(), strict=True)
+    ]
+    return (
+        rate_rows(audit, _by_method(single), THRESHOLDS)
+        + rate_rows(audit, _by_method(best), THRESHOLDS)
+        + rate_rows(audit, single, THRESHOLDS)
+        + uniformity_rows(audit, list(zip(questions, (found.uniform for found in law.values()), strict=True)))
+    )
+
+
+def _by_method(answers: Sequence[tuple[Question, Moments]]) -> list[tuple[Question, Moments]]:
+    """The cases of each method together: their documents have keys of their own, so they are further clusters."""
+    totals: dict[Question, Moments] = {}
+    for question, sums in answers:
+        whole = replace(question, kind=f"{question.kind}_total", gamma=None, window=None, dedup=None)
+        totals[whole] = totals[whole].plus(sums) if whole in totals else sums
+    return list(totals.items())
+
+
+def _figure_rows(
+    audit: Audit, figure: Mapping[tuple[Fraction | None, int], FigureCounts], thresholds: tuple[float, ...]
+) -> list[Row]:
+    at = [int(np.argmin(np.abs(np.log10(thresholds) + k))) for k in range(1, FIGURE_JUDGED + 1)]
+    answers = []
+    for (gamma, window), found in figure.items():
+        for i, (test, dedup) in enumerate(PANELS):
+            hits = found.hits[:, i][:, at]
+            chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
+            question = Question(
+                "figure",
+                test,
+                method_of(gamma),
+                "key",
+                gamma=None if gamma is None else str(gamma),
+                window=window,
+                dedup=dedup,
+            )
+            answers.append((question, moments(hits, np.full(len(hits), found.tests), chance)))
+    return rate_rows(audit, answers, THRESHOLDS[:FIGURE_JUDGED])
+
+
+def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> list[tuple[Question, Moments]]:
+    best = Question(
+        "key",
+        "exact",
+        key.method,
+        cluster,
+        messages=key.messages,
+        key_id=key.key_id,
+        gamma=key.gamma,
+        window=key.window,
+        dedup=dedup,
+    )
+    single = replace(best, kind="key_messages", cluster="message", messages=1)
+    return [(best, found.by_cluster()), (single, found.by_message())]

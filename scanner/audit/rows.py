@@ -1,0 +1,148 @@
+"""Rows of the audits table: families of counts, judged together, with all that makes them repeatable."""
+
+import importlib.metadata
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from scanner.audit.expectation import uniformity
+from scanner.audit.intervals import Moments
+from scanner.audit.verdicts import Count, counts, holm, judge
+
+THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
+"""What is judged: every power of ten down to 1e-8."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One run of an audit. corpus: its paths; seed: of the keys that are drawn."""
+
+    audit_id: str
+    at: datetime
+    config_sha256: str
+    corpus: str
+    seed: str
+    family_error: float
+
+    @classmethod
+    def begin(cls, config_sha256: str, corpus: str, seed: str, family_error: float) -> "Audit":
+        """Begin one now."""
+        at = datetime.now(UTC)
+        return cls(f"{at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}", at, config_sha256, corpus, seed, family_error)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the rows of one set of hits share; columns as in schemas.tables.AUDITS."""
+
+    kind: str
+    test: str
+    method: str
+    cluster: str
+    messages: int = 1
+    key_id: str | None = None
+    gamma: str | None = None
+    window: int | None = None
+    dedup: str | None = None
+
+
+def rate_rows(
+    audit: Audit, answers: Sequence[tuple[Question, Moments]], thresholds: Sequence[float], bound: float = 1.0
+) -> list[Row]:
+    """Judge hits at all thresholds of all questions as one family.
+
+    Args:
+        audit: the run.
+        answers: sums over clusters for each question, each [J]; all that were asked.
+        thresholds: α[J], from large to small.
+        bound: see verdicts.judge.
+    """
+    family: list[tuple[Question, float, Count]] = [
+        (question, threshold, count)
+        for question, sums in answers
+        for threshold, count in zip(thresholds, counts(sums), strict=True)
+    ]
+    judged = judge([count for _, _, count in family], audit.family_error, bound)
+    return [
+        _shared(audit, question, len(family))
+        | {
+            "measure": "rate",
+            "threshold": threshold,
+            "tests": int(count.tests),
+            "clusters": int(count.clusters),
+            "hits": int(count.hits),
+            "expected": count.expected,
+            "low": said.low,
+            "high": said.high,
+            "design_effect": count.design_effect,
+            "bound": bound,
+            "p_value": said.p_value,
+            "smallest_excess": said.smallest_excess if said.smallest_excess < float("inf") else None,
+            "verdict": said.verdict,
+        }
+        for (question, threshold, count), said in zip(family, judged, strict=True)
+    ]
+
+
+def uniformity_rows(audit: Audit, answers: Sequence[tuple[Question, Any]]) -> list[Row]:
+    """Test independent p-values (float64[D] of each question) for being too small, as one family.
+
+    A row reads `too small` or `undecided`: that a test sees nothing proves no law.
+    """
+    p_values = np.array([uniformity(p)[1] for _, p in answers])
+    return [
+        _shared(audit, question, len(answers))
+        | {
+            "measure": "uniformity",
+            "tests": len(p),
+            "clusters": len(p),
+            "p_value": float(p_value),
+            "verdict": "too small" if too_small else "undecided",
+        }
+        for (question, p), p_value, too_small in zip(answers, p_values, holm(p_values, audit.family_error), strict=True)
+    ]
+
+
+def _shared(audit: Audit, question: Question, family: int) -> Row:
+    return {
+        "audit_id": audit.audit_id,
+        "at": audit.at,
+        "version": importlib.metadata.version("brickscan"),
+        "config_sha256": audit.config_sha256,
+        "corpus": audit.corpus,
+        "seed": audit.seed,
+        "family": family,
+        "family_error": audit.family_error,
+        **vars(question),
+    }
+
+
+def failing(rows: Sequence[Row]) -> Iterator[str]:
+    """A sentence for people on every row whose p-values are too small."""
+    for row in rows:
+        if row["verdict"] != "too small":
+            continue
+        what = " ".join(
+            str(part)
+            for part in (row["key_id"], row["method"], row["gamma"] and f"gamma={row['gamma']}", row["dedup"])
+            if part
+        )
+        where = "" if row["window"] is None else f" window {row['window']}"
+        if row["measure"] == "uniformity":
+            yield f"{row['kind']} {what}{where}: p-values of {row['tests']:,} documents are too small to be uniform"
+            continue
+        yield (
+            f"{row['kind']} {what}{where} at {row['threshold']:g}: {row['hits']:,} hits in {row['tests']:,} tests, "
+            f"where {number(row['expected'])} were expected (their mean is at least {number(row['low'])})"
+        )
+
+
+def number(count: float) -> str:
+    """A count that need not be whole, short."""
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

@@ -1,0 +1,130 @@
+"""From counts to words: does a stated false-positive rate hold? Decided by intervals, over a family fixed beforehand.
+
+Nothing is called proven for want of data: a row that can decide neither way reads `undecided`.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
+
+from scanner.audit.intervals import (
+    Moments,
+    binomial_limits,
+    binomial_tail,
+    design_effect,
+    few_clusters,
+    poisson_limits,
+)
+
+Verdict = Literal["holds", "too small", "conservative", "undecided"]
+
+TOLERANCE = 2.0
+"""A rate holds when its upper limit is at most so many times its expectation."""
+
+ENOUGH_HITS = 100
+"""Below, a design effect of one's own is too uncertain: that of the next larger threshold with so many counts too."""
+
+POWER = 0.9
+"""Probability with which a row would have seen the smallest excess that is stated for it."""
+
+
+class Count(NamedTuple):
+    """Hits at one threshold against their expectation, with the design effect of their clusters (at least 1)."""
+
+    tests: float
+    hits: float
+    expected: float
+    clusters: float
+    design_effect: float
+
+
+class Judged(NamedTuple):
+    """What a count says.
+
+    p_value: of at least so many hits when the rate is the expected one times the bound; low, high: limits of the number
+    of hits to expect, simultaneous over the family; smallest_excess: the ratio of the true to the expected rate that
+    this row would have called too small with probability POWER; verdict.
+    """
+
+    p_value: float
+    low: float
+    high: float
+    smallest_excess: float
+    verdict: Verdict
+
+
+def counts(sums: Moments) -> list[Count]:
+    """One count per threshold. The thresholds go from large to small.
+
+    Args:
+        sums: over clusters, each [J].
+    """
+    own = np.maximum(design_effect(sums), 1.0)
+    found, carried = [], 1.0
+    for j in range(len(own)):
+        if sums.hits[j] >= ENOUGH_HITS:
+            carried = float(own[j])
+        tests, hits, expected, clusters = map(float, (sums.tests[j], sums.hits[j], sums.expected[j], sums.clusters[j]))
+        found.append(Count(tests, hits, expected, clusters, max(carried, float(own[j]))))
+    return found
+
+
+def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Judged]:
+    """Judge a whole family of counts.
+
+    Args:
+        family: all counts that are looked at; enumerated before their hits are known.
+        error: family-wise: the probability that any row is called too small although all expectations are true (by
+            Holm's procedure), and that any pair of limits misses (by Bonferroni's).
+        bound: `too small` says that the rate is above the expected one times this. 1 for a law; more for one key, whose
+            own rate always differs from the average over keys (SPEC §4).
+    """
+    risk = error / max(len(family), 1)
+    effects = [count.design_effect * few_clusters(count.clusters, risk) for count in family]
+    tails = np.array([_tail(count, effect, bound) for count, effect in zip(family, effects, strict=True)])
+    rejected = holm(tails, error)
+    judged = []
+    for count, effect, p_value, too_small in zip(family, effects, tails, rejected, strict=True):
+        low, high = (rate * count.tests for rate in binomial_limits(count.hits / effect, count.tests / effect, risk))
+        verdict = _verdict(bool(too_small), high, count.expected)
+        judged.append(Judged(float(p_value), low, high, smallest_excess(count, effect, risk, bound), verdict))
+    return judged
+
+
+def _tail(count: Count, effect: float, bound: float) -> float:
+    if count.hits <= 0:
+        return 1.0
+    return binomial_tail(count.hits / effect, count.tests / effect, count.expected * bound / count.tests)
+
+
+def _verdict(too_small: bool, high: float, expected: float) -> Verdict:
+    if too_small:
+        return "too small"
+    if high < expected:
+        return "conservative"
+    return "holds" if high <= TOLERANCE * expected else "undecided"
+
+
+def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
+    """Which of a family of hypotheses are rejected at a family-wise error (Holm 1979): bool of the same length."""
+    order = np.argsort(p_values, kind="stable")
+    steps = error / np.arange(len(p_values), 0, -1)
+    stands = np.flatnonzero(p_values[order] > steps)
+    rejected = np.zeros(len(p_values), np.bool_)
+    rejected[order[: stands[0] if len(stands) else len(p_values)]] = True
+    return rejected
+
+
+def smallest_excess(count: Count, effect: float, risk: float, bound: float = 1.0) -> float:
+    """Ratio of true to expected rate that at this expectation would be seen with probability POWER; ∞ if none would.
+
+    By the Poisson law at the effective counts; the level is Bonferroni's, which Holm's procedure only improves.
+    """
+    if count.expected <= 0 or not np.isfinite(effect):
+        return np.inf
+    mean = count.expected * bound / effect
+    most = float(np.ceil(special.pdtrik(1 - risk, mean)))  # more hits than this are called too small
+    return poisson_limits(most, 1 - POWER).high * effect / count.expected

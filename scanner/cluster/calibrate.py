@@ -1,0 +1,207 @@
+"""Calibration on Ray: the corpus is tokenised part by part, then every part is scored under very many keys.
+
+What comes back are sums that can be added; the statistics are those of scanner.audit.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.figure import FigureCounts, figure_counts, pieces
+from scanner.audit.keys import KeyCounts, key_counts
+from scanner.audit.law import Case, LawCounts, law_counts
+from scanner.audit.plan import CalibrationPlan, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.rows import THRESHOLDS
+from scanner.cluster.connect import cluster
+from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
+from scanner.cluster.spread import Call, spread
+from scanner.errors import Refused, ScanFailed
+from scanner.files import FileFault
+from scanner.registry import open_key, tokenizer_path
+from schemas.registry import MasterKey
+
+FIGURE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
+"""The figure's axis: quarters of a power of ten, from 1 down to 1e-7."""
+
+LEAST_TOKENS = 64
+"""Shorter documents are not drawn for the law: a score of few tokens attains no small p-value."""
+
+Watch = Callable[[str, int, int], None]
+"""Told what is done, how many calls of it, and how many there are."""
+
+Figure = dict[tuple[Fraction | None, int], FigureCounts]
+
+
+class Findings(NamedTuple):
+    """What was counted, by case, by (γ or None, window), and by key id; and how many documents there were."""
+
+    law: dict[Case, LawCounts]
+    figure: Figure
+    keys: dict[str, KeyCounts]
+    documents: int
+    distinct: int
+
+
+def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findings:
+    """Do what a plan says.
+
+    Args:
+        plan: what to do.
+        scratch: folder or URI for tokens, which all workers reach; removed at the end.
+        watch: progress.
+
+    Raises:
+        ScanFailed: the work had to stop.
+        Refused: the corpus is not there or has too little text.
+    """
+    make_scratch(scratch)
+    try:
+        with cluster(plan.config.cluster) as workers:
+            corpus = _Corpus(plan, scratch, workers, watch)
+            encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, scratch)
+            parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []
+            law = _run(_law_calls(plan, encoding, parts), workers, watch, "law") if plan.config.law else {}
+            figure = _run(_figure_calls(plan, encoding, parts), workers, watch, "figure") if plan.config.figure else {}
+            keys: dict[str, KeyCounts] = {}
+            for key in plan.keys:
+                keys |= _run(_key_calls(plan, key, scratch, corpus), workers, watch, f"key {key.key_id}")
+            return Findings(law, figure, keys, corpus.documents, corpus.distinct)
+    finally:
+        remove_scratch(scratch)
+
+
+class _Corpus:
+    """The parts of the corpus, tokenised once per tokenizer."""
+
+    def __init__(self, plan: CalibrationPlan, scratch: str, workers: int, watch: Watch) -> None:
+        try:
+            self._sources = sources(plan.locations, plan.columns)
+        except FileFault as fault:
+            raise ScanFailed(f"corpus: a file cannot be read ({fault.reason}: {fault.detail})") from None
+        self._workers, self._watch = workers, watch
+        self._known: dict[Encoding, list[Part]] = {}
+        self.documents = self.distinct = 0
+
+    def parts(self, encoding: Encoding) -> list[Part]:
+        """All parts under one tokenizer, in their order."""
+        if encoding not in self._known:
+            calls = [Call(f"part {source.number}", encode, (source, encoding)) for source in self._sources]
+            found = []
+            for done, (_, part) in enumerate(spread(calls, self._workers)):
+                found.append(part)
+                self._watch("tokenised", done + 1, len(calls))
+            self._known[encoding] = sorted(found, key=lambda part: part.number)
+            self.documents = sum(len(part.lengths) for part in found)
+            self.distinct = sum(map(len, distinct_documents([part.digests for part in self._known[encoding]])))
+        return self._known[encoding]
+
+
+def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[Any, Any]:
+    """Make calls that return sums, and add those of one name, in the order of the calls, whichever ended first."""
+    listed = list(calls)
+    numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
+    found: dict[int, Any] = {}
+    for (number, _), result in spread(numbered, workers):
+        found[number] = result
+        watch(what, len(found), len(listed))
+    sums: dict[Any, Any] = {}
+    for number, call in enumerate(listed):
+        sums[call.name] = sums[call.name].plus(found[number]) if call.name in sums else found[number]
+    return sums
+
+
+def _law_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
+    law = plan.config.law
+    assert law is not None  # noqa: S101
+    distinct = distinct_documents([part.digests for part in parts])
+    long_enough = [places[part.lengths[places] >= LEAST_TOKENS] for part, places in zip(parts, distinct, strict=True)]
+    if not sum(map(len, long_enough)):
+        raise Refused(f"corpus: no document has {LEAST_TOKENS} tokens; give one with longer texts")
+    listed = plan.law_cases()
+    for number, case in enumerate(listed):
+        of_method = sum(other.method == case.method for other in listed)
+        count = -(-law.tests // (of_method * law.messages))
+        drawn = draw_documents(long_enough, count, plan.seed, number)
+        for part, (documents, numbers) in zip(parts, drawn, strict=True):
+            if len(documents):
+                yield Call(
+                    case,
+                    score_law,
+                    (case, encoding, part.number, documents, numbers, plan.seed, law.tokens, THRESHOLDS),
+                )
+
+
+def score_law(
+    case: Case,
+    encoding: Encoding,
+    part: int,
+    documents: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    seed: bytes,
+    length: int,
+    thresholds: Sequence[float],
+) -> LawCounts:
+    """One case on the drawn documents of one part, on a worker."""
+    return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
+
+
+def _figure_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
+    figure = plan.config.figure
+    assert figure is not None  # noqa: S101
+    distinct = distinct_documents([part.digests for part in parts])
+    taken = draw_pieces([part.lengths for part in parts], distinct, figure.pieces, figure.tokens, plan.seed)
+    found = sum(int(counts.sum()) for counts in taken)
+    if found < figure.pieces:
+        raise Refused(
+            f"figure.pieces = {figure.pieces}: the corpus has {found} pieces of {figure.tokens} tokens; ask for fewer"
+        )
+    secrets = plan.figure_secrets()
+    cases = [(gamma, window) for gamma in plan.figure_gammas() for window in figure.windows]
+    for part, counts in zip(parts, taken, strict=True):
+        for gamma, window in cases if counts.any() else []:
+            arguments = (gamma, window, secrets, encoding, part.number, counts, figure.tokens, FIGURE_THRESHOLDS)
+            yield Call((gamma, window), score_figure, arguments)
+
+
+def score_figure(
+    gamma: Fraction | None,
+    window: int,
+    secrets: Sequence[bytes],
+    encoding: Encoding,
+    part: int,
+    counts: NDArray[np.int64],
+    length: int,
+    thresholds: Sequence[float],
+) -> FigureCounts:
+    """One method and window on the pieces of one part, on a worker."""
+    return figure_counts(gamma, window, secrets, pieces(load(encoding, part), counts, length), thresholds)
+
+
+def _key_calls(plan: CalibrationPlan, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:
+    assert plan.registry is not None  # noqa: S101
+    encoding = Encoding(str(tokenizer_path(plan.registry, key)), key.tokenizer.sha256, scratch)
+    parts = corpus.parts(encoding)
+    for part, places in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
+        if len(places):
+            accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
+            clusters = [accounts[i] for i in places]
+            yield Call(key.key_id, score_key, (plan, key, encoding, part.number, places, clusters))
+
+
+def score_key(
+    plan: CalibrationPlan,
+    key: MasterKey,
+    encoding: Encoding,
+    part: int,
+    documents: NDArray[np.int64],
+    clusters: Sequence[str],
+) -> KeyCounts:
+    """One key of the registry on the distinct texts of one part, on a worker, which reads the secret itself."""
+    assert plan.registry is not None and plan.config.keys is not None  # noqa: S101, PT018
+    how = plan.config.keys
+    tokens = cut_documents(load(encoding, part), documents, how.tokens)
+    mark = open_key(plan.registry, key)
+    return key_counts(mark, key.gamma_fraction, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages)

@@ -1,0 +1,142 @@
+"""A corpus as tokens, part by part: read and tokenised once, kept in a folder that all workers reach, then removed.
+
+An audit reads the same tokens under very many keys. Only descriptions of the parts cross Ray's object store.
+"""
+
+import functools
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pyarrow import fs
+
+from scanner.detect import read_text
+from scanner.documents import Columns, Unreadable, inspect, read
+from scanner.files import InputFile, filesystem_of, list_files
+from scanner.shards import cut
+from scanner.tokens import Tokenizer, load_tokenizer
+from scanner.watermark import Tokens
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a part comes from: rows start … stop−1 of a file. number: its place among the parts."""
+
+    file: InputFile
+    columns: Columns
+    start: int
+    stop: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """With which tokenizer, and where the tokens are kept: a folder or URI."""
+
+    tokenizer: str
+    sha256: str
+    scratch: str
+
+    def place(self, number: int) -> str:
+        """Where the tokens of a part lie."""
+        return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
+
+
+class Part(NamedTuple):
+    """A tokenised part: its number and, of each of D documents, tokens, a digest of its text, and its account.
+
+    lengths: int64[D]; digests: uint64[D]; accounts: D texts, or none when the corpus names none.
+    """
+
+    number: int
+    lengths: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+    accounts: tuple[str, ...]
+
+
+def sources(locations: tuple[str, ...], columns: Columns) -> list[Source]:
+    """Cut the corpus into parts as a scan would.
+
+    Raises:
+        Refused: a path that does not exist.
+        FileFault: a file that cannot be read; an audit leaves nothing out silently.
+    """
+    found: list[Source] = []
+    for file in list_files(locations):
+        found += [
+            Source(file, columns, rows.start, rows.stop, len(found) + i)
+            for i, rows in enumerate(cut(inspect(file, columns)))
+        ]
+    return found
+
+
+@functools.lru_cache(maxsize=2)
+def _tokenizer(path: str, sha256: str) -> Tokenizer:
+    return load_tokenizer(Path(path), sha256)
+
+
+def encode(source: Source, encoding: Encoding) -> Part:
+    """Tokenise a part and write its tokens. Texts that a scan would put in quarantine are left out."""
+    texts, accounts = [], []
+    for text, account in _texts(source):
+        texts.append(text)
+        accounts.append(account)
+    tokens = _tokenizer(encoding.tokenizer, encoding.sha256).encode(texts)
+    buffer = io.BytesIO()
+    np.savez(buffer, ids=tokens.ids, offsets=tokens.offsets)
+    filesystem, path = filesystem_of(encoding.place(source.number))
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(buffer.getbuffer())
+    digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
+    return Part(
+        source.number,
+        np.diff(tokens.offsets),
+        np.frombuffer(b"".join(digests), np.uint64),
+        tuple(accounts) if source.columns.account else (),
+    )
+
+
+def _texts(source: Source) -> Iterator[tuple[str, str]]:
+    for batch in read(source.file, source.columns, source.start, source.stop):
+        if isinstance(batch, Unreadable):
+            continue
+        for raw, account in zip(batch["text"].to_pylist(), batch["account_id"].to_pylist(), strict=True):
+            text, _, _ = read_text(raw)
+            if text is not None:
+                yield text, account or ""
+
+
+@functools.lru_cache(maxsize=1)
+def load(encoding: Encoding, number: int) -> Tokens:
+    """The tokens of a part; the last one is kept."""
+    filesystem, path = filesystem_of(encoding.place(number))
+    with filesystem.open_input_stream(path) as stream, np.load(io.BytesIO(stream.read())) as arrays:
+        return Tokens(arrays["ids"], arrays["offsets"])
+
+
+def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | None) -> Tokens:
+    """Chosen documents of a part, each cut to at most so many tokens (None: whole)."""
+    begins, ends = tokens.offsets[documents], tokens.offsets[documents + 1]
+    lengths = ends - begins if length is None else np.minimum(ends - begins, length)
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    index = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+    return Tokens(tokens.ids[index], offsets)
+
+
+def make_scratch(scratch: str) -> None:
+    """Make the folder of tokens."""
+    filesystem, path = filesystem_of(scratch)
+    filesystem.create_dir(path, recursive=True)
+
+
+def remove_scratch(scratch: str) -> None:
+    """Remove the folder of tokens and all that is in it."""
+    filesystem, path = filesystem_of(scratch)
+    if filesystem.get_file_info(path).type == fs.FileType.Directory:
+        filesystem.delete_dir(path)

@@ -1,0 +1,169 @@
+"""The columns of a file that are scanned: which types can be, and how their values become DOCUMENTS."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from scanner.files import FileFault
+from schemas.config import InputConfig
+from schemas.tables import DOCUMENTS
+
+_YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's datetime can hold
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class Columns(NamedTuple):
+    """Names of the columns that are read; None: there is no such column."""
+
+    text: str
+    id: str | None
+    account: str | None
+    time: str | None
+
+    @classmethod
+    def of(cls, config: InputConfig) -> "Columns":
+        """Take the names out of a configuration."""
+        return cls(config.text, config.id, config.account, config.time)
+
+
+def check_columns(schema: pa.Schema, columns: Columns) -> None:
+    """Check that the columns are there and of types that can be scanned.
+
+    Raises:
+        FileFault: missing_column or wrong_type.
+    """
+    for role, name in columns._asdict().items():
+        if name is None:
+            continue
+        found = schema.get_all_field_indices(name)
+        if not found:
+            there = ", ".join(schema.names)[:200]
+            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {there}")
+        if len(found) > 1:
+            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(found)} times in the file")
+        found_type = schema.field(found[0]).type
+        if not _ALLOWED[role](plain_type(found_type)):
+            raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: {_WORDS[role]}")
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Type of what `_plain` makes of a column."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type can hold texts."""
+    return any(
+        test(kind)
+        for test in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_null,
+        )
+    )
+
+
+def _is_name(kind: pa.DataType) -> bool:
+    return (
+        is_text(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_boolean(kind)
+        or (pa.types.is_temporal(kind) and not pa.types.is_interval(kind))
+    )
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_null))
+
+
+_ALLOWED = {"text": is_text, "id": _is_name, "account": _is_name, "time": _is_time}
+_WORDS = {
+    "text": "string or binary",
+    "id": "string, binary, number or time",
+    "account": "string, binary, number or time",
+    "time": "timestamp or date",
+}
+
+
+def lengths(array: pa.Array) -> NDArray[np.int64]:
+    """Bytes that each value takes when it is decoded, int64[len]; a dictionary is not decoded for that."""
+    if pa.types.is_dictionary(array.type):
+        of_values = np.append(lengths(array.dictionary), 0)
+        return np.take(of_values, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
+    if not is_text(plain_type(array.type)) or pa.types.is_null(array.type):
+        return np.full(len(array), array.nbytes // max(len(array), 1), np.int64)
+    found = pc.binary_length(_plain(array).cast(pa.large_binary())).fill_null(0)
+    return np.asarray(found, np.int64)
+
+
+def documents_of(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.RecordBatch:
+    """Rows of DOCUMENTS out of rows of a file, the first of which is row `first`."""
+
+    def named(name: str | None) -> pa.Array:
+        return pa.nulls(len(batch)) if name is None else _plain(batch.column(name))
+
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
+            _names(named(columns.id)),
+            named(columns.text).cast(pa.large_binary()),
+            _names(named(columns.account)),
+            _times(named(columns.time)),
+        ],
+        schema=DOCUMENTS,
+    )
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        if len(array) == 1 and array.null_count == 0:  # without a copy, since it may be very long
+            return array.dictionary.slice(array.indices[0].as_py(), 1)
+        return array.dictionary_decode()
+    return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
+
+
+def _names(array: pa.Array) -> pa.Array:
+    """Ids as string: binary of a fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes.
+
+    A time with a zone is written in UTC, since a file may name a zone that this machine does not know.
+    """
+    if pa.types.is_fixed_size_binary(array.type):
+        return pa.array([None if value is None else value.hex() for value in array.to_pylist()], pa.string())
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        array = array.cast(pa.timestamp(array.type.unit, "UTC"))
+    if not is_text(array.type) or pa.types.is_null(array.type):
+        return array.cast(pa.string())
+    raw = array.cast(pa.large_binary())
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [None if value is None else value.decode(errors="backslashreplace") for value in raw.to_pylist()]
+        return pa.array(decoded, pa.string())
+
+
+def _times(array: pa.Array) -> pa.Array:
+    """Times in UTC, to the microsecond; a time without a zone is UTC; outside of years 1 to 9999: the nearest."""
+    wanted = DOCUMENTS.field("created_at").type
+    if pa.types.is_null(array.type):
+        return array.cast(wanted)
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
+    unit = array.type.unit
+    limits = np.iinfo(np.int64)
+    lowest = max(_YEAR_1 * _PER_SECOND[unit], limits.min)
+    highest = min(_YEAR_10000 * _PER_SECOND[unit] - 1, limits.max)
+    ticks = pc.max_element_wise(array.cast(pa.int64()), lowest, skip_nulls=False)
+    ticks = pc.min_element_wise(ticks, highest, skip_nulls=False)
+    return ticks.cast(pa.timestamp(unit, "UTC")).cast(wanted, safe=False)

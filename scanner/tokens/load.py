@@ -1,0 +1,48 @@
+"""Loading a key's tokenizer: the pinned file or none, and the fastest backend that gives the reference's tokens."""
+
+import hashlib
+import logging
+from pathlib import Path
+
+from scanner.errors import TokenizerError
+from scanner.tokens.fast import FastTokenizer, NotInstalled, Unlike
+from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
+
+_log = logging.getLogger(__name__)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Load a tokenizer.json, after checking that it is the pinned one. What is hashed is what is loaded.
+
+    The fast backend is taken where it is installed and agrees with the reference; else a warning says why not.
+
+    Raises:
+        TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror}); put it there") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise TokenizerError(
+            f"tokenizer {path}: its SHA-256 is {found}, but {sha256} is pinned; put the pinned file back, "
+            "since another one would read marked text as unmarked"
+        )
+    try:
+        reference = HuggingFaceTokenizer(data)
+    except ValueError as error:
+        raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None
+    try:
+        return FastTokenizer(data, reference)
+    except NotInstalled as error:
+        _log.info("%s", error)
+    except Unlike as error:
+        _log.warning("tokenizer %s: %s; Hugging Face tokenizers is used instead, which is slower", path.name, error)
+    return reference

@@ -1,0 +1,125 @@
+"""From scored positions to their blocks of the stream, a chunk of the text at a time, so that nothing leaves the cache.
+
+A chunk is a stretch of CHUNK tokens of the text and the scored positions in it. Most positions are scored, so windows
+are hashed for all of them: they stand in order then, and no lane has to collect its own.
+"""
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
+from scanner.watermark.kernel import kernel
+
+
+@kernel
+def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
+    """The first scored position that lies beyond the chunk of position p: p < end ≤ p + CHUNK."""
+    stop = index[p] + CHUNK
+    low, high = p, min(p + CHUNK, len(index))
+    while low < high:
+        middle = (low + high) >> 1
+        if index[middle] < stop:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def nonces_of_chunk(
+    key: NDArray[np.uint64],
+    ids: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    window: int,
+    scratch: NDArray[np.uint64],
+    out: NDArray[np.uint64],
+) -> None:
+    """Window nonces of one chunk (SPEC §1).
+
+    Args:
+        key: uint64[2].
+        ids: uint32[N], flat tokens.
+        places: int64[L], positions in ids, of one chunk.
+        window: h.
+        scratch: uint64[6 · CHUNK].
+        out: uint64[CHUNK], the first L are written.
+    """
+    run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
+    siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
+    for i in range(len(places)):
+        out[i] = run[places[i] - places[0]]
+
+
+@kernel
+def nonces_of_positions(
+    key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
+) -> NDArray[np.uint64]:
+    """Window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
+    nonces = np.empty(len(index) + CHUNK, np.uint64)
+    scratch = np.empty(6 * CHUNK, np.uint64)
+    p = 0
+    while p < len(index):
+        end = end_of_chunk(index, p)
+        nonces_of_chunk(key, ids, index[p:end], window, scratch, nonces[p:])
+        p = end
+    return nonces[: len(index)]
+
+
+@kernel
+def entries_of_chunk(
+    ids: NDArray[np.uint32],
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    messages: NDArray[np.int64],
+    p: int,
+    end: int,
+    document: int,
+    out: NDArray[np.int64],
+) -> None:
+    """Entry x + m that each position p … end−1 meets under the message of its document; p is of `document`."""
+    at, d = p, document
+    while at < end:
+        stop, message = min(offsets[d + 1], end), messages[d]
+        places, entries = index[at:stop], out[at - p :]
+        for i in range(len(places)):
+            entries[i] = np.int64(ids[places[i]]) + message
+        at = max(at, stop)
+        d += 1
+
+
+@kernel
+def blocks_of_words(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    words: NDArray[np.int64],
+    height: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
+
+    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out.
+
+    Args:
+        key: uint32[8].
+        nonces: uint64[L], L ≤ CHUNK.
+        words: int64[L].
+        height: words of a plane in a block, P of SPEC §1, a power of two.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+    """
+    shift = 4
+    while LANES * height >> shift > 1:
+        shift += 1
+    for i in range(len(words)):
+        counter = ((words[i] >> shift) << 4) | (words[i] & 15)
+        inputs[i], inputs[CHUNK + i] = uint32(counter), uint32(counter >> 32)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[i]), uint32(nonces[i] >> uint64(32))
+    chacha8_lanes(key, inputs, len(words), out)
+
+
+@kernel
+def row_of_word(word: int, height: int) -> int:
+    """Which word of its plane in a block word i of a stream is."""
+    return (word >> 4) & (height - 1)

@@ -1,0 +1,145 @@
+"""One message a document: its green positions, or its Gumbel score, everything but the text in the first-level cache.
+
+One pass over the scored positions, a chunk of the text at a time (lanes.py): nonces, entries, blocks, scores.
+"""
+
+import math
+
+import numpy as np
+from numpy import uint32
+from numpy.typing import NDArray
+
+from scanner.watermark.ciphers import CHUNK
+from scanner.watermark.kernel import kernel
+from scanner.watermark.lanes import (
+    blocks_of_words,
+    end_of_chunk,
+    entries_of_chunk,
+    nonces_of_chunk,
+    row_of_word,
+)
+
+
+@kernel
+def below(n: int, bits: int, width: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
+    """Where the integer whose binary digits stand in planes of `width` words is < n: one bit an entry, for all entries.
+
+    From the last digit up: less = not p, or less where p equals n's digit. n is odd, so its last digit is 1.
+    """
+    for q in range(bits - 1, -1, -1):
+        plane = block[q * width : (q + 1) * width]
+        if q == bits - 1:
+            for i in range(width):
+                out[i] = ~plane[i]
+        elif (n >> (bits - 1 - q)) & 1:
+            for i in range(width):
+                out[i] = ~plane[i] | out[i]
+        else:
+            for i in range(width):
+                out[i] = ~plane[i] & out[i]
+
+
+@kernel
+def count_green(
+    chacha: NDArray[np.uint32],
+    sip: NDArray[np.uint64],
+    ids: NDArray[np.uint32],
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    messages: NDArray[np.int64],
+    window: int,
+    rule: tuple[int, int, int],
+) -> NDArray[np.int64]:
+    """Green positions of each document under its message. One block a position: it holds all planes of a word."""
+    n, bits, planes = rule
+    height = 16 // planes
+    counts = np.zeros(len(messages), np.int64)
+    scratch, nonces = np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    entries, words = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
+    p, d = 0, 0
+    while p < len(index):
+        end = end_of_chunk(index, p)
+        while offsets[d + 1] <= p:
+            d += 1
+        lanes = end - p
+        nonces_of_chunk(sip, ids, index[p:end], window, scratch, nonces)
+        entries_of_chunk(ids, index, offsets, messages, p, end, d, entries)
+        for i in range(lanes):
+            words[i] = entries[i] >> 5
+        blocks_of_words(chacha, nonces, words[:lanes], height, inputs, block)
+        below(n, bits, height * CHUNK, block, greens)
+        for i in range(lanes):
+            word = greens[row_of_word(words[i], height) * CHUNK + i]
+            green[i] = uint32(word >> uint32(entries[i] & 31)) & uint32(1)
+        while p < end:
+            stop = min(offsets[d + 1], end)
+            for term in green[lanes - (end - p) : lanes - (end - stop)]:
+                counts[d] += term
+            p = max(p, stop)
+            d += p < end
+    return counts
+
+
+@kernel
+def term(draw: uint32) -> float:
+    """−ln(1−r), r = w/2^32. 2^32 − w is exact in double precision, so the logarithm is good to its last bit."""
+    return -math.log((4294967296.0 - float(draw)) * 2.0**-32)
+
+
+@kernel
+def log_term(draw: uint32) -> float:
+    """ln r, r = w/2^32."""
+    return math.log(float(draw) * 2.0**-32) if draw else -math.inf
+
+
+@kernel
+def draws_of_chunk(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    entries: NDArray[np.int64],
+    inputs: NDArray[np.uint32],
+    block: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """Draw of entry j of each nonce's vector, one block each."""
+    blocks_of_words(key, nonces, entries, 16, inputs, block)
+    for i in range(len(entries)):
+        out[i] = block[row_of_word(entries[i], 16) * CHUNK + i]
+
+
+@kernel
+def score_under(
+    chacha: NDArray[np.uint32],
+    sip: NDArray[np.uint64],
+    ids: NDArray[np.uint32],
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    messages: NDArray[np.int64],
+    window: int,
+    unweighted: bool,
+) -> NDArray[np.float64]:
+    """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r."""
+    sums = np.zeros(len(messages))
+    scratch, nonces = np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    entries, draws = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    p, d = 0, 0
+    while p < len(index):
+        end = end_of_chunk(index, p)
+        while offsets[d + 1] <= p:
+            d += 1
+        lanes = end - p
+        nonces_of_chunk(sip, ids, index[p:end], window, scratch, nonces)
+        entries_of_chunk(ids, index, offsets, messages, p, end, d, entries)
+        draws_of_chunk(chacha, nonces, entries[:lanes], inputs, block, draws)
+        while p < end:
+            stop = min(offsets[d + 1], end)
+            total = sums[d]
+            for draw in draws[lanes - (end - p) : lanes - (end - stop)]:
+                total += log_term(draw) if unweighted else term(draw)
+            sums[d] = total
+            p = max(p, stop)
+            d += p < end
+    return sums

@@ -1,0 +1,41 @@
+"""The human documents of the demo's sample as tokens of the demo's tokenizer."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
+from scanner.watermark import Tokens
+
+DEMO = Path(__file__).parents[2] / "jobs" / "demo"
+RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    path = DEMO / "tokenizer.json"
+    return load_tokenizer(path, sha256_file(path))
+
+
+def sample_texts(kind: str) -> list[str]:
+    """Texts of the sample whose truth is of that kind: human or marked."""
+    truth = pq.read_table(DEMO / "truth.parquet", columns=["doc_id", "kind"]).to_pylist()
+    wanted = {row["doc_id"] for row in truth if row["kind"] == kind}
+    # as bytes, since a few rows of the sample are no valid text
+    parts = [
+        pq.read_table(path, columns=["doc_id", "text"]).cast(RAW) for path in sorted(DEMO.glob("sample-*.parquet"))
+    ]
+    rows = pa.concat_tables(parts).to_pylist()
+    return list(dict.fromkeys(row["text"].decode() for row in rows if (row["doc_id"] or b"").decode() in wanted))
+
+
+@pytest.fixture(scope="session")
+def human_texts() -> list[str]:
+    return sample_texts("human")
+
+
+@pytest.fixture(scope="session")
+def human(human_texts, tokenizer) -> Tokens:
+    return tokenizer.encode(human_texts)

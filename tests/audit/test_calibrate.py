@@ -1,0 +1,193 @@
+"""`brickscan calibrate` whole, on the demo's sample: table, figures, exit codes; a reduced version of the real run."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.calibrate import calibrate, module
+from jobs.cli import run
+from scanner import results
+from scanner.audit.rows import THRESHOLDS
+from scanner.cluster.connect import cluster
+from scanner.registry import new_key
+from scanner.tokens import sha256_file
+from schemas.config import ClusterConfig
+from schemas.tables import AUDIT_KINDS, AUDIT_VERDICTS, AUDITS
+from tests.audit.conftest import DEMO, sample_texts
+
+CONFIG = """\
+results = "audit"
+[tokenizer]
+file = "{demo}/tokenizer.json"
+sha256 = "{sha256}"
+[input]
+paths = ["corpus.parquet"]
+account = "account"
+[law]
+tests = {tests}
+messages = 4096
+windows = [0, 2]
+gammas = ["1/4"]
+[figure]
+pieces = 400
+windows = [0, 4]
+[cluster]
+workers = 1
+"""
+KEYS = """
+[keys]
+registry = "registry"
+messages = 8
+tokens = 256
+"""
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    with cluster(ClusterConfig(workers=1)):
+        yield
+
+
+def make(folder: Path, texts: list[str], tests: int = 1_000_000, more: str = "") -> Path:
+    table = pa.table({"text": texts, "account": [f"account-{i % 50}" for i in range(len(texts))]})
+    pq.write_table(table, folder / "corpus.parquet", row_group_size=100)
+    config = folder / "calibration.toml"
+    sha256 = sha256_file(DEMO / "tokenizer.json")
+    config.write_text(CONFIG.format(demo=DEMO, sha256=sha256, tests=tests) + more)
+    return config
+
+
+def rows_of(folder: Path) -> pl.DataFrame:
+    return results.audits(str(folder / "audit")).collect()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
+    new_key(
+        tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=500,
+        tokenizer=DEMO / "tokenizer.json",
+    )  # fmt: skip
+    config = make(tmp_path, [*human_texts, *human_texts[:7]], more=KEYS)
+    assert run(calibrate, [str(config)]) == 0
+    rows = rows_of(tmp_path)
+    cases, thresholds = 6, len(THRESHOLDS)
+    assert Counter(rows["kind"].to_list()) == {
+        "law_total": 2 * thresholds,
+        "law_best_total": 2 * thresholds,
+        "law": cases * thresholds + cases,
+        "figure": 2 * 2 * 3 * 6,
+        "key": thresholds,
+        "key_messages": thresholds,
+    }
+    assert set(rows["kind"]) == set(AUDIT_KINDS)
+    assert set(rows["verdict"]) <= set(AUDIT_VERDICTS)
+    assert rows.columns == AUDITS.names
+    totals = rows.filter(pl.col("kind") == "law_total")
+    assert (totals["tests"] >= 1_000_000).all()
+    assert totals.filter(pl.col("threshold") >= 1e-3)["verdict"].unique().to_list() == ["holds"]
+    assert (totals["low"] <= totals["hits"]).all()
+    assert (totals["hits"] <= totals["high"]).all()
+    keys = rows.filter(pl.col("kind") == "key")
+    assert keys["tests"].unique().to_list() == [len(human_texts)]  # a text that is posted twice counts once
+    assert keys.select("cluster", "clusters").unique().rows() == [("account", 50)]
+    out = capsys.readouterr().out
+    assert f"{len(human_texts) + 7} documents, {len(human_texts)} distinct texts" in out
+    assert "TOO SMALL" not in out
+    figures = {path.name.split("-", 2)[2]: path for path in (tmp_path / "audit" / "figures").iterdir()}
+    assert set(figures) == {"details.json", "figure.png", "law.png"}
+    details = json.loads(figures["details.json"].read_text())
+    assert [entry["window"] for entry in details["figure"]] == [0, 4, 0, 4]
+    assert "text" not in json.dumps(details)
+    assert not list((tmp_path / "audit").glob(".tokens-*"))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, human_texts, capsys):
+    registry = tmp_path / "registry"
+    secret = DEMO / "secrets" / "demo-greenlist.key"
+    new_key(
+        registry, "seen", method="greenlist", window=4, gamma="1/4", messages=100_000,
+        tokenizer=DEMO / "tokenizer.json", secret=f"file:{private(secret, tmp_path)}",
+    )  # fmt: skip
+    config = make(tmp_path, [*human_texts, *sample_texts("marked")[:20]], more=KEYS)
+    assert run(module, ["--config", str(config), "--show-text", "--tests", "5e5"]) == 3
+    rows = rows_of(tmp_path)
+    assert set(rows.filter(pl.col("verdict") == "too small", pl.col("kind") != "figure")["key_id"]) == {"seen"}
+    assert set(rows.filter(pl.col("kind") == "law_total")["tests"]) == {3 * 4096 * 41}
+    out = capsys.readouterr().out
+    assert "TOO SMALL: key seen" in out
+    assert "the law itself holds" in out
+
+
+def private(secret: Path, folder: Path) -> Path:
+    """A copy of a secret that only its owner can read, as the registry demands."""
+    copy = folder / "secret.key"
+    copy.touch(mode=0o600)
+    copy.write_bytes(secret.read_bytes())
+    return copy
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
+    def counts(seed: str) -> list[tuple[object, ...]]:
+        config = make(tmp_path, human_texts[:120], tests=200_000)
+        text = (
+            config.read_text()
+            .replace("pieces = 400", "pieces = 20")
+            .replace("results = ", f'seed = "{seed}"\nresults = ')
+        )
+        config.write_text(text)
+        run(calibrate, [str(config)])
+        newest = rows_of(tmp_path).sort("at").filter(pl.col("audit_id") == pl.col("audit_id").last())
+        return newest.select("kind", "method", "window", "dedup", "test", "threshold", "hits", "expected").rows()
+
+    first = counts("one")
+    assert sorted(map(str, first)) == sorted(map(str, counts("one")))
+    assert sorted(map(str, first)) != sorted(map(str, counts("two")))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("[law]", "[lore]"), "field 'lore' is unknown"),
+        (("tests = 1000000", "tests = 0"), "law.tests"),
+        (("windows = [0, 2]", "windows = [0, 17]"), "law.windows.1"),
+        (('gammas = ["1/4"]', 'gammas = ["1/3"]'), "gammas.0' = '1/3'"),
+        (("corpus.parquet", "nothing.parquet"), "does not exist"),
+        (("tokenizer.json", "nothing.json"), "nothing.json"),
+        (("results", 'seed = ""\nresults'), "seed"),
+        (("windows = [0, 2]", 'windows = [0]\ndedups = ["context"]'), "add another window"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(tmp_path, capsys, change, said, ray_cluster):
+    config = make(tmp_path, ["some text"])
+    assert change[0] in config.read_text()
+    config.write_text(config.read_text().replace(*change, 1))
+    assert run(calibrate, [str(config)]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "audit" / "audits").exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_too_little_text_is_refused(tmp_path, capsys):
+    config = make(tmp_path, ["some text"])
+    assert run(calibrate, [str(config)]) == 2
+    assert "no document has 64 tokens" in capsys.readouterr().err
+    config.write_text(config.read_text().split("[law]")[0] + "[figure]\npieces = 3\n")
+    assert run(calibrate, [str(config)]) == 2
+    assert "the corpus has 0 pieces of 256 tokens" in capsys.readouterr().err
+
+
+def test_nothing_to_do_is_refused(tmp_path, capsys):
+    config = make(tmp_path, ["some text"])
+    config.write_text(config.read_text().split("[law]")[0])
+    assert run(calibrate, [str(config)]) == 2
+    assert "[law], [figure] or [keys]" in capsys.readouterr().err
+    assert run(calibrate, [str(config), "--tests", "-3"]) == 2
+    assert "1 to 1e15" in capsys.readouterr().err

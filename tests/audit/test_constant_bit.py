@@ -1,0 +1,54 @@
+"""A secret stream with one constant bit: the sources are copied, one line is broken, and the audit must see it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+WHOLE = "x[0] + s[0], x[1] + s[1],"
+BROKEN = "(x[0] + s[0]) & uint32(0xFFFFFF7F), x[1] + s[1],"
+"""Bit 7 of the first word of every ChaCha block is 0."""
+
+AUDIT = """
+import numpy as np
+from fractions import Fraction
+from scanner.audit.law import Case, law_counts
+from scanner.audit.verdicts import counts, judge
+from scanner.watermark import Tokens
+
+tokens = Tokens(np.random.default_rng(1).integers(0, 32_000, 200 * 256, dtype=np.uint32), np.arange(201) * 256)
+found = law_counts(Case(Fraction(1, 4), 2, "ngram", 16_384), tokens, np.arange(200), b"seed", (1e-1, 1e-2, 1e-3))
+verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
+"""
+
+
+def audit_of(folder: Path) -> list[str]:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", AUDIT + "print(*verdicts, sep=',')"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip().split(",")
+
+
+def test_a_constant_bit_is_caught(tmp_path):
+    for package in ("scanner", "schemas"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    ciphers = tmp_path / "scanner" / "watermark" / "ciphers.py"
+    source = ciphers.read_text()
+    assert source.count(WHOLE) == 1
+    ciphers.write_text(source.replace(WHOLE, BROKEN))
+    assert audit_of(tmp_path) == ["too small", "too small", "too small"]
+
+
+def test_the_stream_as_it_is_passes():
+    names: dict[str, list[str]] = {}
+    exec(AUDIT, names)
+    assert names["verdicts"] == ["holds", "holds", "holds"]

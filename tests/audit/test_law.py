@@ -1,0 +1,63 @@
+"""The law on real text, small: it holds for the exact tests, and every sabotage of it is caught."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from scanner.audit.expectation import uniformity, z_law
+from scanner.audit.law import Case, cases, law_counts
+from scanner.audit.verdicts import counts, judge
+from tests.audit.corpus import documents_of
+
+THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
+ERROR = 0.01
+SEED = b"law"
+ALL = cases([Fraction(1, 4), Fraction(77, 256), None], [0, 1, 4], ["ngram", "context"], 1024)
+
+
+def verdicts(case, tokens, law=None):
+    found = law_counts(case, tokens, np.arange(len(tokens.offsets) - 1), SEED, THRESHOLDS, law)
+    return judge(counts(found.sums), ERROR), found
+
+
+def test_cases_leave_out_what_cannot_be_tested():
+    assert len(ALL) == len({case.name for case in ALL}) == 3 * 5
+    assert ALL[0].name == "greenlist;h=0;gamma=1/4;ngram"
+    assert {case.method for case in ALL} == {"greenlist", "gumbel"}
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_it_holds(case, human):
+    judged, found = verdicts(case, documents_of(human, 150, 256))
+    assert {row.verdict for row in judged} <= {"holds", "undecided"}
+    assert judged[1].verdict == "holds"
+    assert found.sums.tests[0] == 150 * 1024
+    assert uniformity(found.uniform)[1] > ERROR / len(ALL)
+    assert uniformity(1 - found.uniform)[1] > ERROR / len(ALL)
+
+
+def test_parts_are_the_whole(human):
+    tokens, case = documents_of(human, 40, 100), ALL[1]
+    whole = law_counts(case, tokens, np.arange(40), SEED, THRESHOLDS)
+    offsets, cut = tokens.offsets, tokens.offsets[25]
+    first = law_counts(
+        case, tokens._replace(ids=tokens.ids[:cut], offsets=offsets[:26]), np.arange(25), SEED, THRESHOLDS
+    )
+    rest = tokens._replace(ids=tokens.ids[cut:], offsets=offsets[25:] - cut)
+    both = first.plus(law_counts(case, rest, np.arange(25, 40), SEED, THRESHOLDS))
+    for a, b in zip(both.sums, whole.sums, strict=True):
+        assert a == pytest.approx(b)
+    assert len(both.uniform) == 40
+
+
+@pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
+def test_repeats_that_are_scored_are_caught(gamma, human):
+    judged, _ = verdicts(Case(gamma, 1, "none", 4096), documents_of(human, 200, 256))
+    assert judged[2].verdict == judged[3].verdict == "too small"
+
+
+@pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
+def test_a_z_test_is_caught(gamma, human):
+    judged, _ = verdicts(Case(gamma, 4, "ngram", 4096), documents_of(human, 200, 64), z_law(gamma))
+    assert judged[3].verdict == "too small"

@@ -1,0 +1,74 @@
+"""Rows of the audits table: one per question and threshold, judged as one family, and told in sentences."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner import results
+from scanner.audit.intervals import moments
+from scanner.audit.rows import Audit, Question, failing, number, rate_rows, uniformity_rows
+from scanner.errors import Refused, ScanFailed
+from schemas.tables import AUDITS
+
+THRESHOLDS = (0.1, 0.01)
+AUDIT = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
+GREEN = Question("law", "exact", "greenlist", "document", gamma="1/4", window=4, dedup="ngram")
+KEY = Question("key", "exact", "gumbel", "account", messages=1000, key_id="k1", window=2, dedup="ngram")
+
+
+def sums(factor: float):
+    """400 clusters of 1,000 tests whose rate is the threshold times a factor."""
+    chance = np.tile(THRESHOLDS, (400, 1))
+    hits = np.random.default_rng(7).binomial(1000, chance * factor)
+    return moments(hits, np.full(400, 1000), chance)
+
+
+def test_rates():
+    rows = rate_rows(AUDIT, [(GREEN, sums(1)), (KEY, sums(1.5))], THRESHOLDS)
+    assert [row["verdict"] for row in rows] == ["holds", "holds", "too small", "too small"]
+    assert {row["family"] for row in rows} == {4}
+    assert [row["threshold"] for row in rows] == [0.1, 0.01] * 2
+    table = pa.Table.from_pylist(rows, AUDITS)
+    table.validate(full=True)
+    assert not any(table[field.name].null_count for field in AUDITS if not field.nullable)
+    said = list(failing(rows))
+    assert len(said) == 2
+    assert said[0].startswith("key k1 gumbel ngram window 2 at 0.1: ")
+    assert "in 400,000 tests, where 40,000 were expected" in said[0]
+
+
+def test_a_bound_is_in_the_rows():
+    rows = rate_rows(AUDIT, [(KEY, sums(1.5))], THRESHOLDS, bound=2)
+    assert [(row["verdict"], row["bound"]) for row in rows] == [("holds", 2), ("holds", 2)]
+
+
+def test_uniformity():
+    p = np.random.default_rng(3).random(5000)
+    rows = uniformity_rows(AUDIT, [(GREEN, p), (KEY, p**1.2)])
+    assert [row["verdict"] for row in rows] == ["undecided", "too small"]
+    pa.Table.from_pylist(rows, AUDITS).validate(full=True)
+    assert next(failing(rows)) == (
+        "key k1 gumbel ngram window 2: p-values of 5,000 documents are too small to be uniform"
+    )
+
+
+def test_numbers_are_short():
+    assert [number(count) for count in (0.00012345, 2.345, 99.94, 1234567.8)] == [
+        "0.000123",
+        "2.35",
+        "99.9",
+        "1,234,568",
+    ]
+
+
+def test_the_table_grows_by_audits(tmp_path):
+    folder = str(tmp_path / "results")
+    with pytest.raises(Refused, match="no table"):
+        results.audits(folder)
+    rows = rate_rows(AUDIT, [(GREEN, sums(1))], THRESHOLDS)
+    results.append_audits(folder, rows)
+    results.append_audits(folder, rows)
+    assert results.audits(folder).collect().height == 4
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ScanFailed, match="cannot be written"):
+        results.append_audits(str(tmp_path / "file"), rows)

@@ -1,0 +1,64 @@
+"""Calls over Ray: every result once, few in flight, and what goes wrong is told."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from scanner.cluster.connect import cluster
+from scanner.cluster.spread import Call, spread
+from scanner.errors import Refused, ScanFailed
+from schemas.config import ClusterConfig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_cluster() -> Iterator[None]:
+    with cluster(ClusterConfig(workers=1)):
+        yield
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def refuse(number: int) -> int:
+    raise Refused(f"{number} is refused")
+
+
+def fail(number: int) -> int:
+    raise ZeroDivisionError(f"{number}")
+
+
+def die(number: int) -> int:
+    os._exit(number)
+
+
+def test_every_call_gives_its_result():
+    assert dict(spread((Call(i, double, (i,)) for i in range(23)), 2)) == {i: 2 * i for i in range(23)}
+    assert list(spread([], 2)) == []
+
+
+def test_calls_are_made_as_they_are_needed():
+    asked = []
+
+    def calls():
+        for i in range(50):
+            asked.append(i)
+            yield Call(i, double, (i,))
+
+    results = spread(calls(), 1)
+    next(results)
+    assert len(asked) <= 4
+    results.close()
+
+
+def test_what_goes_wrong_is_told():
+    with pytest.raises(Refused, match="5 is refused"):
+        list(spread([Call("a", refuse, (5,))], 1))
+    with pytest.raises(ScanFailed, match="the first failed: ZeroDivisionError: 7"):
+        list(spread([Call("the first", fail, (7,)), Call("b", double, (1,))], 1))
+
+
+def test_a_call_that_kills_every_worker_is_told():
+    with pytest.raises(ScanFailed, match="the deadly one failed"):
+        list(spread([Call("the deadly one", die, (1,))], 1))

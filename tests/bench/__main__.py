@@ -1,0 +1,67 @@
+"""`python -m tests.bench`: print the table of figures, and write it as JSON.
+
+Rows (issue 5): 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS"):
+    os.environ.setdefault(variable, "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from tests.bench import kernels, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
+
+DEMO = Path(__file__).parents[2] / "jobs" / "demo"
+ROWS = {
+    1: kernels.primitives,
+    2: kernels.one_message,
+    3: kernels.all_messages,
+    4: kernels.p_values,
+    5: tokenising.backends,
+    6: scan.whole,
+    7: peers.beside_ours,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--rows", type=int, nargs="+", choices=sorted(ROWS), default=sorted(ROWS))
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--corpus", type=Path, default=DEMO / "sample-1.parquet", help="Parquet file with a column text"
+    )
+    parser.add_argument("--tokenizers", type=Path, default=DEMO, help="folder of tokenizer files, *.json")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--megabytes", type=float, default=4.0, help="text to tokenise and scan")
+    parser.add_argument("--ray", action="store_true", help="row 6 through Ray as well, the whole corpus")
+    options = parser.parse_args()
+    found = measure.circumstances()
+    print(f"{found['machine']['cpu']}, {found['machine']['cores']} cores, load {found['machine']['load'][0]:.1f}")
+    print(", ".join(f"{name} {number}" for name, number in found["versions"].items()))
+    print(", ".join(f"{name}={value}" for name, value in found["threads"].items()))
+    print(HEADER)
+    figures = []
+    for row in options.rows:
+        for figure in ROWS[row](options):
+            figures.append(figure)
+            print(line(figure), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps({**found, "figures": [f._asdict() for f in figures]}, indent=1) + "\n")
+
+
+HEADER = f"{'row':3} {'what':64} {'per CPU second':>24} {'ratio':>9}  {'of':44} spread"
+
+
+def line(figure: measure.Figure) -> str:
+    value = f"{figure.rate:.3g} {figure.unit}"
+    against = f"{figure.baseline} ({figure.baseline_rate:.3g})"
+    note = f"  {figure.note}" if figure.note else ""
+    return f"{figure.row:3} {figure.what:64} {value:>24} {figure.ratio:9.3g}  {against:44} {figure.spread:5.0%}{note}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Rows 1 to 4: primitives, one message, all messages, p-values; one core, no files."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from scanner.watermark import GreenList, Gumbel, Tokens, scored_positions
+from scanner.watermark.pvalues import log10_any_of
+from scanner.watermark.secret import commitment
+from tests import reference
+from tests.bench.inputs import SECRET, WINDOW, documents
+from tests.bench.measure import Figure, Work, compare
+
+GAMMA = Fraction(1, 4)
+TOKENS = 1 << 17
+MESSAGES = (10**3, 10**4, 10**5, 10**6)
+
+
+def random_words() -> Work:
+    """The baseline of machine speed: numpy's counter-based generator, in words of 32 bits."""
+    generator, count = np.random.Philox(1), 1 << 18
+    return Work("numpy Philox, words of 32 bits", 2 * count, lambda: generator.random_raw(count))
+
+
+def both(number: int = 0) -> tuple[GreenList, Gumbel]:
+    secret = SECRET[:-1] + bytes([number])
+    return GreenList(secret, WINDOW, GAMMA), Gumbel(secret, WINDOW)
+
+
+def primitives(options: Namespace) -> Iterator[Figure]:
+    green, gumbel = both()
+    tokens = documents(256, TOKENS)
+    nonces, starts = np.arange(8, dtype=np.uint64), np.zeros(8, np.int64)
+    words = Work("secret words", 8 * 16384, lambda: gumbel.draws(nonces, starts, 16384))
+    yield compare(1, "words/s", words, random_words(), options.repeats)
+
+    windows = np.lib.stride_tricks.sliding_window_view(tokens.ids, WINDOW).copy()
+    label = green.label
+    hashed = Work("BLAKE2b of each window", 1000, lambda: [commitment(SECRET, label) for _ in range(1000)])
+    ours = Work(f"window nonces, h = {WINDOW}", len(windows), lambda: green.window_nonces(windows))
+    yield compare(1, "nonces/s", ours, hashed, options.repeats)
+
+    short = Tokens(tokens.ids[: 256 * 40], tokens.offsets[:41])
+    lists = [short.ids[256 * d : 256 * (d + 1)].tolist() for d in range(40)]
+    sets = Work(
+        "Python sets of tuples",
+        len(short.ids),
+        lambda: [reference.scored_positions(tokens, WINDOW, "ngram") for tokens in lists],
+    )
+    for length in (16, 256, 2048, 100_000):
+        some = documents(length, TOKENS)
+        ours = Work(
+            f"scored positions, documents of {length}",
+            len(some.ids),
+            lambda some=some: scored_positions(some, WINDOW, "ngram"),
+        )
+        yield compare(1, "tokens/s", ours, sets, options.repeats)
+
+
+def one_message(options: Namespace) -> Iterator[Figure]:
+    """Everything included: repeats left out, nonces, scores and p-values, corrected for one key of one message."""
+    for keys in (1, 16):
+        marks = [both(number) for number in range(keys)]
+        for place, method in enumerate(("greenlist", "gumbel")):
+            for length in (16, 20, 64, 256, 2048, 100_000):
+                tokens = documents(length, TOKENS if keys == 1 else TOKENS // 4)
+
+                def score(tokens: Tokens = tokens, chosen: list = [mark[place] for mark in marks]) -> None:  # noqa: B006
+                    positions = scored_positions(tokens, WINDOW, "ngram")
+                    for mark in chosen:
+                        log10_any_of(mark.log10_p(mark.score(tokens, positions, 0), positions.scored), len(chosen))
+
+                name = f"one message, {method}, documents of {length}, {keys} key{'s' * (keys > 1)}"
+                work = Work(name, len(tokens.ids) * keys, score)
+                figure = compare(2, "tokens/s", work, random_words(), options.repeats)
+                yield figure._replace(note=f"{1e9 / figure.rate:.3g} ns a token and key")
+
+
+def all_messages(options: Namespace) -> Iterator[Figure]:
+    for mark in both():
+        for count in MESSAGES:
+            tokens = documents(256, 256 * max(1, min(16, 10**6 // count)))
+            positions = scored_positions(tokens, WINDOW, "ngram")
+            scored, held = int(positions.offsets[-1]), len(tokens.offsets) - 1
+            ours = Work(
+                f"all messages, {mark.label}, M = {count}",
+                scored * count,
+                lambda mark=mark, tokens=tokens, positions=positions, count=count: mark.best_two(
+                    tokens, positions, count
+                ),
+            )
+            many = documents(256, TOKENS)
+            places = scored_positions(many, WINDOW, "ngram")
+            single = Work(
+                "its one-message path, message by message",
+                int(places.offsets[-1]),
+                lambda mark=mark, many=many, places=places: mark.score(many, places, 0),
+            )
+            figure = compare(3, "message·tokens/s", ours, single, options.repeats)
+            yield figure._replace(note=f"{figure.rate / scored / count * held:.4g} documents/s of 256 tokens")
+
+
+def p_values(options: Namespace) -> Iterator[Figure]:
+    """Warm: the same marks again. Cold: marks that were just made, so that nothing is remembered."""
+    documents_count = 20_000
+    for length in (20, 256, 2048):
+        scored = np.full(documents_count, length, np.int64)
+        generator = np.random.default_rng(1)
+        greens = generator.binomial(length, 0.25, documents_count)
+        sums = generator.gamma(length, size=documents_count)
+        for place, (score, plain) in enumerate(((greens, _plain_green), (sums, reference.log10_gumbel))):
+            mark = both()[place]
+            slow = Work(
+                "the mpmath reference",
+                20,
+                lambda plain=plain, score=score, length=length: [plain(value, length) for value in score[:20].tolist()],
+            )
+            for name, call in (
+                ("warm", lambda mark=mark, score=score, scored=scored: mark.log10_p(score, scored)),
+                ("cold", lambda place=place, score=score, scored=scored: both()[place].log10_p(score, scored)),
+            ):
+                ours = Work(f"p-values, {mark.label}, T = {length}, {name}", documents_count, call)
+                yield compare(4, "p-values/s", ours, slow, options.repeats)
+
+
+def _plain_green(score: int, scored: int) -> object:
+    return reference.log10_greenlist(score, scored, GAMMA)

@@ -1,0 +1,137 @@
+"""Measuring: CPU seconds of this process and its children, medians over repeats, baseline and subject in turns.
+
+The machine may be shared, so wall-clock time says little. A ratio is the median of the ratios of neighbours in time:
+what slows the machine for a while slows both.
+"""
+
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
+
+SHORTEST = 0.05  # seconds of CPU time that a repeat takes at least
+PACKAGES = (
+    "numba",
+    "llvmlite",
+    "numpy",
+    "pyarrow",
+    "tokenizers",
+    "fastokens",
+    "ray",
+    "deltalake",
+    "transformers",
+    "torch",
+)
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "FASTOKENS_BPE_THREADS", "TOKENIZERS_PARALLELISM",
+)  # fmt: skip
+
+
+class Work(NamedTuple):
+    """Something to be timed: `amount` units of work a call."""
+
+    name: str
+    amount: float
+    call: Callable[[], Any]
+
+
+class Figure(NamedTuple):
+    """One line of the table. rate and baseline_rate: units per CPU second; spread: (max − min)/median of the rate."""
+
+    row: int
+    what: str
+    unit: str
+    rate: float
+    baseline: str
+    baseline_rate: float
+    ratio: float
+    spread: float
+    repeats: int
+    note: str = ""
+
+
+def cpu_seconds() -> float:
+    """Of all threads of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system if _children else time.process_time()
+
+
+_children = False
+
+
+def count_children() -> None:
+    """From now on children count; their clock ticks in hundredths of a second."""
+    global _children
+    _children = True
+
+
+def rate(work: Work, calls: int) -> float:
+    """Units per CPU second over so many calls."""
+    begin = cpu_seconds()
+    for _ in range(calls):
+        work.call()
+    return work.amount * calls / max(cpu_seconds() - begin, 1e-9)
+
+
+def calls_for(work: Work) -> int:
+    """So many calls that they take SHORTEST seconds; the first call, which may compile, does not count."""
+    work.call()
+    calls = 1
+    while True:
+        begin = cpu_seconds()
+        for _ in range(calls):
+            work.call()
+        spent = cpu_seconds() - begin
+        if spent >= SHORTEST:
+            return calls
+        calls = max(2 * calls, int(calls * SHORTEST / max(spent, 1e-4)))
+
+
+def compare(row: int, unit: str, work: Work, baseline: Work, repeats: int, note: str = "") -> Figure:
+    """Time both in turns; both amounts are in the same unit."""
+    calls = [calls_for(baseline), calls_for(work)]
+    pairs = [(rate(baseline, calls[0]), rate(work, calls[1])) for _ in range(repeats)]
+    rates = [fast for _, fast in pairs]
+    return Figure(
+        row,
+        work.name,
+        unit,
+        statistics.median(rates),
+        baseline.name,
+        statistics.median(slow for slow, _ in pairs),
+        statistics.median(fast / slow for slow, fast in pairs),
+        (max(rates) - min(rates)) / statistics.median(rates),
+        repeats,
+        note,
+    )
+
+
+def circumstances() -> dict[str, Any]:
+    """Machine, versions and thread counts, as they belong to every figure."""
+    return {
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "load": os.getloadavg(), "system": platform.platform()},
+        "python": sys.version.split()[0],
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "threads": {name: os.environ.get(name) for name in THREAD_VARIABLES},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:
+            fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    except OSError:
+        return platform.processor()
+    found = {key.strip(): value.strip() for key, value in fields.items()}
+    return f"{found.get('model name', '?')} (family {found.get('cpu family', '?')}, model {found.get('model', '?')})"

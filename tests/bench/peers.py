@@ -1,0 +1,122 @@
+"""Row 7: other makers' detectors, and what a user would write first, beside ours on the same documents.
+
+All of them score 256 tokens a document and give a p-value or a mean; ours includes everything from flat tokens on.
+"""
+
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from scanner.watermark import Tokens, scored_positions
+from tests.bench.inputs import VOCABULARY, WINDOW, documents
+from tests.bench.kernels import both
+from tests.bench.measure import Figure, Work, compare
+
+LENGTH = 256
+
+
+def beside_ours(options: Namespace) -> Iterator[Figure]:
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ImportError as error:
+        print(f"row 7 is left out: {error}; the extra `model` brings what it needs")
+        return
+    torch.set_num_threads(1)
+    green, gumbel = both()
+    for mark, peer in (
+        (green, _hugging_face(2)),
+        (gumbel, _synth_id(8)),
+        (green, _plain(20, 1, gumbel=False)),
+        (gumbel, _plain(20, 1, gumbel=True)),
+    ):
+        tokens = documents(LENGTH, 1 << 17)
+        ours = Work(f"{mark.label}, one message", len(tokens.offsets) - 1, partial(_one_message, mark, tokens))
+        yield compare(7, "documents/s", ours, peer, min(options.repeats, 3))
+    for count in (1000, 32_000):
+        for mark in (green, gumbel):
+            tokens = documents(LENGTH, LENGTH * 32)
+            ours = Work(f"{mark.label}, M = {count}", 32, partial(_all_messages, mark, tokens, count))
+            peer = _plain(8, count, gumbel=mark is gumbel)
+            yield compare(7, "documents/s", ours, peer, min(options.repeats, 3))
+
+
+def _one_message(mark: object, tokens: Tokens) -> None:
+    positions = scored_positions(tokens, WINDOW, "ngram")
+    mark.log10_p(mark.score(tokens, positions, 0), positions.scored)
+
+
+def _all_messages(mark: object, tokens: Tokens, count: int) -> None:
+    positions = scored_positions(tokens, WINDOW, "ngram")
+    mark.log10_p(mark.best_two(tokens, positions, count).score, positions.scored)
+
+
+def _rows(count: int) -> np.ndarray:
+    return documents(LENGTH, LENGTH * count).ids.astype(np.int64).reshape(count, LENGTH)
+
+
+def _hugging_face(count: int) -> Work:
+    """Green list with `lefthash`: a generator is seeded for every bigram; its cache is dropped between calls."""
+    import torch
+    from transformers import PretrainedConfig, WatermarkDetector
+
+    config = PretrainedConfig(vocab_size=VOCABULARY, bos_token_id=VOCABULARY)
+    rows = torch.from_numpy(_rows(count))
+
+    def call() -> None:
+        detector = WatermarkDetector(config, "cpu", {"greenlist_ratio": 0.25, "context_width": 1})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            detector(rows, return_dict=True)
+
+    return Work("transformers WatermarkDetector", count, call)
+
+
+def _synth_id(count: int) -> Work:
+    """SynthID's mean score over 30 layers: g values and the mask of repeats."""
+    import torch
+    from transformers import SynthIDTextWatermarkLogitsProcessor
+
+    processor = SynthIDTextWatermarkLogitsProcessor(
+        ngram_len=5, keys=list(range(1, 31)), sampling_table_size=2**16, sampling_table_seed=0,
+        context_history_size=1024, device=torch.device("cpu"),
+    )  # fmt: skip
+    rows = torch.from_numpy(_rows(count))
+
+    def call() -> None:
+        values = processor.compute_g_values(rows)
+        mask = processor.compute_context_repetition_mask(rows)
+        (values * mask[:, :, None]).sum(dim=(1, 2)) / mask.sum(dim=1)
+
+    return Work("transformers SynthID, mean score", count, call)
+
+
+def _plain(count: int, messages: int, gumbel: bool) -> Work:
+    """From the paper, written straightforwardly: a generator seeded per token, a vector of the vocabulary's length."""
+    import torch
+
+    rows = _rows(count)
+    generator = torch.Generator()
+
+    def score(document: list[int]) -> float:
+        seen: set[tuple[int, ...]] = set()
+        total = torch.zeros(messages)
+        for t in range(WINDOW, len(document)):
+            unit = tuple(document[t - WINDOW : t + 1])
+            if unit in seen:
+                continue
+            seen.add(unit)
+            generator.manual_seed(hash(unit[:-1]) & 0x7FFFFFFFFFFFFFFF)
+            draws = torch.rand(max(VOCABULARY, messages), generator=generator)
+            vector = -torch.log1p(-draws) if gumbel else (draws < 0.25).float()
+            total += vector.roll(-document[t])[:messages]
+        best, scored = float(total.max()), float(len(seen))
+        if gumbel:
+            return float(torch.special.gammaincc(torch.tensor(scored), torch.tensor(best)))
+        return float(torch.special.log_ndtr(torch.tensor((0.25 * scored - best) / (0.1875 * scored) ** 0.5)))
+
+    name = "plain torch, " + ("gumbel" if gumbel else "greenlist") + (f", M = {messages}" if messages > 1 else "")
+    return Work(name, count, lambda: [score(row) for row in rows.tolist()])

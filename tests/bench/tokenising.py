@@ -1,0 +1,63 @@
+"""Row 5: tokenising alone, with each backend and each tokenizer of a folder."""
+
+import hashlib
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
+from scanner.tokens.fast import NotInstalled, Unlike
+from tests.bench.inputs import size, texts
+from tests.bench.measure import Figure, Work, compare, rate
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.json")) if "model" in json.loads(path.read_bytes())]
+
+
+def backends(options: Namespace) -> Iterator[Figure]:
+    chosen = texts(options.corpus, options.megabytes)
+    megabytes = size(chosen)
+    raw = [text.encode() for text in chosen]
+    digests = Work("SHA-256 of each text", megabytes, lambda: [hashlib.sha256(text).digest() for text in raw])
+    for path in tokenizer_files(options.tokenizers):
+        slow = HuggingFaceTokenizer(path.read_bytes())
+        tokens = len(slow.encode(chosen).ids)
+        work = Work(f"{path.stem}, tokenizers", megabytes, lambda slow=slow: slow.encode(chosen))
+        figure = compare(5, "MB/s", work, digests, min(options.repeats, 3))
+        yield figure._replace(note=f"{1e9 * megabytes / figure.rate / tokens:.4g} ns a token")
+        try:
+            FastTokenizer(path.read_bytes(), slow)
+        except (NotInstalled, Unlike) as error:
+            print(f"row 5: {path.stem}: {error}")
+            continue
+
+        def new(path: Path = path, slow: HuggingFaceTokenizer = slow) -> FastTokenizer:
+            return FastTokenizer(path.read_bytes(), slow)
+
+        yield _cold(f"{path.stem}, fastokens", megabytes, chosen, tokens, new, work, options)
+
+
+def _cold(
+    name: str,
+    megabytes: float,
+    chosen: list[str],
+    tokens: int,
+    new: Callable[[], FastTokenizer],
+    slow: Work,
+    options: Namespace,
+) -> Figure:
+    """The fast backend remembers words, so that a text that it has seen costs it less: each repeat has a new one."""
+    ratios, rates, slows = [], [], []
+    for _ in range(min(options.repeats, 3)):
+        slows.append(rate(slow, 1))
+        backend = new()
+        backend.encode([" "])  # the sample of first texts
+        rates.append(rate(Work(name, megabytes, lambda backend=backend: backend.encode(chosen)), 1))
+        ratios.append(rates[-1] / slows[-1])
+    fast = median(rates)
+    note = f"{1e9 * megabytes / fast / tokens:.4g} ns a token, {megabytes:.3g} MB that it has not seen"
+    spread = (max(rates) - min(rates)) / fast
+    return Figure(5, name, "MB/s", fast, slow.name, median(slows), median(ratios), spread, len(rates), note)

@@ -1,0 +1,165 @@
+"""From finished shards to tables, whatever breaks off in between: what a shard leaves is of one run, whole and once."""
+
+import pytest
+from deltalake import DeltaTable
+
+from scanner import results
+from scanner.cluster import Worker, commits
+from scanner.cluster.commits import Committer
+from scanner.cluster.pool import Finished, Lost
+from scanner.cluster.worker import Piece
+from scanner.documents import inspect
+from scanner.files import list_files
+from scanner.plan import Plan
+from scanner.results import open_tables, table_uri
+from scanner.shards import Shard, cut, shard_id
+from tests.scan.conftest import Night
+
+ROWS = 6
+
+
+class Died(BaseException):
+    """The driver is gone."""
+
+
+class Breaks(dict):
+    """Interrupted when something is put in."""
+
+    def __setitem__(self, key, value):
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def plan(night):
+    return prepare(night)
+
+
+def prepare(night: Night) -> Plan:
+    """Two files of one shard each; each has a row without a text."""
+    night.configure(more='keys = ["gum"]')
+    for name in ("a", "b"):
+        night.write(name, [*(f"text {i} of {name}, long enough" for i in range(ROWS - 1)), None])
+    plan = night.plan()
+    open_tables(plan.results)
+    return plan
+
+
+def shards(plan) -> list[Shard]:
+    cuts = [(file, rows) for file in list_files(plan.locations) for rows in cut(inspect(file, plan.columns))]
+    return [Shard(shard_id(file, rows, plan.decides), file, rows) for file, rows in cuts]
+
+
+def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> Finished:
+    """A shard as the pool gives it back, with one row that its worker did not survive, or with none."""
+    parts = [(0, ROWS)] if lost is None else [(0, lost), (lost + 1, ROWS)]
+    reports = [Worker(plan, scan_id).scan(Piece(shard, *part)) for part in parts if part[0] < part[1]]
+    return Finished(shard, reports, [] if lost is None else [Lost(lost, "killed_worker", "it died")])
+
+
+def committer(plan, scan_id: str) -> Committer:
+    return Committer(plan, scan_id, [shard.shard_id for shard in shards(plan)])
+
+
+def run(plan, scan_id: str, lost: int | None, only: int | None = None) -> Committer:
+    ours = committer(plan, scan_id)
+    for shard in shards(plan)[slice(only)]:
+        ours.add(finish(plan, scan_id, shard, lost))
+    return ours
+
+
+def die_between_the_commits(plan, scan_id: str, lost: int | None, monkeypatch) -> None:
+    def commit(folder, name, *rest):
+        if name == "verdicts":
+            raise Died
+        return results.commit(folder, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "commit", commit)
+        with pytest.raises(Died):
+            run(plan, scan_id, lost).flush()
+
+
+def assert_whole(night, scan_id: str, lost: int | None) -> None:
+    """Every row of both files is in one table, once, and all are of one run."""
+    verdicts, quarantine = night.verdicts(), night.quarantine()
+    bad = sorted({ROWS - 1} | ({lost} if lost is not None else set()))
+    assert quarantine["row"].to_list() == bad * 2
+    assert verdicts["row"].to_list() == [row for row in range(ROWS) if row not in bad] * 2
+    assert set(verdicts["scan_id"]) | set(quarantine["scan_id"]) == {scan_id}
+
+
+@pytest.mark.parametrize("place", ["_quarantine", "_counts", "_verdicts"])
+def test_an_interrupt_while_a_shard_is_taken_loses_nothing(night, plan, place):
+    ours = committer(plan, "first")
+    setattr(ours, place, Breaks())
+    with pytest.raises(KeyboardInterrupt):
+        ours.add(finish(plan, "first", shards(plan)[0], lost=3))
+    setattr(ours, place, {})
+    ours.flush()
+    assert night.verdicts().height == 0
+    run(plan, "again", lost=3).flush()
+    assert_whole(night, "again", lost=3)
+
+
+@pytest.mark.parametrize("first", [None, 2])
+@pytest.mark.parametrize("then", [None, 2, 4])
+def test_a_rerun_after_death_between_the_commits_leaves_its_own_rows(night, plan, monkeypatch, first, then):
+    die_between_the_commits(plan, "first", first, monkeypatch)
+    assert (night.verdicts().height, night.quarantine().height) == (0, 2 if first is None else 4)
+    die_between_the_commits(plan, "second", 1, monkeypatch)
+    last = run(plan, "third", then)
+    last.flush()
+    assert_whole(night, "third", then)
+    assert (last.totals.shards, last.totals.counts.documents) == (2, 2 * ROWS)
+
+
+def test_rows_of_others_stay_when_someone_compacted_the_table(night, plan, monkeypatch):
+    die_between_the_commits(plan, "first", 2, monkeypatch)
+    run(plan, "second", 4, only=1).flush()
+    DeltaTable(table_uri(plan.results, "quarantine")).optimize.compact()
+    rest = committer(plan, "second")
+    rest.add(finish(plan, "second", shards(plan)[1], 4))
+    rest.flush()
+    assert_whole(night, "second", 4)
+
+
+def test_an_interrupt_within_a_replacement_is_made_good(night, plan, monkeypatch):
+    """Ctrl-C after the quarantine's commit: the same driver commits what waits once more."""
+    die_between_the_commits(plan, "first", 2, monkeypatch)
+    ours, real = run(plan, "second", 4), results.commit
+
+    def interrupt(folder, name, *rest):
+        monkeypatch.setattr(commits, "commit", real)
+        real(folder, name, *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commits, "commit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ours.flush()
+    ours.flush()
+    assert_whole(night, "second", 4)
+
+
+def test_a_shard_that_another_driver_finished_gets_no_second_quarantine(night, plan):
+    slow = run(plan, "slow", 4)
+    run(plan, "fast", None).flush()
+    slow.flush()
+    assert_whole(night, "fast", None)
+    assert slow.totals.shards == 0
+
+
+def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):
+    die_between_the_commits(plan, "dead", 2, monkeypatch)
+    slow, fast = run(plan, "slow", 4), run(plan, "fast", None)
+    fast.flush()
+    slow.flush()
+    assert_whole(night, "fast", None)
+
+
+def test_a_replacement_works_in_a_folder_of_any_name(tmp_path, registry, monkeypatch):
+    (tmp_path / "a b é").mkdir()
+    night = Night(tmp_path / "a b é", registry)
+    plan = prepare(night)
+    die_between_the_commits(plan, "first", 2, monkeypatch)
+    run(plan, "second", 4).flush()
+    assert night.quarantine()["row"].to_list() == [4, 5, 4, 5]

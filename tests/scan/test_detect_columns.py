@@ -1,0 +1,112 @@
+"""Verdicts are assembled by column; assembled row by row, the obvious way, they must be the same tables."""
+
+import hashlib
+import math
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner.detect import Detector, KeyUnderTest, Origin, read_text
+from scanner.registry import Holders, load_registry, open_key, tokenizer_path
+from scanner.tokens import load_tokenizer
+from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
+from tests.scan.conftest import message_of
+
+ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+
+
+def row_by_row(detector, documents):
+    """The verdict of each document on its own, from the scores of the batch."""
+    verdicts, refused, texts = [], [], []
+    for row in documents.to_pylist():
+        raw = row.pop("text")
+        text, reason, detail = read_text(raw)
+        if text is None:
+            refused.append({**row, **ORIGIN._asdict(), "reason": reason, "detail": detail})
+        else:
+            texts.append(text)
+            verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": hashlib.sha256(raw).digest()})
+    scores = detector._score(texts)
+    for i, row in enumerate(verdicts):
+        row.update(verdict(detector, scores, i, row["created_at"]))
+    now = datetime.now(UTC)
+    return (
+        pa.RecordBatch.from_pylist([{**row, "scanned_at": now} for row in verdicts], VERDICTS),
+        pa.RecordBatch.from_pylist([{**row, "scanned_at": now} for row in refused], QUARANTINE),
+    )
+
+
+def verdict(detector, scores, i, at):
+    scoring = [k for k, said in enumerate(scores) if said.message[i] >= 0]
+    if scoring:
+        chosen = min(scoring, key=lambda k: (scores[k].log10_p_global[i], k))
+    else:
+        chosen = max(range(len(scores)), key=lambda k: (scores[k].scored[i], -k))
+    key, said, message = detector._keys[chosen].key, scores[chosen], int(scores[chosen].message[i])
+    passing = sum(p[i] <= detector._threshold for s in scores for p in (s.log10_p_global, s.runner_up_global))
+    naming, user_id = "ambiguous" if passing > 1 else "none", None
+    if passing == 1:
+        naming, user_id = detector._holders.naming(key.key_id, message, at)
+    return {
+        "status": "too_short" if message < 0 else "scored",
+        "tokens": int(said.tokens[i]),
+        "scored": int(said.scored[i]),
+        "key_id": key.key_id,
+        "message": None if message < 0 else message,
+        "user_id": user_id,
+        "naming": naming,
+        "score": float(said.score[i]),
+        "log10_p": float(said.log10_p[i]),
+        "log10_p_global": float(said.log10_p_global[i]),
+        "runner_up_log10_p": None if math.isnan(said.runner_up[i]) else float(said.runner_up[i]),
+        "messages_tested": key.messages,
+        "keys_tested": len(detector._keys),
+        "flagged": passing > 0,
+    }
+
+
+@pytest.fixture(scope="module")
+def keys(registry):
+    found = [
+        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
+        for key in load_registry(registry).keys
+    ]
+    one = found[0].key.model_copy(update={"messages": 1})
+    return [*found, KeyUnderTest(one, found[0].watermark, found[0].tokenizer)]
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.3])
+@pytest.mark.parametrize("under_test", [[0], [2], [0, 1], [2, 1, 0], [0, 0, 2]])
+def test_whole_tables(registry, keys, marked, plain, rate, under_test):
+    alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
+    texts = [marked(alice, 60, 1), marked(bob, 60, 2), marked(39, 60, 3), marked(alice, 80, 4) + marked(bob, 80, 5)]
+    texts += ["", "a", None, b"\xff\xfe", b"a \xed\xa0\x80", "<s>" * 9, "\0" * 40]
+    texts += [plain(length, length) for length in np.random.default_rng(1).integers(1, 60, 60)]
+    documents = pa.RecordBatch.from_pylist(
+        [
+            {
+                "row": 7 + i,
+                "doc_id": f"d{i}" if i % 3 else None,
+                "text": text.encode() if isinstance(text, str) else text,
+                "account_id": f"a{i % 5}" if i % 2 else None,
+                "created_at": datetime(2020 + 15 * (i % 2), 1, 1, tzinfo=UTC) if i % 4 else None,
+            }
+            for i, text in enumerate(texts)
+        ],
+        DOCUMENTS,
+    )
+    detector = Detector(
+        [keys[k] for k in under_test],
+        Holders.load(registry, ["green", "gum"]),
+        keys_tested=len(under_test),
+        dedup="ngram",
+        min_scored=16,
+        false_positive_rate=rate,
+    )
+    for batch in (documents, documents.slice(5, 30), documents.slice(6, 3), documents.slice(0, 0)):
+        for found, wanted in zip(detector.detect(batch, ORIGIN), row_by_row(detector, batch), strict=True):
+            found.validate(full=True)
+            assert found.schema == wanted.schema
+            assert found.drop_columns(["scanned_at"]).equals(wanted.drop_columns(["scanned_at"]))

@@ -1,0 +1,96 @@
+"""The bound under Gumbel's shortlist: no score is larger than its bound says, for any draw and any document."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.watermark import bounds
+from scanner.watermark.ciphers import GROUP
+from tests.watermark.pairs import gumbel, ragged, scores_of_all
+from tests.watermark.strategies import documents, few, random_documents
+from tests.watermark.test_best_two import assert_best_of_the_one_message_path
+
+UNIT = np.log(2) / 2**11
+
+
+def over_exact(draws: np.ndarray) -> np.ndarray:
+    """By how much the bound of one term exceeds −ln(1−r)."""
+    sums = np.zeros(len(draws), np.uint32)
+    bounds._add_bits(draws, sums)
+    exact = -np.log((2.0**32 - draws.astype(np.float64)) * 2.0**-32)
+    return (bounds._MOST - sums.astype(np.int64)) * UNIT - exact
+
+
+def test_one_term():
+    """Every fraction of one power of two, both ends, and draws at random; rounding to a float may cost 2^-24."""
+    fractions = (np.uint32(2**24) + np.arange(2**23, dtype=np.uint32) * np.uint32(2)) - np.uint32(1)
+    ends = np.arange(2**18, dtype=np.uint32)
+    anywhere = np.random.default_rng(1).integers(0, 2**32, 2**20, dtype=np.uint32)
+    for draws in (~fractions, fractions, ends, ~ends, anywhere):
+        assert over_exact(draws).min() >= -(2.0**-24)
+    for draws in (~fractions, fractions, ends, anywhere):
+        assert over_exact(draws).max() <= 0.0861 * np.log(2) + 2 * UNIT
+
+
+def test_what_rounding_costs_is_less_than_the_room_for_it():
+    """Over all positions a bound may be too small by LONGEST · 2^-24 in all, and 1 unit is allowed for it."""
+    assert bounds.LONGEST * 2.0**-24 < UNIT
+    assert bounds.LONGEST * ((bounds._MOST >> 1) + 1) < 2**32  # sums fit 32 bits: a float below 2^33 has half of _MOST
+
+
+def sums_of(pair, tokens, positions, count, first=0):
+    nonces, ids = pair.fast._nonces(tokens, positions), tokens.ids[positions.index]
+    sums = np.empty(count + 2 * GROUP, np.uint32)
+    bounds.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
+    return sums[GROUP : GROUP + count].copy(), nonces, ids
+
+
+@few
+@given(
+    st.lists(st.one_of(st.integers(0, 600), st.integers(0, 2**32 - 1)), max_size=12),
+    st.integers(1, 3000),
+    st.integers(0, 2**33),
+)
+def test_sums_are_those_of_the_draws(text, count, first):
+    pair, tokens = gumbel(1), ragged([text])
+    sums, nonces, ids = sums_of(pair, tokens, pair.positions(tokens), count, first)
+    wanted = np.zeros(count, np.uint32)
+    if len(ids):
+        for draws in pair.fast.draws(nonces, ids.astype(np.int64) + first, count):
+            bounds._add_bits(draws, wanted)
+    np.testing.assert_array_equal(sums, wanted)
+
+
+@few
+@given(documents, st.integers(1, 200))
+def test_no_message_that_reaches_a_score_is_left_out(batch, count):
+    pair = gumbel(0)
+    for document in batch:
+        tokens = ragged([document])
+        positions = pair.positions(tokens, "none")
+        sums, _, ids = sums_of(pair, tokens, positions, count)
+        for score, own in zip(scores_of_all(pair, tokens, positions, count)[0], sums, strict=True):
+            assert own <= bounds.largest_sum_of(score, len(ids))
+
+
+def test_most_messages_are_left_out():
+    pair, tokens = gumbel(4), ragged(random_documents(3, [260]))
+    positions = pair.positions(tokens)
+    best = pair.fast.best_two(tokens, positions, 20_000)
+    sums, _, ids = sums_of(pair, tokens, positions, 20_000)
+    limit = bounds.largest_sum_of(best.second_score[0], len(ids))
+    assert 2 <= (sums <= limit).sum() < 200
+
+
+@pytest.mark.parametrize("scored", [bounds.LONGEST - 1, bounds.LONGEST, bounds.LONGEST + 1])
+@pytest.mark.parametrize("count", [2, 3, 255, 257])
+def test_where_long_documents_begin(scored, count):
+    (document,) = random_documents(scored, [scored])
+    assert_best_of_the_one_message_path(gumbel(0), [np.arange(len(document)) + document[0]], count)
+
+
+@pytest.mark.parametrize("count", [bounds.TILE - 1, bounds.TILE, bounds.TILE + 1, 2 * bounds.TILE + 5])
+def test_tiles(count):
+    batch = [*random_documents(count, [3, 12]), [5] * 4]
+    assert_best_of_the_one_message_path(gumbel(0), batch, count)
