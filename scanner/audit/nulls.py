@@ -15,9 +15,9 @@ from numpy import uint64
 from numpy.typing import NDArray
 
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.greenlist import ROWS, _bit_length, _count_tile, _first_bits, _levels, _strip_words
+from scanner.watermark.greenlist import ROWS, bit_length, count_tile, first_bits, levels, strip_words
 from scanner.watermark.greenlist import TILE as GREENLIST_TILE
-from scanner.watermark.gumbel import GROUP, TERM_ERROR, _draws_at, _sum_tile, sum_scores
+from scanner.watermark.gumbel import GROUP, TERM_ERROR, draws_at, sum_scores, sum_tile
 from scanner.watermark.gumbel import TILE as GUMBEL_TILE
 from scanner.watermark.kernel import kernel
 from scanner.watermark.secret import SubKeys, derive, planes_of, window_nonces
@@ -124,16 +124,16 @@ def _greenlist_hits(
     hits, first_score = np.zeros(critical.shape, np.int64), np.zeros(documents, np.int64)
     tiles = (count + GREENLIST_TILE - 1) // GREENLIST_TILE
     width = ((count + tiles - 1) // tiles + 63) // 64
-    strip = np.zeros(_strip_words(64 * width, rule[2]), np.uint32)
+    strip = np.zeros(strip_words(64 * width, rule[2]), np.uint32)
     rows, carry, valid = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
     passing = np.empty(width, np.uint64)
-    counters = np.empty((_levels(offsets), width), np.uint64)
+    counters = np.empty((levels(offsets), width), np.uint64)
     for d in range(documents):
         scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
-        used = counters[: max(3, _bit_length(len(scored)))]
+        used = counters[: max(3, bit_length(len(scored)))]
         for first in range(0, count, 64 * width):
-            _count_tile(chacha[d], scored, nonces, rule, first, strip, rows, used, carry)
-            _first_bits(valid, min(64 * width, count - first))
+            count_tile(chacha[d], scored, nonces, rule, first, strip, rows, used, carry)
+            first_bits(valid, min(64 * width, count - first))
             for j in range(critical.shape[1]):
                 hits[d, j] += _at_least(used, critical[d, j], valid, passing)
             if first == 0:
@@ -188,10 +188,10 @@ def _gumbel_hits(
     for d in range(documents):
         scored, nonces = ids[offsets[d] : offsets[d + 1]], all_nonces[offsets[d] : offsets[d + 1]]
         whole[1] = len(scored)
-        first_score[d] = sum_scores(_draws_at(chacha[d], nonces, scored.astype(np.int64)), whole)[0]
+        first_score[d] = sum_scores(draws_at(chacha[d], nonces, scored.astype(np.int64)), whole)[0]
         for first in range(0, count, GUMBEL_TILE):
             tile = sums[: min(GUMBEL_TILE, count - first)]
-            _sum_tile(chacha[d], scored, nonces, first, strip, tile)
+            sum_tile(chacha[d], scored, nonces, first, strip, tile)
             for j in range(critical.shape[1]):
                 limit = critical[d, j]
                 if limit == math.inf:
@@ -206,6 +206,6 @@ def _gumbel_hits(
                 if near > above:
                     for place in np.flatnonzero((tile >= perhaps) & (tile < surely)):
                         entries = scored.astype(np.int64) + (first + place)
-                        above += np.int64(sum_scores(_draws_at(chacha[d], nonces, entries), whole)[0] >= limit)
+                        above += np.int64(sum_scores(draws_at(chacha[d], nonces, entries), whole)[0] >= limit)
                 hits[d, j] += above
     return hits, first_score

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scanner.audit.law import Case, cases
 from scanner.documents import Columns
 from scanner.errors import Refused
-from scanner.files import resolve
+from scanner.files import refuse_password, resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.config import CalibrationConfig, ConfigError, read_toml
@@ -97,6 +97,7 @@ def plan_calibration(
             raise Refused(f"--tests {law_tests}: {config_file} has no section [law]; add it, or leave the option out")
         config = config.model_copy(update={"law": config.law.model_copy(update={"tests": law_tests})})
     base = config_file.absolute().parent
+    refuse_password("results", config.results)
     results = config.results if "://" in config.results else str(base / config.results)
     tokenizer = base / config.tokenizer.file
     load_tokenizer(tokenizer, config.tokenizer.sha256)

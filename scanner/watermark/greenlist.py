@@ -110,7 +110,7 @@ def _green_runs(
     out: NDArray[np.bool_],
 ) -> None:
     count = out.shape[1]
-    strip = np.empty(_strip_words(count, planes), np.uint32)
+    strip = np.empty(strip_words(count, planes), np.uint32)
     for r in range(len(nonces)):
         offset = starts[r] - _green_strip(key, nonces[r], starts[r], starts[r] + count, n, bits, planes, strip)
         for i in range(count):
@@ -118,7 +118,7 @@ def _green_runs(
 
 
 @kernel
-def _strip_words(entries: int, planes: int) -> int:
+def strip_words(entries: int, planes: int) -> int:
     """Words that hold the groups of any run of so many entries, and one 64-bit word more for the shift; even."""
     width = 16 // planes * LANES
     return (entries // (32 * width) + 2) * width + 2
@@ -182,7 +182,7 @@ def _largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tu
 
 
 @kernel
-def _count_tile(
+def count_tile(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],
     nonces: NDArray[np.uint64],
@@ -213,16 +213,17 @@ def _messages_of_tile(
     counters: NDArray[np.uint64], valid: int, candidates: NDArray[np.uint64]
 ) -> tuple[int, int, int, int]:
     """Best and second best of the first `valid` messages of a tile: count, place, count, place (-1: there is none)."""
-    _first_bits(candidates, valid)
+    first_bits(candidates, valid)
     best, place = _largest(counters, candidates)
-    _first_bits(candidates, valid)
+    first_bits(candidates, valid)
     candidates[place >> 6] &= ~(uint64(1) << uint64(place & 63))
     second, second_place = _largest(counters, candidates)
     return best, place, second, second_place
 
 
 @kernel
-def _first_bits(words: NDArray[np.uint64], count: int) -> None:
+def first_bits(words: NDArray[np.uint64], count: int) -> None:
+    """Set the first `count` bits of the words, and no others."""
     words[:] = 0
     words[: count >> 6] = ~uint64(0)
     if count & 63:
@@ -245,14 +246,14 @@ def _best_two(
     second, second_score = np.full(documents, -1, np.int64), np.full(documents, -1, np.int64)
     tiles = (count + TILE - 1) // TILE
     width = ((count + tiles - 1) // tiles + 63) // 64
-    strip = np.zeros(_strip_words(64 * width, planes), np.uint32)
+    strip = np.zeros(strip_words(64 * width, planes), np.uint32)
     rows, carry, candidates = np.empty((ROWS, width), np.uint64), np.empty(width, np.uint64), np.empty(width, np.uint64)
-    counters = np.empty((_levels(offsets), width), np.uint64)
+    counters = np.empty((levels(offsets), width), np.uint64)
     for d in range(documents):
         begin, end = offsets[d], offsets[d + 1]
-        used = counters[: max(3, _bit_length(end - begin))]
+        used = counters[: max(3, bit_length(end - begin))]
         for first in range(0, count, 64 * width):
-            _count_tile(key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used, carry)
+            count_tile(key, ids[begin:end], nonces[begin:end], (n, bits, planes), first, strip, rows, used, carry)
             a, a_place, b, b_place = _messages_of_tile(used, min(64 * width, count - first), candidates)
             # tiles come in the order of messages: only a strictly larger count displaces an earlier one
             for value, place in ((a, a_place), (b, b_place)):
@@ -265,7 +266,8 @@ def _best_two(
 
 
 @kernel
-def _bit_length(number: int) -> int:
+def bit_length(number: int) -> int:
+    """Binary digits of a number that is not negative."""
     bits = 0
     while number >> bits:
         bits += 1
@@ -273,8 +275,9 @@ def _bit_length(number: int) -> int:
 
 
 @kernel
-def _levels(offsets: NDArray[np.int64]) -> int:
+def levels(offsets: NDArray[np.int64]) -> int:
+    """Vertical counters that hold the counts of the longest document; at least those of the adders."""
     longest = 0
     for d in range(len(offsets) - 1):
         longest = max(longest, offsets[d + 1] - offsets[d])
-    return max(3, _bit_length(longest))
+    return max(3, bit_length(longest))

@@ -126,7 +126,8 @@ def sum_log_scores(draws: NDArray[np.uint32], offsets: NDArray[np.int64]) -> NDA
 
 
 @kernel
-def _draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
+def draws_at(key: NDArray[np.uint32], nonces: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Draw of one entry of each nonce's vector: uint32[P] for uint64[P] and int64[P] (SPEC §1)."""
     draws = np.empty(len(entries), np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     for begin in range(0, len(entries), CHUNK):
@@ -167,7 +168,7 @@ def _approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], 
 
 
 @kernel
-def _sum_tile(
+def sum_tile(
     key: NDArray[np.uint32],
     ids: NDArray[np.uint32],
     nonces: NDArray[np.uint64],
@@ -239,7 +240,7 @@ def _best_two(
             if not len(sums):
                 sums = np.empty(count, np.int64)
             for first in range(0, count, TILE):
-                _sum_tile(key, scored, steps, first, strip, sums[first : first + TILE])
+                sum_tile(key, scored, steps, first, strip, sums[first : first + TILE])
             candidates = _shortlist(sums, end - begin)
         best, runner_up = -1.0, -1.0
         for m in candidates:
@@ -258,7 +259,7 @@ def _best_two(
 def _score_of(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], m: int) -> float:
     """Score of one message over one document's scored tokens, by the one-message path."""
     whole = np.array([0, len(ids)], np.int64)
-    score: float = sum_scores(_draws_at(key, nonces, ids.astype(np.int64) + m), whole)[0]
+    score: float = sum_scores(draws_at(key, nonces, ids.astype(np.int64) + m), whole)[0]
     return score
 
 

@@ -1,6 +1,6 @@
 """`python -m tests.bench`: print the table of figures, and write it as JSON.
 
-Rows (issue 5): 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers.
+Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers.
 """
 
 import argparse

@@ -70,7 +70,7 @@ def test_texts_are_marked_for_users_in_turn(
 
     tokens = ragged([tiny.tokenizer.encode(text, add_special_tokens=False).ids for text in rows["text"]])
     assert rows["tokens"].to_list() == [150] * 5
-    assert (np.diff(tokens.offsets) > 130).all()  # control tokens that the model wrote are not in the text
+    assert (np.diff(tokens.offsets) > 100).all()  # control tokens that the model wrote are not in the text
     (key,) = (key for key in load_registry(registry).keys if key.key_id == key_id)
     watermark = open_key(registry, key)
     best = watermark.best_two(tokens, scored_positions(tokens, 2, "ngram"), key.messages)
