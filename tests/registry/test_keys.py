@@ -222,7 +222,7 @@ def test_the_file_is_plain_toml(folder, make_key):
 
 
 def test_tokenizer_paths_work_from_elsewhere(folder, make_key, tmp_path, monkeypatch):
-    work = tmp_path / "work"
+    work = tmp_path / "shelf"
     for place in (work, folder, folder / "inside"):
         place.mkdir(parents=True, exist_ok=True)
         (place / "t.json").write_text(f'{{"model": {{}}, "at": "{place.name}"}}')
@@ -233,7 +233,7 @@ def test_tokenizer_paths_work_from_elsewhere(folder, make_key, tmp_path, monkeyp
     keys = {
         "relative": make_key("relative", tokenizer="only-there.json"),
         "inside": make_key("inside", tokenizer="../registry/inside/t.json"),
-        "outside": make_key("outside", tokenizer="../work/t.json"),
+        "outside": make_key("outside", tokenizer="../shelf/t.json"),
     }
     assert keys["relative"].tokenizer.file == "only-there.json"
     assert keys["inside"].tokenizer.file == "inside/t.json"

@@ -106,7 +106,7 @@ def marked(registry, words) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """An embedded cluster for two workers, which every scan of this session joins."""
+    """An embedded cluster for two workers, which every scan of the tests joins."""
     with cluster(ClusterConfig(workers=2)):
         yield
 
