@@ -199,25 +199,3 @@ def siphash_lanes(
         for i in range(lanes):
             last[i] = uint64(length | uint64(left_over[i]))
     _finish(last, scratch, out)
-
-
-@kernel
-def siphash_tokens(
-    key: NDArray[np.uint64], ids: NDArray[np.uint32], first: NDArray[np.int64], count: int, out: NDArray[np.uint64]
-) -> None:
-    """SipHash-2-4 of the `count` tokens from each of the given places on, wherever these lie.
-
-    Args:
-        key: uint64[2].
-        ids: uint32[N], flat tokens.
-        first: int64[L], where each tuple begins in ids.
-        count: tokens in a tuple.
-        out: uint64[L], written.
-    """
-    columns, scratch = np.empty(count * CHUNK, np.uint32), np.empty(5 * CHUNK, np.uint64)
-    for begin in range(0, len(first), CHUNK):
-        places = first[begin : begin + CHUNK]
-        for k in range(count):
-            for i in range(len(places)):
-                columns[k * CHUNK + i] = ids[places[i] + k]
-        siphash_lanes(key, columns, CHUNK, count, scratch, out[begin : begin + len(places)])
