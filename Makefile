@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CORPUS ?=
 TOKENIZERS ?=
 
-.PHONY: demo test lint test-long test-model bench model sample clean
+.PHONY: demo test lint test-long test-model audit-dependencies bench model sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -20,6 +20,12 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pip --disable-pip-version-check check
+
+# known vulnerabilities of every pinned version; asks a service on the internet, so it is not part of `lint`
+audit-dependencies: .venv/installed-dev
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --strict --requirement infra/constraints.txt --disable-pip --no-deps
 
 # minutes: exhaustive checks and large scans
 test-long: .venv/installed-dev
