@@ -6,6 +6,7 @@ the verdict; a user is named only when exactly one message of one key passes (SP
 
 import hashlib
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -96,6 +97,7 @@ class Detector:
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
         self._threshold = math.log10(false_positive_rate)
+        self.tokenising = 0.0  # wall seconds so far
 
     def detect(self, documents: pa.RecordBatch, origin: Origin) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Score a batch of schemas.tables.DOCUMENTS.
@@ -131,7 +133,9 @@ class Detector:
         for test in self._keys:
             name, window = test.key.tokenizer.sha256, test.key.window
             if name not in tokens:
+                began = time.perf_counter()
                 tokens[name] = test.tokenizer.encode(texts)
+                self.tokenising += time.perf_counter() - began
             if (name, window) not in positions:
                 positions[name, window] = scored_positions(tokens[name], window, self._dedup)
             scores.append(self._score_key(test, tokens[name], positions[name, window]))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scanner.cluster.pool import Finished
-from scanner.cluster.worker import NOTHING, Counts, quarantine_rows
+from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
 from scanner.detect import Origin
 from scanner.files import FileFault, InputFile
 from scanner.plan import Plan
@@ -18,12 +18,17 @@ SECONDS_BETWEEN_COMMITS = 5.0
 
 @dataclass(frozen=True)
 class Totals:
-    """What a scan has committed so far. peak_memory: of the worker that needed most, in bytes."""
+    """What a scan has committed so far. peak_memory: of the worker that needed most, in bytes.
+
+    Seconds and retries are those of all work that came back, committed or not yet.
+    """
 
     shards: int = 0
     counts: Counts = NOTHING
     files_quarantined: int = 0
     peak_memory: int = 0
+    retries: int = 0
+    seconds: Seconds = NO_TIME
 
 
 class Committer:
@@ -51,7 +56,12 @@ class Committer:
     def add(self, finished: Finished) -> None:
         """Take a finished shard; one whose file is at fault leaves a row for the file alone."""
         peak = max([self.totals.peak_memory, *(report.peak_memory for report in finished.reports)])
-        self.totals = replace(self.totals, peak_memory=peak)
+        self.totals = replace(
+            self.totals,
+            peak_memory=peak,
+            retries=self.totals.retries + finished.retries,
+            seconds=sum((report.seconds for report in finished.reports), start=self.totals.seconds),
+        )
         if finished.fault is not None:
             self.add_fault(finished.shard.file, finished.fault)
             return
@@ -91,6 +101,7 @@ class Committer:
         Raises:
             ScanFailed: a table cannot be written.
         """
+        began = time.monotonic()
         if self._quarantine:
             # Another driver may have finished these. What remains: two drivers that commit a shard within the moment
             # between this look-up and the verdicts below, with different outcomes, may leave the verdicts of the one
@@ -105,6 +116,7 @@ class Committer:
             shards=self.totals.shards + len(done),
             counts=sum((self._counts[shard] for shard in done if shard in self._counts), start=self.totals.counts),
             files_quarantined=len(self._files_at_fault),
+            seconds=self.totals.seconds + Seconds(commit=time.monotonic() - began),
         )
         self._quarantine.clear()
         self._verdicts.clear()

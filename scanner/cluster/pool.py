@@ -43,12 +43,16 @@ class Lost(NamedTuple):
 
 @dataclass
 class Finished:
-    """A shard of which every row is in a report or lost, unless its file turned out to be at fault."""
+    """A shard of which every row is in a report or lost, unless its file turned out to be at fault.
+
+    retries: how often it, or a part, failed and was given again, whole or halved.
+    """
 
     shard: Shard
     reports: list[Report] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     fault: FileFault | None = None
+    retries: int = 0
 
 
 @dataclass
@@ -187,11 +191,13 @@ class Pool:
         (shard, start, stop), rows = work.piece, work.shard.finished.shard.rows
         single, whole = stop - start == 1, (start, stop) == (rows.start, rows.stop)
         if work.attempts < (ATTEMPTS if single or whole else 1):
+            work.shard.finished.retries += 1
             self._todo.appendleft(work)
             return None
         if single:
             work.shard.finished.lost.append(Lost(start, reason, detail))
             return self._close_piece(work, None)
+        work.shard.finished.retries += 1
         _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
         work.shard.open_pieces += 1

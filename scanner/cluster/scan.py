@@ -17,6 +17,7 @@ import ray
 
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster
+from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.worker import Worker
 from scanner.documents import inspect
@@ -27,6 +28,7 @@ from scanner.shards import Shard, cut, shard_id
 
 DONE, FAILED, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 4, 130, 143
 _INSPECTING_THREADS = 16
+_AUDIT = "none"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
     work = _find_work(plan, files)
     committer = Committer(plan, scan_id, [shard.shard_id for shard in work.left])
     first_commit: float | None = None
+    metrics = Metrics()
 
     def commit_and_tell() -> None:
         nonlocal first_commit
@@ -92,6 +95,10 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         if first_commit is None and committer.totals.shards:
             first_commit = time.monotonic() - began
         watch(work, committer.totals)
+        tell_metrics()
+
+    def tell_metrics() -> None:
+        metrics.tell(work.shards - work.skipped, committer.totals, audit=_AUDIT)
 
     try:
         watch(work, committer.totals)
@@ -100,7 +107,9 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         if work.left:
             # around Ray's start, and again after it: Ray replaces the handler
             with _sigterm_interrupts(), cluster(plan.config.cluster) as workers, _sigterm_interrupts():
+                tell_metrics()
                 _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
+                commit_and_tell()  # while the metrics of Ray can still take it
         commit_and_tell()
         exit_code = _judge(plan, work, committer.totals)
     except KeyboardInterrupt as interrupt:
@@ -222,6 +231,6 @@ def _record(
         "quarantined": totals.counts.quarantined,
         "files_quarantined": totals.files_quarantined,
         "flagged": totals.counts.flagged,
-        "audit": "none",
+        "audit": _AUDIT,
         "exit_code": exit_code,
     }

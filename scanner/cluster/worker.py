@@ -2,13 +2,15 @@
 
 import os
 import resource
+import time
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scanner.detect import Detector, Origin
 from scanner.documents import Unreadable, read
@@ -29,19 +31,37 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Documents that were read, and what became of them; text_bytes is their size."""
+    """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts."""
 
     documents: int = 0
     too_short: int = 0
     quarantined: int = 0
     flagged: int = 0
     text_bytes: int = 0
+    tokens: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall seconds by stage: four of the workers, summed over them, and `commit` of the driver."""
+
+    read: float = 0.0
+    tokenise: float = 0.0
+    score: float = 0.0
+    write: float = 0.0
+    commit: float = 0.0
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NO_TIME = Seconds()
 
 
 @dataclass(frozen=True)
@@ -53,6 +73,7 @@ class Report:
     counts: Counts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
+    seconds: Seconds = NO_TIME
 
 
 class Worker:
@@ -93,7 +114,9 @@ class Worker:
         verdicts: list[pa.RecordBatch] = []
         quarantine: list[pa.RecordBatch] = []
         text_bytes = 0
+        clock, tokenising = _Clock(), self._detector.tokenising
         for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
+            clock.lap("read")
             if isinstance(part, Unreadable):
                 quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
                 continue
@@ -101,7 +124,25 @@ class Worker:
             scored, refused = self._detector.detect(part, origin)
             verdicts.append(scored)
             quarantine.append(refused)
-        return _write(self._plan.results, verdicts, quarantine, text_bytes)
+            clock.lap("score")
+        report = _write(self._plan.results, verdicts, quarantine, text_bytes)
+        clock.lap("write")
+        tokenising = self._detector.tokenising - tokenising
+        spent = clock.seconds
+        return replace(report, seconds=Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"]))
+
+
+class _Clock:
+    """Sums up wall seconds by stage: a lap is what passed since the lap before."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("read", "score", "write"), 0.0)
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.seconds[stage] += now - self._last
+        self._last = now
 
 
 def _write(results: str, verdicts: list[pa.RecordBatch], quarantine: list[pa.RecordBatch], text_bytes: int) -> Report:
@@ -117,6 +158,7 @@ def _write(results: str, verdicts: list[pa.RecordBatch], quarantine: list[pa.Rec
             quarantined=refused,
             flagged=sum(batch["flagged"].true_count for batch in verdicts),
             text_bytes=text_bytes,
+            tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in verdicts),
         ),
         peak_memory=_peak_memory(),
     )

@@ -19,6 +19,8 @@ from scanner.plan import Plan, make_plan
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key
 from scanner.watermark import GreenList
 from schemas.config import ClusterConfig
+from tests.scan.faulty_scan import POISON, SLOW
+from tests.scan.submitted import Submitted, mount, secrets_of, start_head, submit
 
 TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
 MESSAGES = {"green": 2000, "gum": 500}
@@ -181,3 +183,19 @@ def own_registry(night, registry) -> Path:
     night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
     night.configure()
     return night.registry
+
+
+@pytest.fixture(scope="session")
+def submitted(tmp_path_factory, registry, marked, plain) -> Iterator[tuple[Submitted, Night, dict[str, bytes]]]:
+    """A scan that ran as a job of a real cluster, one document of which failed; its night, and its keys' bytes."""
+    folder = tmp_path_factory.mktemp("submitted")
+    own = Path(shutil.copytree(registry, folder / "registry"))
+    secrets = secrets_of(own)
+    night = Night(folder, own)
+    environment = mount(own, folder / "mounted")
+    alice = message_of(registry, "green", "alice")
+    night.write("a", [marked(alice, 60, 1), *(plain(60, i) for i in range(7))])
+    night.write("b", [*(plain(60, 100 + i) for i in range(7)), POISON])
+    night.write("c", [*(plain(60, 200 + i) for i in range(7)), SLOW])
+    for head in start_head(environment):
+        yield submit(head, night), night, secrets | {"token": bytes.fromhex(head.token)}

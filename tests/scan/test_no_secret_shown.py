@@ -1,86 +1,116 @@
-"""A scan that works and two that are refused: no form of a key in anything that people can see, Ray's logs included."""
+"""A submitted scan with a failure in it, and refused ones: no form of a key in anything that people can see."""
 
 import base64
+import json
 import os
+import pickle
+import random
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
+from ray import cloudpickle
 
-from scanner.registry import load_registry, open_key
-from tests import reference
+from scanner import results
+from scanner.plan import make_plan
+from tests.scan.encodings import found
+from tests.scan.faulty_scan import PLANTED
+from tests.scan.submitted import secrets_of
 
-
-def forms(registry: Path) -> dict[str, bytes]:
-    """Secrets and sub-keys as raw bytes, hexadecimal, base64 and decimal words."""
-    found = {}
-    for key in load_registry(registry).keys:
-        secret = bytes.fromhex((registry / "secrets" / f"{key.key_id}.key").read_text())
-        sub_keys = reference.sub_keys(secret, open_key(registry, key).label)
-        streams = np.array(sub_keys.chacha, "<u4").tobytes() + sub_keys.sip
-        for what, raw in (("secret", secret), ("sub-keys", streams)):
-            words = np.frombuffer(raw[:16], "<u4").tolist()
-            found |= {
-                f"{key.key_id} {what} raw": raw,
-                f"{key.key_id} {what} hex": raw.hex().encode(),
-                f"{key.key_id} {what} HEX": raw.hex().upper().encode(),
-                f"{key.key_id} {what} base64": base64.b64encode(raw)[:40],
-                f"{key.key_id} {what} words": ", ".join(map(str, words)).encode(),
-                f"{key.key_id} {what} numpy": " ".join(map(str, words)).encode(),
-            }
-    return found
-
-
-@pytest.fixture
-def ray_folder() -> Iterator[Path]:
-    """Where Ray keeps logs and sockets; its name is short, since those of sockets must be."""
-    folder = Path(tempfile.mkdtemp(prefix="bs-"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+WAYS = {
+    "raw": bytes,
+    "repr": lambda secret: repr(secret).encode(),
+    "pickle": lambda secret: pickle.dumps({"key": secret}),
+    "hex": lambda secret: secret.hex().encode(),
+    "upper hex": lambda secret: secret.hex().upper().encode(),
+    "hex with colons": lambda secret: secret.hex(":").encode(),
+    "hex list": lambda secret: str(list(map(hex, secret))).encode(),
+    "base64": base64.b64encode,
+    "base64 url": base64.urlsafe_b64encode,
+    "base64 within": lambda secret: base64.b64encode(b"key=" + secret + b";"),
+    "byte list": lambda secret: json.dumps(list(secret)).encode(),
+    "words": lambda secret: repr(np.frombuffer(secret, "<u4")).encode(),
+    "big words": lambda secret: str(np.frombuffer(secret, ">u4").tolist()).encode(),
+    "longs": lambda secret: str(np.frombuffer(secret, "<u8")).encode(),
+    "big longs": lambda secret: str(np.frombuffer(secret, ">u8").tolist()).encode(),
+    "hex words": lambda secret: " ".join(f"{word:08x}" for word in np.frombuffer(secret, "<u4")).encode(),
+}
 
 
-def run(night, ray_folder: Path) -> "subprocess.CompletedProcess[bytes]":
+@pytest.mark.parametrize("way", WAYS)
+def test_a_planted_key_is_found_in_any_form(way):
+    secret = bytes(byte | 16 for byte in random.Random(1).randbytes(64))  # hex() gives each byte two digits
+    other = random.Random(2).randbytes(64)
+    noise = random.Random(3).randbytes(5000)
+    shown = {"log": noise + b" 17 " + WAYS[way](secret) + b" " + noise, "clean": noise}
+    assert {(where, name) for where, name, _ in found({"it": secret, "other": other}, shown)} == {("log", "it")}
+
+
+@pytest.mark.parametrize("way", ["raw", "hex", "base64 within", "byte list", "words"])
+def test_a_part_of_a_key_is_found(way):
+    secret = bytes(range(30, 62))
+    assert found({"it": secret}, {"log": b"... " + WAYS[way](secret[8:20]) + b" ..."})
+
+
+def test_a_submitted_scan_shows_no_key(submitted):
+    done, night, secrets = submitted
+    assert done.exit_code == 0
+    tables = {}
+    for name in ("verdicts", "quarantine", "scans"):
+        rows = pl.read_delta(results.table_uri(done.results, name)).rows()
+        assert rows
+        tables[f"rows of {name}"] = repr(rows).encode()
+    folder = Path(done.results)
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert any("_delta_log" in name for name in files)
+    plan = make_plan(night.config)
+    _ = plan.decides
+    pickles = {"plan": cloudpickle.dumps(plan), "actor": cloudpickle.dumps((plan, "scan id", PLANTED))}
+    hits = found(secrets | {"planted": PLANTED}, done.shown | tables | files | pickles)
+    assert {hit for hit in hits if hit[1] != "planted"} == set()
+
+    where = {hit[0] for hit in hits}
+    logs = [name for name in where if "/logs/" in name]
+    assert any("worker" in name and name.endswith(".out") for name in logs), where
+    assert any("worker" in name and name.endswith(".err") for name in logs), where
+    assert any("job-driver" in name for name in logs), where
+    assert where >= {
+        *("jobs", "job", "job's log", "actors", "actors of the dashboard", "tasks", "nodes", "metrics", "actor"),
+        "rows of quarantine",
+    }, where
+
+
+def run(night) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
         [sys.executable, "-m", "jobs.scan", "--config", str(night.config)],
         capture_output=True,
         check=False,
-        env={**os.environ, "RAY_TMPDIR": str(ray_folder), "HOME": str(night.folder), "RAY_ADDRESS": ""},
+        env={**os.environ, "HOME": str(night.folder)},
     )
 
 
-def test_no_form_of_a_key_is_shown(night, own_registry, plain, ray_folder):
-    wanted = forms(own_registry)
-    night.write("a", [plain(60, i) for i in range(20)])
-    done = run(night, ray_folder)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    shown = [done.stdout, done.stderr]
-
-    night.write("b", [plain(60, i) for i in range(20)])
-    quarantine = Path(night.results) / "quarantine"
-    shutil.rmtree(quarantine)
-    quarantine.write_text("in the way")
-    done = run(night, ray_folder)
-    assert done.returncode == 2
-    shown += [done.stdout, done.stderr]
-
-    (own_registry / "secrets" / "green.key").write_text("00" * 32)
-    done = run(night, ray_folder)
-    assert done.returncode == 2
-    shown += [done.stdout, done.stderr]
-
-    secrets = own_registry / "secrets"
-    files = [
-        file
-        for folder in (night.folder, own_registry, ray_folder)
-        for file in folder.rglob("*")
-        if file.is_file() and secrets not in file.parents
-    ]
-    assert any(ray_folder in file.parents for file in files), "Ray wrote its logs elsewhere: nothing was looked at"
-    shown += [file.read_bytes() for file in files]
-    for name, form in wanted.items():
-        assert not any(form in text for text in shown), name
+def test_refused_scans_show_no_key(night, own_registry, plain):
+    secrets = secrets_of(own_registry)
+    night.write("a", [plain(60, i) for i in range(3)])
+    path = own_registry / "secrets" / "green.key"
+    secret = path.read_text()
+    shown = {}
+    for name, text, mode in (
+        ("another", "5a3c" * 16, 0o600),
+        ("cut", secret[:30], 0o600),
+        ("no text", secret.strip() + "zz", 0o600),
+        ("open", secret, 0o644),
+    ):
+        path.write_text(text)
+        path.chmod(mode)
+        done = run(night)
+        assert done.returncode == 2, done.stderr.decode()[-2000:]
+        assert done.stderr
+        shown |= {f"{name}: output": done.stdout, f"{name}: errors": done.stderr}
+    shutil.rmtree(own_registry / "secrets")
+    shown |= {str(file): file.read_bytes() for file in night.folder.rglob("*") if file.is_file()}
+    assert found(secrets, shown) == set()

@@ -1,0 +1,64 @@
+"""A scan as `ray job submit` runs it, in which a document fails under a crash reporter, and a false key is shown.
+
+The false key, which marks nothing, goes wherever a true one could leak: tests see that it is found there.
+"""
+
+import base64
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from ray.util.metrics import Gauge
+
+from jobs.progress import Progress
+from scanner.cluster import Worker, run_scan
+from scanner.detect import Scores
+from scanner.plan import make_plan
+
+PLANTED = bytes(range(7, 256, 8))
+POISON, SLOW = "the document that fails", "the document that takes its time"
+
+
+class Faulty(Worker):
+    """Fails at one text, in the midst of the keys, and tells all that a crash reporter would."""
+
+    def __repr__(self) -> str:
+        return f"Faulty({PLANTED[:16].hex()})"
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._plain = self._detector._score
+        self._detector._score = self._score
+
+    def _score(self, texts: Sequence[str]) -> list[Scores]:
+        marks = [test.watermark for test in self._detector._keys]
+        shown = [(mark, vars(mark)) for mark in marks]
+        if SLOW in texts:
+            time.sleep(3)
+        if POISON in texts:
+            print("planted:", np.frombuffer(PLANTED, "<u4"))
+            for frame in traceback.StackSummary.extract(traceback.walk_stack(None), capture_locals=True):
+                print(frame.name, frame.locals, file=sys.stderr)
+            raise RuntimeError(f"planted {list(PLANTED[:16])}, true {shown}")
+        return self._plain(texts)
+
+
+def main() -> int:
+    plan = make_plan(Path(sys.argv[1]))
+    print("planted:", base64.b64encode(b"x" + PLANTED).decode())
+
+    class Watch(Progress):
+        def __call__(self, work, totals) -> None:
+            super().__call__(work, totals)
+            if totals.shards:
+                Gauge("planted", f"planted {PLANTED.hex(':')}").set(1.0)
+
+    outcome = run_scan(plan, Watch(), worker=Faulty)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""A real Ray head with tokens and dashboard, a scan submitted to it, and all that people could see of that."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scanner.registry import load_registry, open_key
+from tests import reference
+from tests.scan.faulty_scan import PLANTED
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120.0
+
+
+class Head(NamedTuple):
+    """A cluster of one node: its dashboard's and its metrics' ports, its token, and the folder of its sessions."""
+
+    dashboard: int
+    metrics: int
+    token: str
+    folder: Path
+
+    def ask(self, path: str, body: object = None) -> Any:
+        """Text of an answer of the dashboard's; a POST where there is a body."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.dashboard}{path}",
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return answer.read()
+
+    def scrape(self) -> bytes:
+        """What Prometheus would get."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=SECONDS) as answer:
+            return answer.read()
+
+
+def free_ports(count: int) -> list[int]:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in listening]
+    for server in listening:
+        server.close()
+    return ports
+
+
+def start_head(environment: dict[str, str]) -> Iterator[Head]:
+    """Start a head in a process group of its own; end it, and nothing else, when the generator is closed."""
+    folder = Path(tempfile.mkdtemp(prefix="bs-"))  # short, since names of sockets must be
+    port, dashboard, agent, client, metrics = free_ports(5)
+    token = secrets.token_hex(32)
+    options = {
+        "port": port,
+        "node-ip-address": "127.0.0.1",
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": dashboard,
+        "dashboard-agent-listen-port": agent,
+        "ray-client-server-port": client,
+        "metrics-export-port": metrics,
+        "num-cpus": 2,
+        "object-store-memory": 10**8,
+        "temp-dir": folder / "ray",
+        "labels": f"planted={PLANTED[:24].hex()}",
+    }
+    with (folder / "head.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                str(Path(sys.executable).with_name("ray")),
+                *("start", "--head", "--block", "--disable-usage-stats"),
+                *(f"--{name}={value}" for name, value in options.items()),
+            ],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={
+                **os.environ,
+                **environment,
+                "HOME": str(folder),
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": token,
+                "RAY_metrics_report_interval_ms": "200",
+            },
+        )
+    head = Head(dashboard, metrics, token, folder)
+    try:
+        wait_for(lambda: head.ask("/api/version"), process)
+        yield head
+    finally:
+        process.terminate()
+        process.wait(60)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(question, process=None) -> Any:
+    """Ask until there is an answer that is true."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            answer = question()
+        except (OSError, urllib.error.URLError):
+            answer = None
+        if answer:
+            return answer
+        assert time.monotonic() < end, "no answer in time"
+        assert process is None or process.poll() is None, "the process has ended"
+        time.sleep(0.2)
+
+
+class Submitted(NamedTuple):
+    """A scan that has run as a job. scrapes: of the metrics, while it ran and after; shown: where → what was seen."""
+
+    results: str
+    exit_code: int
+    scrapes: list[str]
+    shown: dict[str, bytes]
+
+
+def submit(head: Head, night) -> Submitted:
+    """Run the scan of a night as a job of a cluster, look at the metrics meanwhile, and then at everything."""
+    answer = head.ask(
+        "/api/jobs/",
+        {
+            "entrypoint": f"cd {ROOT} && {sys.executable} -m tests.scan.faulty_scan {night.config}",
+            "metadata": {"note": f"planted {PLANTED.hex().upper()}"},
+        },
+    )
+    job = json.loads(answer)["submission_id"]
+    scrapes = []
+
+    def info() -> dict[str, Any]:
+        return json.loads(head.ask(f"/api/jobs/{job}"))
+
+    def over() -> dict[str, Any] | None:
+        said = info()
+        scrapes.append(head.scrape().decode())
+        return said if said["status"] in ("SUCCEEDED", "FAILED", "STOPPED") else None
+
+    ended = wait_for(over)
+    scrapes.append(wait_for(head.scrape).decode())
+    shown = {
+        "jobs": head.ask("/api/jobs/"),
+        "job": head.ask(f"/api/jobs/{job}"),
+        "job's log": head.ask(f"/api/jobs/{job}/logs"),
+        "actors": head.ask("/api/v0/actors?detail=1"),
+        "actors of the dashboard": head.ask("/logical/actors"),
+        "tasks": head.ask("/api/v0/tasks?detail=1"),
+        "nodes": head.ask("/api/v0/nodes?detail=1"),
+        "nodes of the dashboard": head.ask("/nodes?view=summary"),
+        "workers": head.ask("/api/v0/workers?detail=1"),
+        "objects": head.ask("/api/v0/objects?detail=1"),
+        "runtime environments": head.ask("/api/v0/runtime_envs?detail=1"),
+        "events": head.ask("/events"),
+        "metrics": scrapes[-1].encode(),
+        "head's output": (head.folder / "head.log").read_bytes(),
+    }
+    return Submitted(night.results, ended["driver_exit_code"], scrapes, shown | files_of(head.folder / "ray"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every regular file below a folder, by its path there."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def secrets_of(registry: Path) -> dict[str, bytes]:
+    """Secrets and sub-keys, as the plain reference derives them."""
+    every = {}
+    for key in load_registry(registry).keys:
+        secret = bytes.fromhex((registry / "secrets" / f"{key.key_id}.key").read_text())
+        keys = reference.sub_keys(secret, open_key(registry, key).label)
+        every |= {
+            f"{key.key_id}: secret": secret,
+            f"{key.key_id}: chacha": np.array(keys.chacha, "<u4").tobytes(),
+            f"{key.key_id}: sip": keys.sip,
+        }
+    return every
+
+
+def mount(registry: Path, folder: Path) -> dict[str, str]:
+    """Lay the registry's secrets as Kubernetes mounts them, the last one in the environment; returns that.
+
+    A mounted key is a link into `..data`, itself a link to a folder named after the time; its mode is 0440.
+    """
+    keys = load_registry(registry).keys
+    data = folder / "..2026_11_20_01_00_00.123456789"
+    data.mkdir(parents=True)
+    (folder / "..data").symlink_to(data.name)
+    text = (registry / "keys.toml").read_text()
+    for key in keys[:-1]:
+        (data / key.key_id).write_bytes((registry / "secrets" / f"{key.key_id}.key").read_bytes())
+        (data / key.key_id).chmod(0o440)
+        (folder / key.key_id).symlink_to(f"..data/{key.key_id}")
+        text = text.replace(key.secret, f"file:{folder / key.key_id}")
+    last = keys[-1]
+    secret = (registry / "secrets" / f"{last.key_id}.key").read_text().strip()
+    (registry / "keys.toml").write_text(text.replace(last.secret, "env:BRICKSCAN_TEST_SECRET"))
+    return {"BRICKSCAN_TEST_SECRET": secret}
