@@ -12,6 +12,8 @@ _COMMANDS = {
     "users": "jobs.registry:users",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
+    "compact": "jobs.upkeep:compact",
+    "vacuum": "jobs.upkeep:vacuum",
     "mark": "jobs.mark:mark",
     "calibrate": "jobs.calibrate:calibrate",
     "selftest": "jobs.selftest:selftest",

@@ -33,7 +33,13 @@ from scanner.files import filesystem_of
 from schemas.tables import AUDITS, QUARANTINE, SCANS, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "scans": SCANS}
+SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "audits": AUDITS}
+"""Of every table that there may be; those of TABLES are made by a scan."""
+
 COMMIT_ATTEMPTS = 50
+ORPHANS_AFTER_HOURS = 24
+"""When a file that is no part of its table is certainly no running scan's, which would have committed it."""
+
 _WITH_BOUNDS = ("path", "row", "log10_p_global")
 
 
@@ -94,7 +100,7 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
     Raises:
         ScanFailed: the file cannot be written.
     """
-    rows = pa.Table.from_batches(batches, TABLES[name])
+    rows = pa.Table.from_batches(batches, SCHEMAS[name])
     if not len(rows):
         return None
     sink = pa.BufferOutputStream()
@@ -198,8 +204,13 @@ def _replacement(
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
-    """Append a row to `scans`."""
-    deltalake.write_deltalake(table_uri(results, "scans"), pa.Table.from_pylist([row], SCANS), mode="append")
+    """Append a row to `scans`, once whatever happens.
+
+    Raises:
+        ScanFailed: the table cannot be written.
+    """
+    file = write_file(results, "scans", [pa.RecordBatch.from_pylist([row], SCANS)])
+    commit(results, "scans", [Entry(str(row["scan_id"]), (file,) if file else ())])
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
@@ -219,7 +230,8 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     """Erase names from the verdicts: the rows stay, name no one and read `removed`. Returns how many were changed.
 
     The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
-    names are deleted. Files that a running scan has written and not committed are left alone.
+    names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
+    and is left for scanner.upkeep.vacuum.
 
     Raises:
         Refused: there are no results.
@@ -240,9 +252,13 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
         try:
             if not messages.is_empty():
                 condition = f"user_id IS NOT NULL AND ({predicate})"
-                done = table.update({"user_id": "NULL", "naming": "'removed'"}, predicate=condition)
+                once = CommitProperties(max_commit_retries=0)  # who merged these files meanwhile wrote the names anew
+                done = table.update(
+                    {"user_id": "NULL", "naming": "'removed'"}, predicate=condition, commit_properties=once
+                )
                 changed += int(done["num_updated_rows"])
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
         except CommitFailedError:
             time.sleep(0.01 * attempt)
         else:

@@ -27,6 +27,7 @@ FLOORS = [
     "scanner.detect",
     "scanner.plan",
     "scanner.results",
+    "scanner.upkeep",
     "scanner.audit",
     "scanner.evaluation",
     "scanner.cluster",

@@ -1,0 +1,60 @@
+"""`brickscan compact` and `brickscan vacuum`: what keeps tables of results small and quick, also while scans run."""
+
+from pathlib import Path
+
+import click
+
+from scanner.errors import Refused
+from scanner.files import refuse_password
+
+_results = click.argument("results", metavar="CONFIG|RESULTS")
+
+
+@click.command()
+@_results
+def compact(results: str) -> None:
+    """Merge the many small files of the tables, which makes queries faster; no row changes.
+
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. The merged files stay on the disk
+    until `brickscan vacuum` finds that they are not needed any more. Scans and other calls of this may run meanwhile.
+
+    \b
+    Example:
+      brickscan compact scan.toml
+    """
+    from scanner import upkeep
+
+    for table, gone, made in upkeep.compact(_folder(results)):
+        click.echo(f"{table:<11} {gone:,} files merged into {made:,}")
+
+
+@click.command()
+@_results
+@click.option(
+    "--retention", default=168, show_default=True, type=click.IntRange(24, 168), help="Hours for which files are kept."
+)
+def vacuum(results: str, retention: int) -> None:
+    """Delete the files that no table needs: of attempts that failed, of rows that were merged, replaced or erased.
+
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. The retention protects scans that
+    run: a file that is younger may be about to be committed.
+
+    \b
+    Example:
+      brickscan vacuum scan.toml --retention 48
+    """
+    from scanner import upkeep
+
+    for table, gone, _ in upkeep.vacuum(_folder(results), retention):
+        click.echo(f"{table:<11} {gone:,} files deleted")
+
+
+def _folder(results: str) -> str:
+    from scanner.plan import read_config, results_of
+
+    if Path(results).is_file():
+        return results_of(read_config(Path(results)), Path(results))
+    refuse_password("results", results)
+    if "://" not in results and not Path(results).is_dir():
+        raise Refused(f"results: {results!r} is no folder, nor the file of a scan's configuration; name one of them")
+    return results

@@ -1,0 +1,290 @@
+"""Merging and removing files of the tables: no row changes, nothing is done twice, whoever else is at work."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from scanner import results, upkeep
+from scanner.errors import Refused, ScanFailed
+from scanner.results import Entry, append_audits, append_scan, commit, committed, erase_user, table_uri, write_file
+from scanner.upkeep import compact, vacuum
+from schemas.tables import AUDITS, QUARANTINE, SCANS
+from tests.scan.test_commands import call
+from tests.scan.test_results import NOW, add, entry, folder, rows_of, verdict
+
+__all__ = ["folder"]
+
+DAY = 86_400
+
+
+def files_of(folder: str, name: str = "verdicts") -> set[str]:
+    """Parquet files on the disk, part of the table or not."""
+    return {path.name for path in Path(table_uri(folder, name)).glob("*.parquet")}
+
+
+def part_of(folder: str, name: str = "verdicts") -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(table_uri(folder, name)).file_uris()}
+
+
+def all_rows(folder: str, name: str = "verdicts") -> pl.DataFrame:
+    return pl.read_delta(table_uri(folder, name)).sort("path", "row")
+
+
+def age(folder: str, names: set[str], days: float, name: str = "verdicts") -> None:
+    for file in names:
+        then = time.time() - days * DAY
+        os.utime(Path(table_uri(folder, name)) / file, (then, then))
+
+
+def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
+    """A row of a table, with something in every column."""
+
+    def something(kind: pa.DataType) -> object:
+        if pa.types.is_list(kind):
+            return [something(kind.value_type)] * 2
+        if pa.types.is_struct(kind):
+            return {field.name: something(field.type) for field in kind}
+        return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
+
+    return {field.name: something(field.type) for field in schema} | values
+
+
+def test_small_files_become_one_and_no_row_changes(folder):
+    for i in range(6):
+        add(folder, f"t{i}", [verdict(2 * i, user="u", created_at=NOW, log10_p_global=-float(i)), verdict(2 * i + 1)])
+        refused = {k: v for k, v in verdict(i).items() if k in QUARANTINE.names} | {"reason": "failed", "detail": "é"}
+        file = write_file(folder, "quarantine", [pa.RecordBatch.from_pylist([refused], QUARANTINE)])
+        commit(folder, "quarantine", [Entry(f"t{i}", (file,))])
+        append_scan(folder, filled(SCANS, scan_id=f"scan {i}"))
+    tables = ("verdicts", "quarantine", "scans")
+    before = {name: pl.read_delta(table_uri(folder, name)) for name in tables}
+    assert {done.table: (done.gone, done.made) for done in compact(folder)} == dict.fromkeys(tables, (6, 1))
+    for name in tables:
+        after = pl.read_delta(table_uri(folder, name))
+        assert after.schema == before[name].schema
+        assert sorted(map(repr, after.rows())) == sorted(map(repr, before[name].rows()))
+        assert len(part_of(folder, name)) == 1
+    found = results.verdicts(folder)
+    assert found.filter(pl.col("log10_p_global") <= -4).collect().height == 2  # the statistics are the merged file's
+    assert DeltaTable(table_uri(folder, "verdicts")).count() == 12
+    assert [(done.gone, done.made) for done in compact(folder)] == [(0, 0)] * 3
+
+
+def test_files_that_delta_wrote_itself_are_merged_too(folder):
+    """Those of an erasure, and those of audits."""
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i, user="alice" if i % 2 else "bob", message=i % 2, created_at=NOW)])
+        append_audits(folder, [filled(AUDITS, audit_id=f"audit {i}")] * 2)
+    erase_user(folder, ["alice"])
+    before, audits = all_rows(folder), results.audits(folder).sort("audit_id").collect()
+    compact(folder)
+    assert all_rows(folder).equals(before)
+    assert results.audits(folder).sort("audit_id").collect().equals(audits)
+    assert len(part_of(folder)) == len(part_of(folder, "audits")) == 1
+
+
+def test_large_files_are_left_alone_and_groups_have_a_size(folder, monkeypatch):
+    for i in range(12):
+        add(folder, f"t{i}", [verdict(i)])
+    size = DeltaTable(table_uri(folder, "verdicts")).get_add_actions()
+    one = max(pa.table(size)["size_bytes"].to_pylist())
+    monkeypatch.setattr(upkeep, "MERGED_BYTES", 4 * one)
+    compact(folder)
+    assert len(part_of(folder)) in (3, 4)
+    assert rows_of(folder) == list(range(12))
+    monkeypatch.setattr(upkeep, "MERGED_BYTES", one)
+    assert compact(folder)[1].gone == 0
+
+
+def together(*calls) -> list[BaseException]:
+    """Run in threads, begun at one moment; returns what they raised."""
+    failures: list[BaseException] = []
+    gate = threading.Barrier(len(calls))
+
+    def run(function) -> None:
+        try:
+            gate.wait()
+            function()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
+
+
+def test_two_compactions_of_one_snapshot_merge_once(folder, monkeypatch):
+    """Each has merged the same files before either commits: the second finds them gone, and takes its file back."""
+    for i in range(8):
+        add(folder, f"t{i}", [verdict(i)])
+    meet, real = threading.Barrier(2), upkeep._merge
+
+    def merge_and_wait(*arguments):
+        merged = real(*arguments)
+        meet.wait(30)
+        return merged
+
+    monkeypatch.setattr(upkeep, "_merge", merge_and_wait)
+    assert together(lambda: compact(folder), lambda: compact(folder)) == []
+    assert rows_of(folder) == list(range(8))
+    assert len(part_of(folder)) == 1
+    assert len(files_of(folder)) == 8 + 1
+
+
+def test_what_delta_does_with_two_compactions_of_one_snapshot(folder):
+    """Why ours is not Delta's: both commit, and every row stands twice. Should this fail one day, ours can go."""
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i)])
+    first, second = (DeltaTable(table_uri(folder, "verdicts")) for _ in range(2))
+    first.optimize.compact()
+    second.optimize.compact()
+    assert rows_of(folder) == sorted([*range(4), *range(4)])
+
+
+def test_a_commit_whose_success_was_not_told_is_not_undone(folder, monkeypatch):
+    """A store may answer a repeated put with `it exists`, though what exists is ours."""
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i)])
+    real = DeltaTable.create_write_transaction
+
+    def commit_and_deny(*arguments, **options):
+        monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
+        real(*arguments, **options)
+        raise upkeep.CommitFailedError("exists")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_and_deny)
+    assert [done.gone for done in compact(folder)] == [0, 4, 0]
+    assert rows_of(folder) == [0, 1, 2, 3]
+    assert part_of(folder) <= files_of(folder)
+
+
+def test_compactions_a_scan_and_an_erasure_at_once(folder):
+    for i in range(20):
+        add(folder, f"old-{i}", [verdict(i, user="alice" if i % 5 == 0 else "bob", message=i % 5)])
+
+    def scan() -> None:
+        for i in range(20, 40):
+            add(folder, f"new-{i}", [verdict(i)])
+
+    def compact_often() -> None:
+        for _ in range(6):
+            compact(folder)
+
+    def erase() -> None:
+        assert erase_user(folder, ["alice"]) == 4
+
+    assert together(scan, scan, compact_often, compact_often, erase, lambda: vacuum(folder)) == []
+    assert rows_of(folder) == list(range(40))
+    named = all_rows(folder).sort("row")["user_id"].to_list()
+    assert named[:20] == [None if i % 5 == 0 else "bob" for i in range(20)]
+    compact(folder)
+    assert rows_of(folder) == list(range(40))
+
+
+def test_an_erasure_is_not_undone_by_a_merge_that_had_read_the_name(folder, monkeypatch):
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i, user="alice", message=7)])
+    real = upkeep._merge
+
+    def merge_then_erase(*arguments):
+        merged = real(*arguments)
+        assert erase_user(folder, ["alice"]) == 4
+        return merged
+
+    monkeypatch.setattr(upkeep, "_merge", merge_then_erase)
+    compact(folder)
+    assert all_rows(folder)["user_id"].to_list() == [None] * 4
+    for file in Path(table_uri(folder, "verdicts")).rglob("*"):
+        assert not file.is_file() or b"alice" not in file.read_bytes(), file
+
+
+def test_what_is_committed_stays_so_after_upkeep_checkpoints_and_a_cleaned_log(folder):
+    transactions = [f"t{i}" for i in range(6)]
+    for i, transaction in enumerate(transactions):
+        add(folder, transaction, [verdict(i)])
+    compact(folder)
+    uri = table_uri(folder, "verdicts")
+    DeltaTable(uri).create_checkpoint()
+    log = Path(uri) / "_delta_log"
+    for file in log.glob("*.json"):
+        os.utime(file, (time.time() - 60 * DAY,) * 2)
+    DeltaTable(uri).cleanup_metadata()
+    assert not (log / f"{0:020}.json").exists(), "the log was not cleaned: this test looks at nothing"
+    age(folder, files_of(folder), 60)
+    vacuum(folder)
+    assert committed(folder, "verdicts", transactions) == set(transactions)
+    assert add(folder, "t3", [verdict(3)]) == set()
+    assert rows_of(folder) == list(range(6))
+
+
+def test_vacuum_removes_what_nothing_needs_after_the_retention(folder):
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i)])
+    merged = part_of(folder)
+    lost, being_written = (entry(folder, "never", [verdict(9)]).files[0].name for _ in range(2))
+    half = Path(table_uri(folder, "verdicts")) / "part-half.parquet"
+    half.write_bytes(b"PAR1 and no more")
+    age(folder, {lost, half.name, *merged}, 8)
+    compact(folder)
+    assert [(done.table, done.gone) for done in vacuum(folder)] == [("quarantine", 0), ("verdicts", 2), ("scans", 0)]
+    # the merged ones are old, but were replaced only now: whoever began to read them goes on
+    assert files_of(folder) == part_of(folder) | merged | {being_written}
+    assert rows_of(folder) == list(range(4))
+    age(folder, {being_written}, 1.5)
+    vacuum(folder, retention_hours=48)
+    assert being_written in files_of(folder)
+    vacuum(folder, retention_hours=24)
+    assert being_written not in files_of(folder)
+
+
+def test_an_erasure_removes_the_files_of_failed_attempts_of_a_day_ago(folder):
+    add(folder, "t", [verdict(1, user="alice")])
+    lost, being_written = (entry(folder, "x", [verdict(9, user="alice")]).files[0].name for _ in range(2))
+    age(folder, {lost}, 1.5)
+    erase_user(folder, ["alice"])
+    assert files_of(folder) == part_of(folder) | {being_written}
+
+
+def test_a_missing_file_is_told_and_nothing_is_merged(folder):
+    for i in range(3):
+        add(folder, f"t{i}", [verdict(i)])
+    name = sorted(part_of(folder))[0]
+    (Path(table_uri(folder, "verdicts")) / name).unlink()
+    with pytest.raises(ScanFailed, match=f"{name} is gone, and the table needs it"):
+        compact(folder)
+    assert len(part_of(folder)) == 3
+
+
+def test_refusals(tmp_path, folder):
+    for function in (compact, vacuum):
+        with pytest.raises(Refused, match="there are no tables"):
+            function(str(tmp_path))
+    for hours in (0, 23, 169):
+        with pytest.raises(Refused, match="24 to 168 are allowed"):
+            vacuum(folder, hours)
+
+
+def test_commands(night):
+    results.open_tables(night.results)
+    for i in range(3):
+        add(night.results, f"t{i}", [verdict(i)])
+    code, out, err = call("compact", night.config)
+    assert (code, out.splitlines()[1], err) == (0, "verdicts    3 files merged into 1", "")
+    old = files_of(night.results) - part_of(night.results)
+    assert call("vacuum", night.results)[1].splitlines()[1] == "verdicts    0 files deleted"
+    assert old <= files_of(night.results)
+    for command in ("compact", "vacuum"):
+        assert call(command, night.folder / "nowhere")[0] == 2
+        assert "is no folder, nor the file" in call(command, night.folder / "nowhere")[2]
+        assert call(command, night.input)[0] == 2
+        assert call(command, "s3://me:hunter2@bucket/x")[0] == 2
+    assert call("vacuum", night.results, "--retention", "1")[0] == 2
