@@ -93,7 +93,7 @@ def mark(
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     try:
-        from scanner.generation import Sampling, complete, load_model
+        from scanner.generation import Sampling, check_prompts, complete, load_model
     except ModuleNotFoundError as error:
         raise Refused(
             f"marking needs torch and transformers, and {error.name} is missing: "
@@ -108,6 +108,7 @@ def mark(
             f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is "
             f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
         )
+    check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), key.window)
     rows = []
     with tqdm(total=len(texts), unit="prompt", disable=None) as progress:
         for batch, start in enumerate(range(0, len(texts), batch_size)):

@@ -2,6 +2,15 @@
 
 from scanner.generation.mark import Completion, Sampling, complete
 from scanner.generation.model import LocalModel, load_model
-from scanner.generation.processor import GreenListProcessor, GumbelProcessor
+from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
 
-__all__ = ["Completion", "GreenListProcessor", "GumbelProcessor", "LocalModel", "Sampling", "complete", "load_model"]
+__all__ = [
+    "Completion",
+    "GreenListProcessor",
+    "GumbelProcessor",
+    "LocalModel",
+    "Sampling",
+    "check_prompts",
+    "complete",
+    "load_model",
+]

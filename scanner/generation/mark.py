@@ -9,7 +9,13 @@ from transformers import LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.generation.model import LocalModel
-from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_sampling
+from scanner.generation.processor import (
+    GreenListProcessor,
+    GumbelProcessor,
+    check_delta,
+    check_prompts,
+    check_sampling,
+)
 from scanner.watermark import GreenList, Gumbel, Watermark
 
 
@@ -52,7 +58,7 @@ def complete(
     """Complete a batch of prompts, marked for a message each or, with no `mark`, unmarked.
 
     The same arguments give the same text on the same machine and versions. A Gumbel mark decides every token by key,
-    window and message: there the seed matters only for prompts of fewer than h tokens.
+    window and message: there the seed does not matter.
 
     Args:
         model: A local model.
@@ -63,19 +69,19 @@ def complete(
         messages: The message of each prompt, B entries, when there is a mark.
 
     Raises:
-        Refused: a prompt without tokens, or one too long for the model.
+        Refused: a prompt without tokens, too short for the key's window or too long for the model; what the processors
+            refuse.
     """
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
-    if min(lengths) == 0:
-        raise Refused(f"prompt {lengths.index(0)} of the batch has no tokens; leave empty prompts out")
+    check_prompts(lengths, 0 if mark is None else mark.window)
     room = getattr(model.model.config, "max_position_embeddings", None)
     if room is not None and ids.shape[1] + sampling.max_new_tokens > room:
         raise Refused(
             f"a prompt of {ids.shape[1]} tokens and max_new_tokens = {sampling.max_new_tokens} do not fit the model's"
             f" {room} positions; shorten one of them"
         )
-    processors, how = _marking(mark, messages, lengths, ids.shape[1], sampling, seed)
+    processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         written = model.model.generate(  # type: ignore[operator]
@@ -90,15 +96,23 @@ def complete(
 
 
 def _marking(
-    mark: Watermark | None, messages: Sequence[int], lengths: list[int], width: int, sampling: Sampling, seed: int
+    model: LocalModel,
+    mark: Watermark | None,
+    messages: Sequence[int],
+    lengths: list[int],
+    width: int,
+    sampling: Sampling,
+    seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """Processors of a batch, and how `generate` is to sample after them."""
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     if isinstance(mark, Gumbel):
-        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, **how)
+        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, vocabulary=model.vocabulary, **how)
         return LogitsProcessorList([gumbel]), {"do_sample": False}
     if isinstance(mark, GreenList):
-        green_list = GreenListProcessor(mark, messages, lengths, width, delta=sampling.delta)
+        green_list = GreenListProcessor(
+            mark, messages, lengths, width, delta=sampling.delta, vocabulary=model.vocabulary
+        )
         return LogitsProcessorList([green_list]), how | {"do_sample": True}
     if mark is None:
         return LogitsProcessorList(), how | {"do_sample": True}

@@ -48,6 +48,11 @@ class LocalModel:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     @property
+    def vocabulary(self) -> int:
+        """How many tokens the tokenizer knows, one more than the largest id."""
+        return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
     def pad_id(self) -> int:
         """The token that fills up rows; no mark and no text depends on it."""
         return self.eos_ids[0] if self.eos_ids else 0
@@ -62,7 +67,7 @@ def load_model(folder: Path, threads: int = 1) -> LocalModel:
 
     Raises:
         Refused: the folder or its config.json is missing, or the model cannot be loaded.
-        TokenizerError: tokenizer.json is missing or is not one.
+        TokenizerError: tokenizer.json is missing, is not one, or knows tokens that the model does not.
     """
     if not (folder / "config.json").is_file():
         raise Refused(f"model {str(folder)!r}: no config.json in it; name a folder that `save_pretrained` has written")
@@ -88,10 +93,17 @@ def load_model(folder: Path, threads: int = 1) -> LocalModel:
     if (folder / "tokenizer_config.json").is_file():
         chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     eos = model.generation_config.eos_token_id
-    return LocalModel(
+    loaded = LocalModel(
         model=model.eval(),  # type: ignore[no-untyped-call]
         tokenizer=tokenizer,
         tokenizer_sha256=hashlib.sha256(content).hexdigest(),
         chat=chat if chat is not None and chat.chat_template else None,
         eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
     )
+    known: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
+    if loaded.vocabulary > known:
+        raise TokenizerError(
+            f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
+            " model's tokenizer"
+        )
+    return loaded

@@ -13,10 +13,13 @@ import torch
 from transformers import LogitsProcessor
 
 from scanner.errors import Refused
-from scanner.watermark import GreenList, Gumbel, minus_ln_r
+from scanner.watermark import GreenList, Gumbel, cut
 
 _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
+
+_LOG_PROBABILITIES = 1e-3
+"""Scores whose exponentials add up to 1 within this are log-probabilities; a model's logits practically never are."""
 
 
 class _Marking(LogitsProcessor):
@@ -27,9 +30,10 @@ class _Marking(LogitsProcessor):
         mark: GreenList | Gumbel,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
-        prompt_width: int | None = None,
-        *,
-        skip_used_windows: bool = False,
+        prompt_width: int | None,
+        skip_used_windows: bool,
+        key_messages: int | None,
+        vocabulary: int | None,
     ) -> None:
         if len(prompt_lengths) != len(messages):
             raise Refused(
@@ -41,10 +45,14 @@ class _Marking(LogitsProcessor):
         self._width = int(lengths.max(initial=0)) if prompt_width is None else prompt_width
         self._padding = self._width - lengths
         self._skip_used = skip_used_windows
+        self._vocabulary = vocabulary
         if (self._messages < 0).any():
             raise Refused(f"message {self._messages.min()} is negative; messages count from 0")
-        if (lengths < 0).any() or (self._padding < 0).any():
-            raise Refused(f"prompt lengths {lengths.tolist()} do not lie between 0 and prompt_width = {self._width}")
+        if key_messages is not None and (self._messages >= key_messages).any():
+            raise Refused(f"message {self._messages.max()}: the key has messages 0 to {key_messages - 1}")
+        if (self._padding < 0).any():
+            raise Refused(f"prompt lengths {lengths.tolist()} are more than prompt_width = {self._width}")
+        check_prompts(lengths.tolist(), mark.window)
 
     def _nonces(self, input_ids: torch.Tensor) -> tuple[_Ids, npt.NDArray[np.uint64]]:
         """The rows to mark at this step, int64[R], and the nonce of each one's window, uint64[R]."""
@@ -53,41 +61,56 @@ class _Marking(LogitsProcessor):
         if rows != len(self._messages):
             raise Refused(
                 f"{rows} rows are generated but {len(self._messages)} messages were given; a message is needed for each"
-                " row (repeat it for num_return_sequences), and beam search cannot be marked"
+                " row (repeat it for num_return_sequences, and for num_beams; Gumbel cannot mark beam search)"
             )
         if width < self._width:
             raise Refused(f"the sequences have {width} tokens, less than the prompts' {self._width}; pass input_ids")
         h = self._mark.window
-        chosen = self._padding + h <= width
-        if not chosen.any():
-            return np.empty(0, np.int64), np.empty(0, np.uint64)
         windows = np.lib.stride_tricks.sliding_window_view(ids, h, axis=1)  # [B, width − h + 1, h], the last is now's
+        chosen = np.ones(rows, np.bool_)
         if self._skip_used and width > self._width:
             first = max(self._width - h, 0)  # the window of the completion's first step starts here
-            earlier = (windows[:, first:-1] == windows[:, -1:]).all(axis=2)
-            full = np.arange(first, first + earlier.shape[1]) >= self._padding[:, None]
-            chosen &= ~(earlier & full).any(axis=1)
+            chosen = ~(windows[:, first:-1] == windows[:, -1:]).all(axis=2).any(axis=1)
         marked = np.flatnonzero(chosen)
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
+
+    def _check(self, scores: torch.Tensor) -> None:
+        """Refuse logits that no token can be chosen from, or that the key's tokenizer could not read back."""
+        if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
+            raise Refused(
+                f"the model writes {scores.shape[1]} different tokens, but the key's tokenizer knows"
+                f" {self._vocabulary}: what it does not know could not be read back. Is it this model's tokenizer? If"
+                f" the model's table is only padded, call model.resize_token_embeddings({self._vocabulary})"
+            )
+        highest = scores.amax(dim=1)  # NaN wherever a row holds one
+        wrong = torch.nonzero(~torch.isfinite(highest))
+        if len(wrong):
+            row = int(wrong[0])
+            raise Refused(
+                f"the logits of row {row} have a largest value of {float(highest[row])}; finite ones are needed: the"
+                " model overflowed (try float32 or bfloat16), or another processor forbade every token"
+            )
 
 
 class GreenListProcessor(_Marking):
     """Adds δ to the logits of green tokens (Kirchenbauer et al.; SPEC §2), before temperature, top-k and top-p.
 
-    For sampling with any temperature, top-k and top-p, or greedily:
+    For sampling with any temperature, top-k and top-p, or greedily, or with beams (repeat messages and lengths):
     `model.generate(**batch, do_sample=True, logits_processor=[GreenListProcessor(mark, messages, lengths, delta=2)])`.
 
     Args:
         mark: The key's green list; its window is h.
         messages: The message of each row.
-        prompt_lengths: Tokens of each row's prompt, left padding not counted. Processors do not see the attention
-            mask; a row is marked once it has h tokens of its own.
+        prompt_lengths: Tokens of each row's prompt, left padding not counted; at least 1, and at least h.
         prompt_width: Width of the left-padded prompts; None: that of the longest.
         delta: δ, in logits, more than 0.
         skip_used_windows: Leave a window that this completion has used before unmarked (SPEC §2, option).
+        key_messages: M, how many messages the key has; None: not checked.
+        vocabulary: How many tokens the key's tokenizer knows; None: not checked.
 
     Raises:
-        Refused: arguments that do not fit each other; when called, a batch of another size (beam search).
+        Refused: arguments that do not fit each other or the key; when called, a batch of another size, logits for
+            more tokens than `vocabulary`, or that are NaN or infinite.
     """
 
     def __init__(
@@ -99,14 +122,17 @@ class GreenListProcessor(_Marking):
         *,
         delta: float,
         skip_used_windows: bool = False,
+        key_messages: int | None = None,
+        vocabulary: int | None = None,
     ) -> None:
-        super().__init__(mark, messages, prompt_lengths, prompt_width, skip_used_windows=skip_used_windows)
+        super().__init__(mark, messages, prompt_lengths, prompt_width, skip_used_windows, key_messages, vocabulary)
         check_delta(delta)
         self._green, self._delta = mark, delta
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Logits [B, |V|] with δ added to the green tokens of each marked row; `scores` itself is not changed."""
         rows, nonces = self._nonces(input_ids)
+        self._check(scores)
         green = self._green.green(nonces, self._messages[rows], scores.shape[1])
         bias = torch.zeros_like(scores)
         bias[torch.from_numpy(rows)] = self._delta * torch.from_numpy(green).to(scores)
@@ -118,18 +144,19 @@ class GumbelProcessor(_Marking):
 
     Temperature, top-k and top-p belong here, not to `generate`, which is best called with `do_sample=False`; with
     sampling the same tokens come out, since one token has score 0 and all others −∞. A row that is not marked at a step
-    (fewer than h tokens so far) is sampled from p with this processor's own generator.
+    (skip_used_windows) is sampled from p with this processor's own generator.
 
     Args:
         mark: The key's Gumbel watermark; its window is h.
-        messages, prompt_lengths, prompt_width, skip_used_windows: As for GreenListProcessor.
+        messages, prompt_lengths, prompt_width, skip_used_windows, key_messages, vocabulary: As for GreenListProcessor.
         temperature: Divides the logits, more than 0 (as it nears 0 the text becomes greedy and carries no mark).
         top_k: Keep the k most probable tokens; 0 keeps all.
         top_p: Keep the most probable tokens that add up to this much, more than 0; 1 keeps all.
         seed: For the tokens that are sampled without the mark.
 
     Raises:
-        Refused: arguments that do not fit each other; when called, a batch of another size (beam search).
+        Refused: arguments that do not fit each other or the key; when called, what GreenListProcessor refuses, and
+            beam search.
     """
 
     def __init__(
@@ -144,8 +171,10 @@ class GumbelProcessor(_Marking):
         top_p: float = 1.0,
         seed: int = 0,
         skip_used_windows: bool = False,
+        key_messages: int | None = None,
+        vocabulary: int | None = None,
     ) -> None:
-        super().__init__(mark, messages, prompt_lengths, prompt_width, skip_used_windows=skip_used_windows)
+        super().__init__(mark, messages, prompt_lengths, prompt_width, skip_used_windows, key_messages, vocabulary)
         check_sampling(temperature, top_k, top_p)
         self._gumbel, self._temperature, self._top_k, self._top_p = mark, temperature, top_k, top_p
         self._random = np.random.default_rng(seed)
@@ -153,49 +182,51 @@ class GumbelProcessor(_Marking):
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
         rows, nonces = self._nonces(input_ids)
-        p = probabilities(scores.double().cpu().numpy(), self._temperature, self._top_k, self._top_p)
-        chosen = np.empty(len(p), dtype=np.int64)
-        chosen[rows] = self._choose(p[rows], nonces, self._messages[rows])
-        unmarked = np.delete(np.arange(len(p)), rows)
-        chosen[unmarked] = [self._random.choice(p.shape[1], p=p[row]) for row in unmarked]
-        out = torch.full_like(scores, -torch.inf)
-        return out.scatter_(1, torch.from_numpy(chosen).to(scores.device)[:, None], 0.0)  # type: ignore[return-value]
+        self._check(scores)
+        self._refuse_beams(input_ids, scores)
+        chosen = self._choose(scores.float().cpu().numpy(), dict(zip(rows.tolist(), nonces, strict=True)))
+        token = torch.from_numpy(chosen).to(scores.device)[:, None]
+        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)  # type: ignore[return-value]
 
-    def _choose(self, p: _Floats, nonces: npt.NDArray[np.uint64], messages: npt.NDArray[np.int64]) -> _Ids:
-        """The token of smallest −ln(r)/p in each row, int64[R]; ties go to the smallest id."""
-        possible = p > 0
-        cost = np.full(p.shape, np.inf)
-        cost[possible] = minus_ln_r(self._gumbel.draws(nonces, messages, p.shape[1])[possible]) / p[possible]
-        chosen: _Ids = cost.argmin(axis=1)
+    def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
+        """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""
+        chosen = np.empty(len(logits), np.int64)
+        for row, own in enumerate(logits):
+            weights = np.subtract(own, own.max(), dtype=np.float64)
+            weights /= self._temperature
+            np.exp(weights, out=weights)
+            cut(weights, self._top_k, self._top_p)
+            if row in nonces:
+                chosen[row] = self._gumbel.choose(nonces[row], int(self._messages[row]), weights)
+            else:
+                chosen[row] = self._random.choice(len(weights), p=weights / weights.sum())
         return chosen
 
+    def _refuse_beams(self, input_ids: torch.Tensor, scores: torch.Tensor) -> None:
+        """Refuse beam search where it shows: it hands on log-probabilities, and begins with equal rows."""
+        if input_ids.shape[1] != self._width or not (input_ids[1:] == input_ids[:-1]).all(dim=1).any():
+            return
+        if scores.float().logsumexp(dim=1).abs().max() < _LOG_PROBABILITIES:
+            raise Refused(
+                "the first rows are equal and their scores are log-probabilities, as in beam search: it compares whole"
+                " sequences, while the Gumbel watermark decides each token; call generate with num_beams=1"
+            )
 
-def probabilities(logits: _Floats, temperature: float, top_k: int, top_p: float) -> _Floats:
-    """What `generate` samples from under these parameters, in double precision.
 
-    As in transformers: temperature first, then top-k, then top-p of what is left: the smallest set of most probable
-    tokens that holds at least top_p. Tokens as probable as the last one kept are kept as well, so the order of a sort
-    decides nothing.
+def check_prompts(lengths: Sequence[int], window: int) -> None:
+    """Refuse prompts that are empty, or that leave the first steps without a whole window and so unmarked.
 
-    Args:
-        logits: float64 [B, |V|]; −∞ where a token is forbidden.
-        temperature: As for GumbelProcessor.
-        top_k: Also; 0 keeps all.
-        top_p: Also; 1 keeps all.
-
-    Returns:
-        float64 [B, |V|], each row adding up to 1.
+    Raises:
+        Refused: with the row, its length and what is needed.
     """
-    p: _Floats = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    if 0 < top_k < p.shape[1]:
-        p[p < np.partition(p, -top_k, axis=1)[:, [-top_k]]] = 0.0
-    p /= p.sum(axis=1, keepdims=True)
-    if top_p < 1:
-        ascending = np.sort(p, axis=1)
-        left_out = (ascending.cumsum(axis=1) <= 1.0 - top_p)[:, :-1].sum(axis=1, keepdims=True)
-        p[p < np.take_along_axis(ascending, left_out, axis=1)] = 0.0
-        p /= p.sum(axis=1, keepdims=True)
-    return p
+    for row, length in enumerate(lengths):
+        if length < 1:
+            raise Refused(f"prompt {row} (of 0 to {len(lengths) - 1}) has no tokens; leave empty prompts out")
+        if length < window:
+            raise Refused(
+                f"prompt {row} (of 0 to {len(lengths) - 1}) has {length} tokens, fewer than the window"
+                f" of {window}: its first steps could not be marked; lengthen it, or take a key of a smaller window"
+            )
 
 
 def check_delta(delta: float) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scanner.watermark import pvalues
 from scanner.watermark.bounds import LONGEST, largest_sum_of, sum_bits
 from scanner.watermark.bounds import TILE as BOUND_TILE
+from scanner.watermark.choice import choose
 from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.ciphers import GROUP as GROUP
 from scanner.watermark.kernel import kernel
@@ -31,21 +32,6 @@ FLUSH = 15
 # log2(1+f) = f + f(1−f) q(f) for 0 ≤ f ≤ 1: q by Chebyshev fit, error below 1.5e-6
 _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), float32(0.19666100261241318)
 _Q3, _Q4, _Q5 = float32(-0.13144653928966485), float32(0.06407293987417571), float32(-0.015125446952598732)
-
-
-def minus_ln_r(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """−ln r of draws w as marking uses it, r = (w + 1/2)/2^32; exact near r = 1, where a 32-bit r is 1 (SPEC §2).
-
-    Args:
-        draws: uint32, any shape.
-
-    Returns:
-        float64 of the same shape, above 0.
-    """
-    w = draws.astype(np.float64)
-    low = -np.log((w + 0.5) * 2.0**-32)
-    high = -np.log1p(-(2.0**32 - 0.5 - w) * 2.0**-32)
-    return np.where(draws >= 2**31, high, low)
 
 
 class Gumbel(Keyed):
@@ -83,6 +69,22 @@ class Gumbel(Keyed):
         out = np.empty((len(nonces), count), np.uint32)
         _draw_runs(self._keys.chacha, nonces, np.asarray(starts, np.int64), out)
         return out
+
+    def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
+        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2).
+
+        Args:
+            nonce: of the step's window.
+            message: m.
+            weights: float64[V], the probabilities up to a factor.
+        """
+        return choose(self._keys.chacha, nonce, message, weights)
+
+    def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
+        """The draw that each scored token meets under its document's message: uint32[P]."""
+        wanted = np.repeat(self._each(messages, positions), positions.scored)
+        entries = tokens.ids[positions.index].astype(np.int64) + wanted
+        return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
     def _score(
         self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int, unweighted: bool

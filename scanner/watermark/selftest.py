@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scanner.watermark import gumbel, secret
+from scanner.watermark import choice, gumbel, secret
 from scanner.watermark.greenlist import GreenList
 from scanner.watermark.method import Watermark
 from scanner.watermark.positions import ragged, scored_positions
@@ -96,7 +96,7 @@ def _draws(case: Case) -> Pairs:
     draw, one = np.array([case["word"]], np.uint32), np.array([0, 1], np.int64)
     yield "gumbel", case["gumbel"], float(gumbel.sum_scores(draw, one)[0])
     yield "log", case["log"], float(gumbel.sum_log_scores(draw, one)[0])
-    yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(gumbel.minus_ln_r(draw)[0])
+    yield "sampling_minus_ln_r", case["sampling_minus_ln_r"], float(choice.minus_ln_r(draw)[0])
 
 
 def _documents(case: Case) -> Pairs:

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models
 
 from scanner.errors import Refused, TokenizerError
 from scanner.generation import LocalModel, Sampling, complete, load_model
@@ -20,7 +22,7 @@ MARKS = [
     Gumbel(SECRET, 4),
     Gumbel(SECRET, 1),
 ]
-PROMPTS = ["w3 w4 w5 w6 w7", "w9", "w20 w21 w22 w23 w24 w25 w26"]
+PROMPTS = ["w3 w4 w5 w6 w7", "w9 w10 w11 w12", "w20 w21 w22 w23 w24 w25 w26"]
 MESSAGES = [3, 99, 41]
 
 
@@ -93,8 +95,10 @@ def test_chats_are_written_with_the_models_template(tiny_folder: Path, tmp_path:
 
 
 def test_what_cannot_be_completed_is_refused(tiny: LocalModel) -> None:
-    with pytest.raises(Refused, match="prompt 1 of the batch has no tokens"):
+    with pytest.raises(Refused, match=r"prompt 1 \(of 0 to [12]\) has no tokens"):
         complete(tiny, ["w3", " "], Sampling(), 0)
+    with pytest.raises(Refused, match=r"prompt 1 \(of 0 to [12]\) has 3 tokens, fewer than the window of 4"):
+        complete(tiny, [PROMPTS[0], "w3 w4 w5"], Sampling(2), 0, MARKS[0], [1, 2])
     with pytest.raises(Refused, match="max_new_tokens = 256 do not fit the model's 256 positions"):
         complete(tiny, ["w3"], Sampling(max_new_tokens=256), 0)
     with pytest.raises(Refused, match="max_new_tokens = 0"):
@@ -102,7 +106,10 @@ def test_what_cannot_be_completed_is_refused(tiny: LocalModel) -> None:
     with pytest.raises(Refused, match="delta = 0"):
         Sampling(delta=0)
     with pytest.raises(Refused, match="3 messages but 1 prompt lengths"):
-        complete(tiny, ["w3"], Sampling(2), 0, MARKS[0], MESSAGES)
+        complete(tiny, PROMPTS[:1], Sampling(2), 0, MARKS[0], MESSAGES)
+    few = Tokenizer(models.WordLevel({"<unk>": 0, "w3": 1}, unk_token="<unk>"))
+    with pytest.raises(Refused, match="97 different tokens, but the key's tokenizer knows 2"):
+        complete(replace(tiny, tokenizer=few), ["w3"], Sampling(2), 0, Gumbel(SECRET, 0), [0])
 
 
 def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Path) -> None:
@@ -113,6 +120,13 @@ def test_folders_that_hold_no_model_are_refused(tiny_folder: Path, tmp_path: Pat
     (folder / "model.safetensors").unlink()
     with pytest.raises(Refused, match="cannot be loaded"):
         load_model(folder)
+    shutil.copy(tiny_folder / "model.safetensors", folder)
+    words = json.loads((folder / "tokenizer.json").read_text())
+    words["model"]["vocab"]["w97"] = 97
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    with pytest.raises(TokenizerError, match="knows 98 tokens, but the model beside it 97; it is not this model's"):
+        load_model(folder)
+    (folder / "model.safetensors").unlink()
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
         load_model(folder)

@@ -39,7 +39,7 @@ def registry(tmp_path: Path, tiny_folder: Path) -> Path:
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.txt"
-    path.write_text("w3 w4 w5\n\nw6 w7\nw8\nw9 w10\nw11 w12 w13 w14\n")
+    path.write_text("w3 w4 w5\n\nw6 w7\nw8 w8\nw9 w10\nw11 w12 w13 w14\n")
     return path
 
 
@@ -64,7 +64,7 @@ def test_texts_are_marked_for_users_in_turn(
     assert pq.read_schema(out).equals(MARKED)
     rows = pl.read_parquet(out)
     assert rows["user_id"].to_list() == ["cy", "ada", "cy", "ada", "cy"]
-    assert rows["prompt"].to_list() == ["w3 w4 w5", "w6 w7", "w8", "w9 w10", "w11 w12 w13 w14"]
+    assert rows["prompt"].to_list() == ["w3 w4 w5", "w6 w7", "w8 w8", "w9 w10", "w11 w12 w13 w14"]
     message_of = dict(list_users(registry, [key_id]).select("user_id", "message").iter_rows())
     assert rows["message"].to_list() == [message_of[user] for user in rows["user_id"]]
 
@@ -79,7 +79,7 @@ def test_texts_are_marked_for_users_in_turn(
 
 def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:
     prompts, out = tmp_path / "prompts.parquet", tmp_path / "marked.parquet"
-    pq.write_table(pa.table({"prompt": ["w3\nw4", None, "w5"], "other": [1, 2, 3]}), prompts)
+    pq.write_table(pa.table({"prompt": ["w3\nw4", None, "w5 w6"], "other": [1, 2, 3]}), prompts)
     message = list_users(registry, ["gum"])["message"][0]
     free = next(m for m in range(1000) if m not in list_users(registry, ["gum"])["message"])
     call(
@@ -87,7 +87,7 @@ def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_pat
         "--max-new-tokens", "5",
     )  # fmt: skip
     rows = pl.read_parquet(out)
-    assert rows["prompt"].to_list() == ["w3\nw4", "w5"]
+    assert rows["prompt"].to_list() == ["w3\nw4", "w5 w6"]
     assert rows["message"].to_list() == [message, free]
     assert rows["user_id"].to_list() == [list_users(registry, ["gum"])["user_id"][0], None]
 
@@ -137,6 +137,10 @@ def test_the_model_must_have_the_keys_tokenizer(
 def test_files_that_cannot_be_right_are_refused(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:
     some = ["--key", "gum", "--user", "ada"]
     blank, columns, binary = tmp_path / "blank.txt", tmp_path / "columns.parquet", tmp_path / "binary.txt"
+    short = tmp_path / "short.txt"
+    short.write_text("w3 w4\nw5\n")
+    with pytest.raises(Refused, match=r"prompt 1 \(of 0 to 1\) has 1 tokens, fewer than the window of 2"):
+        call(registry, tiny_folder, short, tmp_path / "out.parquet", *some)
     blank.write_text("\n \n")
     pq.write_table(pa.table({"text": ["w3"]}), columns)
     binary.write_bytes(b"\xff\xfe")

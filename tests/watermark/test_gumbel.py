@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.gumbel import minus_ln_r
+from scanner.watermark import minus_ln_r
 from tests import reference
 from tests.watermark import brute_force
 from tests.watermark.pairs import gumbel, ragged, scores_of_all, sum_error
