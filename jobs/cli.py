@@ -15,6 +15,7 @@ _COMMANDS = {
     "compact": "jobs.upkeep:compact",
     "vacuum": "jobs.upkeep:vacuum",
     "mark": "jobs.mark:mark",
+    "plan": "jobs.plan:plan",
     "calibrate": "jobs.calibrate:calibrate",
     "selftest": "jobs.selftest:selftest",
 }

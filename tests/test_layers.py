@@ -16,6 +16,7 @@ FLOORS = [
     "scanner.errors",
     "scanner.delta",
     "scanner.watermark",
+    "scanner.power",
     "scanner.gpu",
     "scanner.files",
     "scanner.tokens",

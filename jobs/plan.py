@@ -1,0 +1,194 @@
+"""`brickscan plan`: how many tokens a mark needs to be detected, with what that assumes, as a table and a plot."""
+
+import importlib.util
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from scanner.errors import Refused
+from schemas.registry import MAX_WINDOW, Gamma, parse_gamma
+
+if TYPE_CHECKING:
+    from scanner.power import Aim, Marked
+
+_CLAIMS = (
+    "Power is the chance that the right message passes; a wrong one passes as well with at most the FPR.",
+    "Tokens are taken to be independent given the above. Tokens that repeat an earlier window and token do not count:"
+    " they come on top, as do edits of the text.",
+)
+
+
+class Row(NamedTuple):
+    """One answer: tokens that must be scored, and what a simulation of that many says."""
+
+    aim: "Aim"
+    power: float
+    scored: int
+    passed: int | None
+
+
+@click.command("plan")
+@click.option("--method", type=click.Choice(["greenlist", "gumbel"]), required=True)
+@click.option("--window", type=click.IntRange(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
+@click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list).")
+@click.option("--delta", type=float, help="Bias of green tokens, on flat logits: the best case (green list).")
+@click.option("--green-share", type=float, help="Share of green tokens in one's own marked texts (green list).")
+@click.option("--entropy", type=float, help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
+@click.option("--probability", type=float, help="Probability of every written token (Gumbel).")
+@click.option("--fpr", type=float, default=1e-6, show_default=True, help="False-positive rate for a document.")
+@click.option("--messages", type=click.IntRange(min=1), multiple=True, default=(1, 1000, 100_000), show_default=True)
+@click.option("--keys", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that are tested.")
+@click.option("--power", "powers", type=float, multiple=True, default=(0.5, 0.9, 0.99), show_default=True)
+@click.option("--simulate", type=click.IntRange(min=0), default=2000, show_default=True, help="Texts a row; 0: none.")
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: power against tokens.")
+def plan(
+    method: str,
+    window: int,
+    gamma: Gamma,
+    delta: float | None,
+    green_share: float | None,
+    entropy: float | None,
+    probability: float | None,
+    fpr: float,
+    messages: tuple[int, ...],
+    keys: int,
+    powers: tuple[float, ...],
+    simulate: int,
+    seed: int,
+    plot: Path | None,
+) -> None:
+    """Say how many tokens a marked text needs, so that it is detected with a given power.
+
+    Green list: give --delta or --green-share. Gumbel: give --entropy or --probability. The answer is exact where the
+    law of the score is known, and a safe bound (more tokens than needed) with --entropy.
+
+    \b
+    Example:
+      brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
+      brickscan plan --method gumbel --entropy 0.2
+    """
+    for module in ("scipy", "matplotlib"):
+        if importlib.util.find_spec(module) is None:
+            raise Refused(f"plan needs {module}; install it with `pip install 'brickscan[audit]'`")
+    import numpy as np
+
+    from scanner.power import Aim, tokens_needed
+
+    if not 0 < fpr < 1:
+        raise Refused(f"--fpr {fpr} is not allowed; a number between 0 and 1 is needed")
+    for power in powers:
+        if not 0 < power < 1:
+            raise Refused(f"--power {power} is not allowed; a number between 0 and 1 is needed")
+    marked = _model(method, gamma, delta, green_share, entropy, probability)
+    generator = np.random.default_rng(seed)
+    rows = []
+    for count in messages:
+        aim = Aim(fpr, count, keys)
+        for power in powers:
+            scored = tokens_needed(marked, aim, power)
+            passed = marked.passed(scored, aim, simulate, generator) if simulate else None
+            rows.append(Row(aim, power, scored, passed))
+    click.echo(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
+    click.echo(f"Assumes: {marked.assumes}")
+    for claim in _CLAIMS:
+        click.echo(claim)
+    click.echo(_table(rows, window, marked.exact, simulate))
+    if plot is not None:
+        plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
+        click.echo(f"wrote {plot}")
+
+
+def _model(
+    method: str,
+    gamma: str,
+    delta: float | None,
+    share: float | None,
+    entropy: float | None,
+    probability: float | None,
+) -> "Marked":
+    """What is assumed of marked text.
+
+    Raises:
+        Refused: options that do not belong to the method or contradict each other, or a value out of range.
+    """
+    from scanner.power import MAX_ENTROPY, GreenShare, GumbelEntropy, GumbelProbability, green_share
+
+    mine, others = ((delta, share), (entropy, probability))[:: 1 if method == "greenlist" else -1]
+    names = "--delta or --green-share" if method == "greenlist" else "--entropy or --probability"
+    if sum(value is not None for value in mine) != 1 or any(value is not None for value in others):
+        raise Refused(f"--method {method} needs {names}, one of the two, and no option of the other method")
+    if method == "greenlist":
+        try:
+            fraction = parse_gamma(gamma)
+        except ValueError as error:
+            raise Refused(f"--gamma {gamma!r} {error}") from None
+        if delta is not None:
+            if not 0 < delta <= 50:
+                raise Refused(f"--delta {delta} is not allowed; a number above 0 and at most 50 is needed")
+            found = green_share(fraction, delta)
+            return GreenShare(
+                fraction,
+                found,
+                f"flat logits, where delta {delta:g} makes a share of {found:.4f} green. Real text has less entropy and"
+                " needs more tokens: measure its share and give --green-share",
+            )
+        if share is None or not fraction < share < 1:
+            raise Refused(f"--green-share {share} is not allowed; a number between gamma = {gamma} and 1 is needed")
+        return GreenShare(
+            fraction,
+            share,
+            f"each scored token is green with chance {share:g}; where chances differ about this mean, a power above"
+            " one half is at least what is said",
+        )
+    if entropy is not None:
+        if not 0 < entropy < MAX_ENTROPY:
+            raise Refused(f"--entropy {entropy} is not allowed; -p ln p lies above 0 and below 1/e = 0.3678")
+        return GumbelEntropy(
+            entropy,
+            f"written tokens have a mean -p ln p of {entropy:g} nats; the paper's bounds on mean and variance and"
+            " Cantelli's inequality, so the true need is less. Simulated: all tokens of one such probability",
+        )
+    if probability is None or not 0 < probability < 1:
+        raise Refused(f"--probability {probability} is not allowed; a number between 0 and 1 is needed")
+    return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
+
+
+def _table(rows: list[Row], window: int, exact: bool, texts: int) -> str:
+    from scipy import stats  # type: ignore[import-untyped]
+
+    head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
+    lines = [head]
+    for row in rows:
+        shown = "-"
+        if row.passed is not None:
+            interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
+            shown = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
+        answer = "exact" if exact else "bound"
+        lines.append(
+            (f"{row.aim.messages:,}", f"{row.power:g}", f"{row.scored:,}", f"{row.scored + window:,}", answer, shown)
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
+
+
+def power_png(marked: "Marked", rows: list[Row], title: str) -> bytes:
+    """Power against scored tokens, a curve for each number of messages, as PNG."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    ax = figure.subplots()
+    most = max(row.scored for row in rows)
+    counts = np.unique(np.linspace(1, 1.3 * most, 120).astype(np.int64))
+    for aim in dict.fromkeys(row.aim for row in rows):
+        ax.plot(counts, marked.power(counts, aim), label=f"M = {aim.messages:,}")
+    ax.set(xlabel="scored tokens", ylabel="power" if marked.exact else "power, lower bound", ylim=(0, 1))
+    ax.set_title(title, fontsize=8, wrap=True)
+    ax.grid(alpha=0.3)
+    ax.legend()
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=120)
+    return out.getvalue()

@@ -1,0 +1,204 @@
+"""How many scored tokens a mark needs: thresholds, laws and bounds of marked scores, and a simulation that checks them.
+
+Power is the chance that the right message's corrected p-value passes. Tokens are taken to be independent given what is
+stated of each model below, and repeats are left out before tokens are counted.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
+
+from scanner.errors import Refused
+from scanner.watermark import log10_any_of, log10_greenlist, log10_gumbel
+
+MOST = 1 << 20
+"""Scored tokens beyond which nothing is searched."""
+
+MAX_ENTROPY = 1 / math.e
+"""Largest −p ln p that a token can have, in nats, at p = 1/e."""
+
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+
+
+class Aim(NamedTuple):
+    """What is to be detected: a false-positive rate for a document, over M messages of each of K keys."""
+
+    false_positive_rate: float
+    messages: int
+    keys: int
+
+    def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
+        """Whether one message's own log10 p passes once it is corrected (SPEC §3)."""
+        corrected = log10_any_of(log10_any_of(log10_p, self.messages), self.keys)
+        return corrected <= math.log10(self.false_positive_rate)
+
+
+class Marked(Protocol):
+    """What is assumed of marked text."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether `power` is the power itself and not a lower bound of it."""
+
+    @property
+    def assumes(self) -> str:
+        """The assumption in words."""
+
+    def power(self, scored: _Ints, aim: Aim) -> _Floats:
+        """Chance to pass, or a lower bound of it, for each number of scored tokens."""
+
+    def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
+        """How many of so many simulated texts pass."""
+
+
+@dataclass(frozen=True)
+class GreenShare:
+    """Every scored token is green with chance `share`, independently: S is binomial.
+
+    If the chances differ but their mean is `share`, the power is at least this as long as it is above one half
+    (Hoeffding 1956: of all such sums the binomial has the least upper tail below its mean).
+    """
+
+    gamma: Fraction
+    share: float
+    assumes: str
+    exact: bool = True
+
+    def power(self, scored: _Ints, aim: Aim) -> _Floats:
+        """P(Binomial(T, share) ≥ the least count that passes)."""
+        least = _least(scored + 1, lambda s: (s <= scored) & aim.passes(log10_greenlist(s, scored, self.gamma)))
+        tail = 10 ** log10_greenlist(np.minimum(least, scored), scored, Fraction(self.share))
+        return np.where(least <= scored, tail, 0.0)
+
+    def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
+        """Token by token."""
+        green = np.array([(generator.random(scored) < self.share).sum() for _ in range(texts)])
+        return int(aim.passes(log10_greenlist(green, scored, self.gamma)).sum())
+
+
+def green_share(gamma: Fraction, delta: float) -> float:
+    """γ e^δ/(1 − γ + γ e^δ): the share of green tokens on flat logits, the most that δ reaches on average."""
+    green = float(gamma) * math.exp(delta)
+    return green / (1 - float(gamma) + green)
+
+
+@dataclass(frozen=True)
+class GumbelProbability:
+    """Every chosen token has probability p: S sums −ln(1 − U^p), whose characteristic function is known."""
+
+    probability: float
+    assumes: str
+    exact: bool = True
+
+    def power(self, scored: _Ints, aim: Aim) -> _Floats:
+        """P(S ≥ the least score that passes), by inverting the characteristic function."""
+        least = gumbel_thresholds(scored, aim)
+        pairs = zip(scored.tolist(), least.tolist(), strict=True)
+        return np.array([gumbel_tail(s, t, self.probability) for t, s in pairs])
+
+    def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
+        """Token by token."""
+        sums = np.array([-np.log1p(-(generator.random(scored) ** self.probability)).sum() for _ in range(texts)])
+        return int(aim.passes(log10_gumbel(sums, scored)).sum())
+
+
+@dataclass(frozen=True)
+class GumbelEntropy:
+    """The chosen tokens have a mean −p ln p of `entropy` nats: E S ≥ T + (π²/6 − 1) T·entropy, V S ≤ T π²/6 (paper).
+
+    Cantelli's inequality makes a lower bound of the power from these two.
+    """
+
+    entropy: float
+    assumes: str
+    exact: bool = False
+
+    def power(self, scored: _Ints, aim: Aim) -> _Floats:
+        """At least a²/(a² + V), a = E S − threshold, where that is positive."""
+        mean = scored * (1 + (math.pi**2 / 6 - 1) * self.entropy)
+        above = np.maximum(mean - gumbel_thresholds(scored, aim), 0.0)
+        return above**2 / (above**2 + scored * math.pi**2 / 6)
+
+    def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
+        """Texts whose tokens all have one probability of this entropy; the worse of the two that there are."""
+        return min(
+            GumbelProbability(p, "").passed(scored, aim, texts, generator) for p in probabilities_of(self.entropy)
+        )
+
+
+def probabilities_of(entropy: float) -> tuple[float, float]:
+    """The p below and the p above 1/e with −p ln p = entropy."""
+    low, high = (math.exp(float(special.lambertw(-entropy, branch).real)) for branch in (-1, 0))
+    return low, high
+
+
+def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
+    """The least score of T tokens that passes, to 1e-9 of it and not below: float64, by halving."""
+    low: _Floats = np.zeros(len(scored))
+    high: _Floats = 2.0 * scored + 4000.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        enough = aim.passes(log10_gumbel(middle, scored))
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return high
+
+
+def gumbel_tail(score: float, scored: int, probability: float) -> float:
+    """P(S ≥ score) for T tokens of one probability p, to about 1e-9.
+
+    E exp(iuX) = Γ(1 − iu) Γ(1 + 1/p)/Γ(1 + 1/p − iu) for X = −ln(1 − U^p); inverted by the midpoint sum of Davies
+    (1973), whose error is the chance that S lies 2π/step away, here at least 60 standard deviations.
+    """
+    shape = 1 + 1 / probability
+    deviation = math.sqrt(scored * float(special.polygamma(1, 1) - special.polygamma(1, shape)))
+    mean = scored * float(special.digamma(shape) + np.euler_gamma)
+    step = 2 * math.pi / (abs(score - mean) + 60 * deviation + 60)
+    total, start, block = 0.0, 0, 4096
+    while True:
+        k = np.arange(start, start + block) + 0.5
+        u = k * step
+        log_cf = scored * (special.loggamma(1 - 1j * u) + special.loggamma(shape) - special.loggamma(shape - 1j * u))
+        total += float((np.exp(log_cf.real) * np.sin(log_cf.imag - u * score) / k).sum())
+        start += block
+        if log_cf.real[-1] < -30 or start > 1 << 22:
+            return min(max(0.5 + total / math.pi, 0.0), 1.0)
+
+
+def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
+    """The number of scored tokens from which on the power stays at or above the wanted one.
+
+    Raises:
+        Refused: it is not reached within MOST tokens.
+    """
+    reach = 16
+    while marked.power(np.array([reach]), aim)[0] < power:
+        reach *= 2
+        if reach > MOST:
+            raise Refused(
+                f"a power of {power:g} is not reached within {MOST:,} scored tokens; ask for less or mark more strongly"
+            )
+    if isinstance(marked, GreenShare):  # its power is a saw-tooth: look at all
+        counts = np.arange(1, 2 * reach + 1)
+        return int(counts[marked.power(counts, aim) < power].max(initial=0)) + 1
+    low, high = reach // 2 if reach > 16 else 0, reach
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if marked.power(np.array([middle]), aim)[0] >= power else (middle, high)
+    return high
+
+
+def _least(above: _Ints, passes: Callable[[_Ints], NDArray[np.bool_]]) -> _Ints:
+    """The least integer ≥ 0 that passes, `above` where none below it does; what is larger passes as well."""
+    low, high = np.full(len(above), -1), above.copy()
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        enough = passes(np.maximum(middle, 0)) & (middle >= 0)
+        high, low = np.where(enough, middle, high), np.where(enough, low, middle)
+    return high

@@ -1,0 +1,126 @@
+"""`brickscan plan`: its laws against scipy's and simulation, its bound against both, and what the command says."""
+
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from jobs.plan import plan
+from scanner.errors import Refused
+from scanner.power import (
+    Aim,
+    GreenShare,
+    GumbelEntropy,
+    GumbelProbability,
+    green_share,
+    gumbel_tail,
+    gumbel_thresholds,
+    probabilities_of,
+    tokens_needed,
+)
+
+AIM = Aim(1e-6, 1000, 3)
+GREEN = GreenShare(Fraction(1, 4), 0.55, "")
+
+
+def test_green_power_is_the_binomial_tail_above_the_least_count_that_passes() -> None:
+    one_p = -math.expm1(math.log1p(-AIM.false_positive_rate) / 3000)  # of one message of one key
+    for scored in (1, 5, 17, 60, 140, 500):
+        passing = [s for s in range(scored + 1) if stats.binom.sf(s - 1, scored, 0.25) <= one_p]
+        wanted = stats.binom.sf(passing[0] - 1, scored, 0.55) if passing else 0.0
+        assert GREEN.power(np.array([scored]), AIM)[0] == pytest.approx(wanted, rel=1e-9)
+
+
+def test_gumbel_thresholds_pass_and_a_little_less_does_not() -> None:
+    scored = np.array([1, 30, 1000])
+    least = gumbel_thresholds(scored, AIM)
+    one_p = -math.expm1(math.log1p(-AIM.false_positive_rate) / 3000)
+    assert least.tolist() == pytest.approx(stats.gamma.isf(one_p, scored).tolist(), rel=1e-8)
+
+
+@pytest.mark.parametrize("scored", [16, 100, 2000])
+def test_the_inversion_gives_the_gamma_law_at_probability_one(scored: int) -> None:
+    """Where p = 1 the score is a sum of exponentials, marked or not."""
+    for score in stats.gamma.isf([0.999, 0.9, 0.5, 0.1, 1e-4], scored):
+        assert gumbel_tail(score, scored, 1.0) == pytest.approx(stats.gamma.sf(score, scored), abs=2e-9)
+
+
+@pytest.mark.parametrize("probability", [0.02, 0.5, 0.95])
+def test_the_inversion_against_simulation(probability: float) -> None:
+    """40,000 texts of 40 tokens; each within the 99.999 % interval, error rate 1e-4 together."""
+    uniform = np.random.default_rng(2).random((40_000, 40))
+    sums = -np.log1p(-(uniform**probability)).sum(axis=1)
+    for quantile in (0.1, 0.5, 0.99):
+        score = float(np.quantile(sums, quantile))
+        found = stats.binomtest(int((sums >= score).sum()), len(sums)).proportion_ci(1 - 1e-5)
+        assert found.low < gumbel_tail(score, 40, probability) < found.high
+
+
+@pytest.mark.parametrize("entropy", [0.05, 0.2, 0.36])
+def test_the_papers_bounds_give_no_more_power_than_there_is(entropy: float) -> None:
+    for p in probabilities_of(entropy):
+        assert -p * math.log(p) == pytest.approx(entropy)
+        for scored in (100, 1000, 5000):
+            counts = np.array([scored])
+            assert GumbelEntropy(entropy, "").power(counts, AIM) <= GumbelProbability(p, "").power(counts, AIM) + 1e-9
+
+
+@pytest.mark.parametrize("power", [0.5, 0.99])
+@pytest.mark.parametrize(
+    "marked", [GREEN, GumbelProbability(0.4, ""), GumbelEntropy(0.3, "")], ids=lambda m: type(m).__name__
+)
+def test_the_answer_is_the_least_that_lasts(marked, power: float) -> None:
+    answer = tokens_needed(marked, AIM, power)
+    assert (marked.power(np.arange(answer, answer + 30), AIM) >= power - 1e-9).all()
+    assert marked.power(np.array([answer - 1]), AIM)[0] < power
+
+
+@pytest.mark.parametrize("marked", [GREEN, GumbelProbability(0.4, "")], ids=lambda m: type(m).__name__)
+def test_simulated_texts_pass_as_often_as_said(marked) -> None:
+    """4,000 texts through the p-values of the scan; error rate 1e-4."""
+    answer = tokens_needed(marked, AIM, 0.8)
+    passed = marked.passed(answer, AIM, 4000, np.random.default_rng(8))
+    assert stats.binomtest(passed, 4000, float(marked.power(np.array([answer]), AIM)[0])).pvalue > 1e-4
+
+
+def test_flat_logits() -> None:
+    assert green_share(Fraction(1, 4), math.log(3)) == pytest.approx(0.5)
+
+
+def call(*options: str) -> str:
+    found = CliRunner().invoke(plan, ["--power", "0.9", "--simulate", "200", *options], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
+    png = tmp_path / "plan.png"
+    green = call("--method", "greenlist", "--delta", "2", "--messages", "10", "--window", "2", "--plot", str(png))
+    assert "Assumes: flat logits, where delta 2 makes a share of 0.7112 green" in green
+    needed = tokens_needed(GreenShare(Fraction(1, 4), green_share(Fraction(1, 4), 2), ""), Aim(1e-6, 10, 1), 0.9)
+    assert f"10    0.9             {needed}              {needed + 2}   exact" in green
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert "bound" in call("--method", "gumbel", "--entropy", "0.3", "--messages", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--method", "greenlist"], "needs --delta or --green-share"),
+        (["--method", "greenlist", "--delta", "1", "--green-share", "0.5"], "one of the two"),
+        (["--method", "gumbel", "--delta", "1", "--entropy", "0.2"], "no option of the other method"),
+        (["--method", "greenlist", "--green-share", "0.2"], "between gamma = 1/4 and 1"),
+        (["--method", "greenlist", "--delta", "1", "--gamma", "1/3"], "--gamma '1/3' is not n/2"),
+        (["--method", "gumbel", "--entropy", "0.4"], "below 1/e"),
+        (["--method", "gumbel", "--probability", "1"], "--probability 1.0"),
+        (["--method", "gumbel", "--entropy", "0.2", "--fpr", "0"], "--fpr 0.0"),
+        (["--method", "gumbel", "--probability", "0.999999"], "not reached within 1,048,576 scored tokens"),
+    ],
+)
+def test_refused(options: list[str], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        call(*options)
