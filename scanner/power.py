@@ -141,8 +141,8 @@ def probabilities_of(entropy: float) -> tuple[float, float]:
 
 def gumbel_thresholds(scored: _Ints, aim: Aim) -> _Floats:
     """The least score of T tokens that passes, to 1e-9 of it and not below: float64, by halving."""
-    low: _Floats = np.zeros(len(scored))
-    high: _Floats = 2.0 * scored + 4000.0
+    low = np.zeros(len(scored), np.float64)
+    high = np.full(len(scored), 4000.0 + 2.0 * scored.max(initial=0), np.float64)
     for _ in range(60):
         middle = 0.5 * (low + high)
         enough = aim.passes(log10_gumbel(middle, scored))
