@@ -12,8 +12,8 @@ from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.commits import Totals
 
-AUDIT_STATES = ("none",)
-"""What `scans.audit` may say; exactly one has the value 1."""
+AUDIT_STATES = ("no alarm", "alarm", "no decoys", "not judged")
+"""What the audit of a scan may say; exactly one has the value 1."""
 
 COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),

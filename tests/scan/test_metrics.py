@@ -15,7 +15,7 @@ OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
 def read(scrape: str) -> dict[tuple[str, ...], float]:
     """(name, our label) → value."""
     return {
-        (name, *re.findall(r'\b(?:stage|state)="([a-z]+)"', labels)): float(value)
+        (name, *re.findall(r'\b(?:stage|state)="([a-z ]+)"', labels)): float(value)
         for name, labels, value in LINE.findall(scrape)
     }
 
@@ -41,7 +41,7 @@ def test_the_metrics_of_a_scan(submitted):
     stages = {stage: value for (name, *stage_), value in last.items() for stage in stage_ if "seconds" in name}
     assert set(stages) == {"read", "tokenise", "score", "write", "commit"}
     assert stages["score"] > 3, "the document that takes its time"
-    assert last["brickscan_audit_state", "none"] == 1
+    assert last["brickscan_audit_state", "not judged"] == 1
 
 
 def test_labels_are_few_and_name_nobody(submitted):
