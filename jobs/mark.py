@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -83,6 +84,11 @@ def mark(
     if key.retired_at is not None:
         raise Refused(
             f"--key {key_id}: was retired on {key.retired_at:%Y-%m-%d}; a retired key never marks, name another"
+        )
+    if not key.marks(datetime.now(UTC)):
+        raise Refused(
+            f"--key {key_id}: is active from {key.active_from or 'the start'} until "
+            f"{key.active_until or 'it is retired'} and marks nothing at other times; name another"
         )
     if out.exists():
         raise Refused(f"--out {out}: exists already; name a file that does not")

@@ -21,6 +21,7 @@ from scanner.registry import (
 )
 
 _registry = click.option("--registry", required=True, type=click.Path(path_type=Path), help="Folder of the registry.")
+_DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 _key_ids = click.option("--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times.")
 
 
@@ -50,6 +51,8 @@ def keys() -> None:
     help="file:PATH (made with a new secret when it is not there; a relative path starts at the registry) or env:NAME; "
     "both hold 16 to 64 bytes as hexadecimal text.  [default: file:secrets/KEY_ID.key]",
 )
+@click.option("--active-from", type=_DATE, help="Nothing is marked with it before (UTC).  [default: now]")
+@click.option("--active-until", type=_DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
 def _new(
     key_id: str,
     registry: Path,
@@ -59,6 +62,8 @@ def _new(
     messages: int,
     tokenizer: str,
     secret: str | None,
+    active_from: datetime | None,
+    active_until: datetime | None,
 ) -> None:
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
@@ -80,6 +85,8 @@ def _new(
         messages=messages,
         tokenizer=tokenizer,
         secret=secret,
+        active_from=active_from and active_from.replace(tzinfo=UTC),
+        active_until=active_until and active_until.replace(tzinfo=UTC),
     )
     of_gamma = f", gamma {key.gamma}" if key.gamma else ""
     click.echo(f"key         {key.key_id}: {key.method}, window {key.window}{of_gamma}, {key.messages:,} messages")
@@ -112,12 +119,15 @@ def _list_keys(registry: Path) -> None:
             f"{key.messages:,}",
             key.tokenizer.sha256[:12],
             _time(key.created_at),
+            _time(key.active_from),
+            _time(key.active_until),
             _time(key.retired_at),
             key.commitment,
         )
         for key in load_registry(registry).keys
     ]
-    _table(("key", "method", "window", "gamma", "messages", "tokenizer", "made", "retired", "commitment"), rows)
+    what = ("key", "method", "window", "gamma", "messages", "tokenizer")
+    _table((*what, "made", "from", "until", "retired", "commitment"), rows)
 
 
 @keys.command("retire")

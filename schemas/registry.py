@@ -5,7 +5,16 @@ from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 Method = Literal["greenlist", "gumbel"]
 KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
@@ -70,6 +79,8 @@ class MasterKey(_Frozen):
     secret: str
     commitment: Sha256
     created_at: datetime
+    active_from: AwareDatetime | None = None  # before that, nothing is marked with it; None: from the start
+    active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
     retired_at: datetime | None = None
 
     @field_validator("secret")
@@ -89,6 +100,20 @@ class MasterKey(_Frozen):
         elif self.gamma is None:
             raise ValueError("method 'greenlist' needs gamma, for example gamma = \"1/4\"")
         return self
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Self:
+        if self.active_from and self.active_until and self.active_until <= self.active_from:
+            raise ValueError("active_until must be later than active_from")
+        return self
+
+    def has_ended(self, at: datetime) -> bool:
+        """Whether it is retired at a time (with a zone): it is scanned all the same, and never marks again."""
+        return self.retired_at is not None or (self.active_until is not None and self.active_until <= at)
+
+    def marks(self, at: datetime) -> bool:
+        """Whether text may be marked with it at a time (with a zone)."""
+        return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
 
     @property
     def gamma_fraction(self) -> Fraction | None:

@@ -72,6 +72,8 @@ def new_key(
     messages: int,
     tokenizer: Path | str,
     secret: str | None = None,
+    active_from: datetime | None = None,
+    active_until: datetime | None = None,
 ) -> MasterKey:
     """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
 
@@ -85,6 +87,8 @@ def new_key(
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
             registry. A file that does not exist is made, with a new secret.
+        active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
+        active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
 
     Raises:
         Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
@@ -102,6 +106,8 @@ def new_key(
         secret=reference,
         commitment="0" * 64,
         created_at=datetime.now(UTC),
+        active_from=active_from,
+        active_until=active_until,
     )
     key = key.model_copy(update={"tokenizer": _pin_tokenizer(folder, os.fspath(tokenizer))})
     path = secret_path(reference, folder)

@@ -74,7 +74,7 @@ def add_users(
 
     Args:
         folder: of the registry.
-        key_ids: keys to give messages of; None for every key that is not retired.
+        key_ids: keys to give messages of; None for every key that is not retired, those to come included.
         user_ids: names; one that stands twice counts once.
         at: time of the allocation, with a time zone; now by default.
 
@@ -196,15 +196,15 @@ def _as_events(rows: pl.DataFrame, event: str, time: datetime) -> pl.DataFrame:
 
 
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:
-    registry = load_registry(folder)
+    registry, now = load_registry(folder), datetime.now(UTC)
     if key_ids is None:
-        keys = [key for key in registry.keys if key.retired_at is None]
+        keys = [key for key in registry.keys if not key.has_ended(now)]
         if not keys:
             raise Refused(f"registry {folder}: has no key that is not retired; make one with `brickscan keys new`")
         return keys
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
-        if key.retired_at is not None:
+        if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: it gives no message any more; name a key that is not")
     return keys
 

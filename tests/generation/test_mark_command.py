@@ -122,6 +122,16 @@ def test_a_retired_key_never_marks(registry: Path, tiny_folder: Path, prompts: P
         call(registry, tiny_folder, prompts, tmp_path / "out.parquet", "--key", "green", "--user", "ada")
 
 
+@pytest.mark.parametrize("times", ["active_from = 2096-01-01T00:00:00Z", "active_until = 2020-01-01T00:00:00Z"])
+def test_a_key_marks_only_while_it_is_active(
+    times: str, registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    path = registry / "keys.toml"
+    path.write_text(path.read_text().replace("created_at = ", f"{times}\ncreated_at = "))
+    with pytest.raises(Refused, match=r"is active from .* until .* and marks nothing at other times"):
+        call(registry, tiny_folder, prompts, tmp_path / "out.parquet", "--key", "green", "--user", "ada")
+
+
 def test_the_model_must_have_the_keys_tokenizer(
     registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
 ) -> None:

@@ -3,10 +3,12 @@
 import base64
 import contextlib
 import io
+import random
 import subprocess
 import sys
 import traceback
 import types
+from datetime import UTC, datetime
 
 import polars as pl
 import pytest
@@ -33,6 +35,20 @@ def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     assert find_key(load_registry(folder), "g").gamma is None
 
 
+def test_a_key_for_next_winter(cli, folder, tokenizer):
+    new = ("keys", "new", "winter", "--registry", folder, "--tokenizer", tokenizer)
+    assert cli(*new, "--active-from", "2036-12-01", "--active-until", "2036-12-01").code == 2
+    assert cli(*new, "--active-from", "winter").code == 2
+    assert cli(*new, "--active-from", "2036-12-01", "--active-until", "2037-03-01T12:00").code == 0
+    key = find_key(load_registry(folder), "winter")
+    assert (key.active_from, key.active_until) == (
+        datetime(2036, 12, 1, tzinfo=UTC),
+        datetime(2037, 3, 1, 12, tzinfo=UTC),
+    )
+    row = cli("keys", "list", "--registry", folder).out.splitlines()[1]
+    assert "2036-12-01 00:00:00Z  2037-03-01 12:00:00Z  -" in row
+
+
 def test_keys_are_listed_and_retired(cli, registry):
     key = load_registry(registry).keys[0]
     head, row = cli("keys", "list", "--registry", registry).out.splitlines()
@@ -44,11 +60,13 @@ def test_keys_are_listed_and_retired(cli, registry):
         "messages",
         "tokenizer",
         "made",
+        "from",
+        "until",
         "retired",
         "commitment",
     ]
     assert row.split()[:6] == ["k1", "greenlist", "4", "1/4", "1,000", key.tokenizer.sha256[:12]]
-    assert row.split()[-2:] == ["-", key.commitment]
+    assert row.split()[-4:] == ["-", "-", "-", key.commitment]
     assert "still test it" in cli("keys", "retire", "k1", "--registry", registry).out
     assert cli("keys", "list", "--registry", registry).out.splitlines()[1].split()[-2].endswith("Z")
     again = cli("keys", "retire", "k1", "--registry", registry)
@@ -193,7 +211,7 @@ def forms(secret: bytes) -> list[str]:
 
 
 def test_no_key_byte_in_any_output_error_or_repr(cli, folder, tokenizer, monkeypatch, caplog):
-    secret = bytes(range(0x41, 0x61))
+    secret = random.Random(1).randbytes(32)
     monkeypatch.setenv("BRICKSCAN_TEST", secret.hex())
     new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
     outcomes = [

@@ -2,6 +2,7 @@
 
 import hashlib
 import multiprocessing
+import random
 import tomllib
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -10,11 +11,20 @@ import pytest
 import tomli_w
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.registry import find_key, load_registry, new_key, open_key, registry_sha256, retire_key, tokenizer_path
+from scanner.registry import (
+    add_users,
+    find_key,
+    load_registry,
+    new_key,
+    open_key,
+    registry_sha256,
+    retire_key,
+    tokenizer_path,
+)
 from scanner.watermark import commitment
 from schemas.registry import MasterKey, Registry
 
-HEX = "c3" * 24
+HEX = random.Random(1).randbytes(24).hex()
 
 
 def files_in(folder):
@@ -158,6 +168,52 @@ def test_retired_once(folder, make_key):
     open_key(folder, retired)
 
 
+DAY = timedelta(days=1)
+
+
+def test_generations_at_once(folder, make_key):
+    """One that has ended, one that marks, one to come, a retired one: all open, two take users, one marks."""
+    now = datetime.now(UTC)
+    make_key("old", active_from=now - 9 * DAY, active_until=now - DAY)
+    make_key("now", active_from=now - DAY, active_until=now + DAY)
+    make_key("next", active_from=now + DAY)
+    make_key("retired")
+    retire_key(folder, "retired")
+    keys = load_registry(folder).keys
+    assert [key.key_id for key in keys if key.marks(datetime.now(UTC))] == ["now"]
+    assert [key.key_id for key in keys if key.has_ended(datetime.now(UTC))] == ["old", "retired"]
+    assert [done.key_id for done in add_users(folder, None, ["alice"])] == ["now", "next"]
+    for key_id in ("old", "retired"):
+        with pytest.raises(Refused, match=f"'{key_id}' is retired"):
+            add_users(folder, [key_id], ["alice"])
+    for key in keys:
+        open_key(folder, key)
+
+
+def test_when_a_key_marks(make_key):
+    start = datetime(2026, 12, 1, tzinfo=UTC)
+    key = make_key(active_from=start, active_until=start + 9 * DAY)
+    moment = timedelta(microseconds=1)
+    times = [start - moment, start, start + 9 * DAY - moment, start + 9 * DAY]
+    assert [key.marks(time) for time in times] == [False, True, True, False]
+    assert [key.has_ended(time) for time in times] == [False, False, False, True]
+
+
+def test_impossible_times_are_refused(folder, make_key):
+    now = datetime.now(UTC)
+    for changes, what in (
+        ({"active_from": now, "active_until": now}, "active_until must be later than active_from"),
+        ({"active_from": now.replace(tzinfo=None)}, "active_from.*timezone"),
+    ):
+        with pytest.raises(Refused, match=what):
+            make_key(**changes)
+    make_key(active_from=now)
+    path = folder / "keys.toml"
+    path.write_text(path.read_text().replace("active_from = ", "active_until = 2020-01-01T00:00:00Z\nactive_from = "))
+    with pytest.raises(Refused, match=r"keys\.0.*active_until must be later than active_from"):
+        load_registry(folder)
+
+
 def test_no_registry(tmp_path):
     for call in (load_registry, lambda folder: retire_key(folder, "k1")):
         with pytest.raises(Refused, match="brickscan keys new"):
@@ -169,7 +225,11 @@ def test_no_registry(tmp_path):
     ("old", "new", "what"),
     [
         ("window = 4", "window = 40", r"keys.toml: field 'keys.0.window': .*less than or equal to 16"),
-        ("window = 4", "widow = 4", "field 'keys.0.widow' is unknown; allowed: commitment, created_at, gamma, key_id"),
+        (
+            "window = 4",
+            "widow = 4",
+            "field 'keys.0.widow' is unknown; allowed: active_from, active_until, comm",
+        ),
         ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),

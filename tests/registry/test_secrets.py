@@ -1,14 +1,15 @@
 """Secrets: what is read, what is refused, and that no key byte comes out anywhere but in the return value."""
 
 import os
+import random
 import stat
 
 import pytest
 
 from scanner.errors import SecretError
-from scanner.registry.secrets import new_secret_file, read_secret
+from scanner.registry.secrets import _pattern, new_secret_file, read_secret
 
-HEX = bytes(range(100, 132)).hex()
+HEX = random.Random(1).randbytes(32).hex()
 
 
 def write(path, text=HEX + "\n", mode=0o600):
@@ -99,9 +100,61 @@ def test_what_is_no_secret_is_refused_wherever_it_is(tmp_path, monkeypatch, text
 
 @pytest.mark.parametrize("size", [16, 64])
 def test_secrets_of_the_allowed_lengths(tmp_path, monkeypatch, size):
-    monkeypatch.setenv("BRICKSCAN_TEST", "5a" * size)
-    assert read_secret("env:BRICKSCAN_TEST", tmp_path) == b"\x5a" * size
-    assert read_secret(write(tmp_path / "k.key", "5a" * size), tmp_path) == b"\x5a" * size
+    secret = random.Random(size).randbytes(size)
+    monkeypatch.setenv("BRICKSCAN_TEST", secret.hex())
+    assert read_secret("env:BRICKSCAN_TEST", tmp_path) == secret
+    assert read_secret(write(tmp_path / "k.key", secret.hex()), tmp_path) == secret
+
+
+RANDOM = random.Random(2).randbytes(32)
+
+
+@pytest.mark.parametrize(
+    ("secret", "what"),
+    [
+        (bytes(32), "repeats"),
+        (b"\xff" * 16, "repeats"),
+        (RANDOM[:8] * 4, "repeats"),
+        (RANDOM[:16] * 2, "repeats"),
+        (bytes(range(100, 132)), "few different ones"),
+        (bytes(range(250, 10, -3))[:64], "few different ones"),
+        (bytes(24) + RANDOM[:8], "few different ones"),
+        (b"\xde\xad\xbe\xef" * 7 + b"\x00\x01\x02\x03", "few different ones"),
+        (b"correct horse battery staple 42!", "text, such as a password|few different ones"),
+        (RANDOM.hex().encode()[:40], "text, such as a password|few different ones"),
+    ],
+)
+def test_a_secret_that_can_be_guessed_is_refused(tmp_path, secret, what):
+    with pytest.raises(SecretError, match=f"can be guessed: .*({what}).*openssl rand -hex 32") as raised:
+        read_secret(write(tmp_path / "k.key", secret.hex()), tmp_path)
+    assert secret.hex() not in str(raised.value)
+
+
+@pytest.mark.parametrize("size", [16, 24, 32, 64])
+def test_random_secrets_are_not_refused(tmp_path, size):
+    """20,000 draws a size, from fixed seeds; of 16 bytes one in 7 million is text by chance."""
+    draw = random.Random(size)
+    assert [i for i in range(20_000) if _pattern(draw.randbytes(size))] == []
+
+
+def test_a_secret_as_kubernetes_mounts_it(tmp_path):
+    """A link to `..data`, itself a link to a folder named after the time, which an update replaces in one step."""
+    mounted = tmp_path / "keys"
+
+    def update(folder: str, text: str, mode: int) -> None:
+        (mounted / folder).mkdir(parents=True)
+        write(mounted / folder / "summer", text, mode)
+        (mounted / "..new").symlink_to(folder)
+        (mounted / "..new").rename(mounted / "..data")
+
+    update("..2026_11_20_01_00_00.1", HEX, 0o440)
+    (mounted / "summer").symlink_to("..data/summer")
+    assert read_secret(f"file:{mounted}/summer", tmp_path) == bytes.fromhex(HEX)
+    update("..2026_11_21_01_00_00.2", RANDOM.hex(), 0o440)
+    assert read_secret(f"file:{mounted}/summer", tmp_path) == RANDOM
+    update("..2026_11_22_01_00_00.3", HEX, 0o644)
+    with pytest.raises(SecretError, match="0644"):
+        read_secret(f"file:{mounted}/summer", tmp_path)
 
 
 def test_an_unset_variable_is_named(tmp_path):

@@ -100,7 +100,8 @@ def test_refused_scans_show_no_key(night, own_registry, plain):
     secret = path.read_text()
     shown = {}
     for name, text, mode in (
-        ("another", "5a3c" * 16, 0o600),
+        ("another", random.Random(4).randbytes(32).hex(), 0o600),
+        ("pattern", "5a3c" * 16, 0o600),
         ("cut", secret[:30], 0o600),
         ("no text", secret.strip() + "zz", 0o600),
         ("open", secret, 0o644),
