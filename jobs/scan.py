@@ -85,6 +85,10 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         lines.insert(
             -2, f"commits      first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB"
         )
+    if outcome.second_scores:
+        lines.insert(
+            -2, f"second       {outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
+        )
     if work.shards == 0:
         lines.append("There was nothing to scan: the input paths hold no documents.")
     if outcome.exit_code > 128:

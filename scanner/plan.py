@@ -14,7 +14,7 @@ from scanner.files import real_place, refuse_password, resolve
 from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.shards import what_decides
 from scanner.tokens import Tokenizer, load_tokenizer
-from schemas.config import ConfigError, ScanConfig, read_toml
+from schemas.config import ConfigError, ScanConfig, SecondScoreConfig, read_toml
 from schemas.registry import MasterKey, Registry
 
 
@@ -23,7 +23,8 @@ class Plan:
     """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
 
     registry: folder; results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
-    registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others.
+    registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others;
+    second: the configured second score, its model's path made absolute.
     """
 
     config: ScanConfig
@@ -33,6 +34,7 @@ class Plan:
     keys: tuple[MasterKey, ...]
     keys_tested: int
     registry_sha256: str
+    second: SecondScoreConfig | None = None
 
     @property
     def columns(self) -> Columns:
@@ -85,6 +87,9 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     _refuse_own_tables("registry", str(base / config.registry), locations)
     _refuse_own_tables("results", results, locations)
+    second = config.second_score
+    if second is not None and second.model is not None:
+        second = second.model_copy(update={"model": str(base / second.model)})
     return Plan(
         config=config,
         registry=str(base / config.registry),
@@ -93,6 +98,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys=_keys_under_test(registry, config),
         keys_tested=len(registry.keys),
         registry_sha256=registry_sha256(registry),
+        second=second,
     )
 
 

@@ -30,10 +30,10 @@ from pyarrow import fs
 from scanner.delta import read
 from scanner.errors import Refused, ScanFailed
 from scanner.files import filesystem_of
-from schemas.tables import AUDITS, QUARANTINE, SCANS, VERDICTS
+from schemas.tables import AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "scans": SCANS}
-SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "audits": AUDITS}
+SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES, "audits": AUDITS}
 """Of every table that there may be; those of TABLES are made by a scan."""
 
 COMMIT_ATTEMPTS = 50
@@ -65,14 +65,14 @@ def table_uri(results: str, name: str) -> str:
     return f"{results.rstrip('/')}/{name}"
 
 
-def open_tables(results: str) -> None:
-    """Make the tables that are not there yet.
+def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
+    """Make the tables that are not there yet; those of every scan, unless others are named.
 
     Raises:
         Refused: they cannot be made, or a table with other columns is there.
     """
-    for name, schema in TABLES.items():
-        uri = table_uri(results, name)
+    for name in names:
+        uri, schema = table_uri(results, name), SCHEMAS[name]
         try:
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def commit(results: str, name: str, entries: Sequence[Entry], replacing: Collect
             max_commit_retries=0, app_transactions=[Transaction(entry.transaction, 1) for entry in missing]
         )
         try:
-            table.create_write_transaction(actions, "append", TABLES[name], commit_properties=properties)
+            table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
         except CommitFailedError:
             time.sleep(0.01 * attempt)
         except (DeltaError, OSError) as error:
@@ -296,6 +296,21 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     """
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     return verdicts(results).filter("flagged", strict).reverse()
+
+
+def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
+    """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
+    of_keys = read(_open(table_uri(results, "verdicts"))).filter("flagged", pl.col("key_id").is_in(list(keys)))
+    return of_keys.collect().filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
+
+
+def second_scores(results: str) -> pl.LazyFrame:
+    """Second scores of flagged documents, no independent evidence, as in schemas.tables.SECOND_SCORES.
+
+    Raises:
+        Refused: no scan with `second_score` has run.
+    """
+    return read(_open(table_uri(results, "second_scores")))
 
 
 def quarantine(results: str) -> pl.LazyFrame:

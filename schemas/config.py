@@ -33,6 +33,24 @@ class ClusterConfig(_Frozen):
     workers: int | None = Field(default=None, ge=1)  # None: one per CPU of the cluster
 
 
+class SecondScoreConfig(_Frozen):
+    """A second score of flagged documents under Gumbel keys. From the same draws: no confirmation (SECOND_SCORES)."""
+
+    score: Literal["ln_r", "neyman_pearson"]
+    model: PathText | None = None  # folder of the model that is asked for each token's probability
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # as the texts were sampled
+    top_k: int = Field(default=0, ge=0)  # 0: all tokens
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # 1: all tokens
+    workers: int = Field(default=1, ge=1)
+    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0: the model runs on the CPU
+
+    @model_validator(mode="after")
+    def _model_fits_score(self) -> "SecondScoreConfig":
+        if (self.model is None) == (self.score == "neyman_pearson"):
+            raise ValueError("score 'neyman_pearson' needs model, the folder of a language model; 'ln_r' asks none")
+        return self
+
+
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
@@ -43,6 +61,7 @@ class ScanConfig(_Frozen):
     dedup: Dedup = "ngram"
     min_scored: int = Field(default=16, ge=1, le=2**31)
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    second_score: SecondScoreConfig | None = None
     input: InputConfig
     cluster: ClusterConfig = ClusterConfig()
 

@@ -28,6 +28,7 @@ FLOORS = [
     "scanner.detect",
     "scanner.plan",
     "scanner.results",
+    "scanner.second",
     "scanner.upkeep",
     "scanner.audit",
     "scanner.evaluation",

@@ -19,11 +19,13 @@ from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
+from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.worker import Worker
 from scanner.documents import inspect
 from scanner.files import FileFault, InputFile, list_files
 from scanner.plan import Plan, open_detector
 from scanner.results import append_scan, committed, open_tables
+from scanner.second import check_second
 from scanner.shards import Shard, cut, shard_id
 
 DONE, FAILED, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 4, 130, 143
@@ -37,6 +39,7 @@ class Work:
     shards: int
     skipped: int
     left: tuple[Shard, ...]
+    found: tuple[Shard, ...]  # those done before included, but no files at fault
     faults: tuple[tuple[InputFile, FileFault], ...]
 
     @property
@@ -52,7 +55,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a scan ended. first_commit: seconds from its start, None when there was none."""
+    """How a scan ended. first_commit: seconds from its start, None when there was none; second_scores: rows of them."""
 
     scan_id: str
     exit_code: int
@@ -60,6 +63,7 @@ class Outcome:
     totals: Totals
     seconds: float
     first_commit: float | None
+    second_scores: int = 0
 
 
 class _Terminated(KeyboardInterrupt):
@@ -81,11 +85,13 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
     began, started_at = time.monotonic(), datetime.now(UTC)
     scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
     open_detector(plan)
+    check_second(plan)
     files = list_files(plan.locations)
     open_tables(plan.results)
     work = _find_work(plan, files)
     committer = Committer(plan, scan_id, [shard.shard_id for shard in work.left])
     first_commit: float | None = None
+    second_scores = 0
     metrics = Metrics()
 
     def commit_and_tell() -> None:
@@ -110,6 +116,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
                 _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
                 commit_and_tell()  # while the metrics of Ray can still take it
         commit_and_tell()
+        second_scores = _score_again(plan, scan_id, work)
         exit_code = _judge(plan, work, committer.totals)
     except KeyboardInterrupt as interrupt:
         commit_and_tell()
@@ -119,7 +126,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
             append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, FAILED))
         raise
     append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, exit_code))
-    return Outcome(scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit)
+    return Outcome(scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit, second_scores)
 
 
 def _work_through(
@@ -144,6 +151,15 @@ def _work_through(
         pool.close()
 
 
+def _score_again(plan: Plan, scan_id: str, work: Work) -> int:
+    """Second scores of flagged documents that have none, if they are configured. Returns how many were committed."""
+    flagged = flagged_without(plan, work.found) if plan.second is not None else {}
+    if not flagged:
+        return 0
+    with _sigterm_interrupts(), cluster(plan.config.cluster), _sigterm_interrupts():
+        return second_pass(plan, scan_id, work.found, flagged)
+
+
 def _find_work(plan: Plan, files: list[InputFile]) -> Work:
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
@@ -166,6 +182,7 @@ def _find_work(plan: Plan, files: list[InputFile]) -> Work:
         shards=len(shards) + len(faults),
         skipped=len(done),
         left=tuple(shard for shard in shards if shard.shard_id not in done),
+        found=tuple(shards),
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
     )
 

@@ -2,6 +2,7 @@
 
 from scanner.generation.mark import Completion, Sampling, complete
 from scanner.generation.model import LocalModel, load_model
+from scanner.generation.probabilities import token_log_probabilities
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "check_prompts",
     "complete",
     "load_model",
+    "token_log_probabilities",
 ]

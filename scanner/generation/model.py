@@ -58,12 +58,13 @@ class LocalModel:
         return self.eos_ids[0] if self.eos_ids else 0
 
 
-def load_model(folder: Path, threads: int = 1) -> LocalModel:
+def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalModel:
     """Load a model from a folder in transformers' format (config.json, weights, tokenizer.json) in single precision.
 
     Args:
         folder: The model's folder.
         threads: CPU threads of torch in this process. More than one is slower when other cores are busy.
+        device: torch's name of where the model runs.
 
     Raises:
         Refused: the folder or its config.json is missing, or the model cannot be loaded.
@@ -94,7 +95,7 @@ def load_model(folder: Path, threads: int = 1) -> LocalModel:
         chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     eos = model.generation_config.eos_token_id
     loaded = LocalModel(
-        model=model.eval(),  # type: ignore[no-untyped-call]
+        model=model.to(device).eval(),  # type: ignore[arg-type]
         tokenizer=tokenizer,
         tokenizer_sha256=hashlib.sha256(content).hexdigest(),
         chat=chat if chat is not None and chat.chat_template else None,

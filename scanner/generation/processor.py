@@ -192,10 +192,7 @@ class GumbelProcessor(_Marking):
         """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""
         chosen = np.empty(len(logits), np.int64)
         for row, own in enumerate(logits):
-            weights = np.subtract(own, own.max(), dtype=np.float64)
-            weights /= self._temperature
-            np.exp(weights, out=weights)
-            cut(weights, self._top_k, self._top_p)
+            weights = sampling_weights(own, self._temperature, self._top_k, self._top_p)
             if row in nonces:
                 chosen[row] = self._gumbel.choose(nonces[row], int(self._messages[row]), weights)
             else:
@@ -211,6 +208,17 @@ class GumbelProcessor(_Marking):
                 "the first rows are equal and their scores are log-probabilities, as in beam search: it compares whole"
                 " sequences, while the Gumbel watermark decides each token; call generate with num_beams=1"
             )
+
+
+def sampling_weights(
+    logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
+) -> npt.NDArray[np.float64]:
+    """What a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
+    weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
+    weights /= temperature
+    np.exp(weights, out=weights)
+    cut(weights, top_k, top_p)
+    return weights
 
 
 def check_prompts(lengths: Sequence[int], window: int) -> None:

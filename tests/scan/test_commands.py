@@ -155,7 +155,7 @@ def test_a_p_value_however_small(log10_p, text):
 
 def work(documents: int) -> Work:
     file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
-    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), faults=())
+    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())
 
 
 def test_a_bar_on_a_terminal(monkeypatch):

@@ -1,0 +1,143 @@
+"""The pass over flagged documents that gives them a second score, after a scan and in actors of its own.
+
+A pass after the scan, and not a part of it: verdicts are then committed as without it, what is flagged is known, a
+model is loaded only where there is something for it, and a run that was killed finds what is left by looking for the
+flagged shards that have no second scores yet. Each shard's rows are committed once, as those of other tables are.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import ray
+
+from scanner.cluster.pool import Finished, Pool
+from scanner.cluster.worker import Piece, Report
+from scanner.detect import read_text
+from scanner.documents import Unreadable, read
+from scanner.files import FileFault
+from scanner.plan import Plan
+from scanner.results import Entry, commit, committed, flagged_in, open_tables, write_file
+from scanner.second import SecondScorer, Verdict, gumbel_keys, second_row, transaction
+from scanner.shards import Shard
+from schemas.tables import SECOND_SCORES
+
+TABLE = "second_scores"
+
+Flagged = Mapping[str, Mapping[int, Verdict]]
+"""Flagged documents that are to be scored: by shard and row, their verdicts."""
+
+
+def flagged_without(plan: Plan, shards: Sequence[Shard]) -> Flagged:
+    """Flagged documents of these shards that have no second score by the plan's settings.
+
+    Raises:
+        Refused: the table cannot be opened or made.
+    """
+    assert plan.second is not None  # noqa: S101
+    open_tables(plan.results, [TABLE])
+    keys = [key.key_id for key in gumbel_keys(plan)]
+    rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys)
+    found = {str(shard): part for (shard,), part in rows.group_by(pl.col("shard_id"))}
+    names = {transaction(shard, plan.second): shard for shard in found}
+    for done in committed(plan.results, TABLE, names):
+        del found[names[done]]
+    return {shard: {row["row"]: row for row in part.iter_rows(named=True)} for shard, part in found.items()}
+
+
+class SecondWorker:
+    """Scores flagged documents of pieces. Made by the driver with a plan, which holds no secrets.
+
+    Args:
+        plan: of the scan.
+        scan_id: of this run.
+        flagged: what is to be scored.
+    """
+
+    def __init__(self, plan: Plan, scan_id: str, flagged: Flagged) -> None:
+        self._plan, self._scan_id, self._flagged = plan, scan_id, flagged
+
+    @cached_property
+    def _scorer(self) -> SecondScorer:
+        return SecondScorer(self._plan, "cuda" if ray.get_gpu_ids() else "cpu")
+
+    def prepare(self) -> None:
+        """Open keys, tokenizers and the model on this machine; raises as SecondScorer does."""
+        pa.set_cpu_count(1)
+        _ = self._scorer
+
+    def scan(self, piece: Piece) -> Report:
+        """Read the flagged documents of a piece again, score them and write the rows.
+
+        Raises:
+            ScanFailed: results cannot be written.
+        """
+        flagged = self._flagged[piece.shard.shard_id]
+        left = {row: verdict for row, verdict in flagged.items() if piece.start <= row < piece.stop}
+        batches = []
+        try:
+            for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop) if left else ():
+                if not isinstance(part, Unreadable):
+                    batches += self._score(part, left)
+        except FileFault as fault:
+            return Report(fault=fault)
+        assert self._plan.second is not None  # noqa: S101
+        lost = [
+            second_row(verdict, self._scan_id, self._plan.second) | {"fault": "unreadable: it was readable once"}
+            for verdict in left.values()
+        ]
+        batches.append(pa.RecordBatch.from_pylist(lost, SECOND_SCORES))
+        written = write_file(self._plan.results, TABLE, batches)
+        return Report(verdicts=(written,) if written else ())
+
+    def _score(self, documents: pa.RecordBatch, left: dict[int, Verdict]) -> list[pa.RecordBatch]:
+        """Score what is left among some documents, and take it out there."""
+        verdicts, texts = [], []
+        for i, row in enumerate(documents["row"].to_pylist()):
+            if row in left:
+                text, _, _ = read_text(documents["text"][i].as_py())
+                if text is not None:
+                    verdicts.append(left.pop(row))
+                    texts.append(text)
+        return [self._scorer.score(verdicts, texts, self._scan_id)] if texts else []
+
+
+def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flagged) -> int:
+    """Give a second score to flagged documents, on a cluster that is there. Returns how many rows were committed.
+
+    A document that cannot be scored gets a row with a fault. A shard whose file cannot be read now is left for a later
+    run.
+
+    Raises:
+        ScanFailed: a worker cannot begin, or results cannot be written.
+    """
+    second = plan.second
+    assert second is not None  # noqa: S101
+    actor: Any = ray.remote(num_cpus=1, num_gpus=second.gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
+    shared, given = ray.put(plan), ray.put(flagged)
+    todo = [shard for shard in shards if shard.shard_id in flagged]
+    pool = Pool(lambda: actor.remote(shared, scan_id, given), min(second.workers, len(todo)))
+    rows = 0
+    try:
+        for finished in pool.run(todo):
+            if finished is not None and finished.fault is None:
+                rows += _commit(plan, scan_id, finished, flagged[finished.shard.shard_id])
+    finally:
+        pool.close()
+    return rows
+
+
+def _commit(plan: Plan, scan_id: str, finished: Finished, flagged: Mapping[int, Verdict]) -> int:
+    """Commit the rows of a shard, lost documents included. Returns how many; 0 when another run was first."""
+    assert plan.second is not None  # noqa: S101
+    files = [file for report in finished.reports for file in report.verdicts]
+    lost = [
+        second_row(flagged[lost.row], scan_id, plan.second) | {"fault": f"{lost.reason}: {lost.detail}"}
+        for lost in finished.lost
+        if lost.row in flagged
+    ]
+    written = write_file(plan.results, TABLE, [pa.RecordBatch.from_pylist(lost, SECOND_SCORES)])
+    entry = Entry(transaction(finished.shard.shard_id, plan.second), (*files, written) if written else tuple(files))
+    return sum(file.rows for file in entry.files) if commit(plan.results, TABLE, [entry]) else 0

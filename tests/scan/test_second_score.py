@@ -1,0 +1,165 @@
+"""The second score of flagged documents: what it says, when it is computed, and that it decides nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from scanner import results
+from scanner.cluster import second
+from scanner.cluster.scan import _find_work
+from scanner.errors import Refused, TokenizerError
+from scanner.files import list_files
+from scanner.generation import load_model, token_log_probabilities
+from scanner.plan import make_plan
+from scanner.registry import load_registry, open_key, tokenizer_path
+from scanner.tokens import load_tokenizer
+from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
+from tests.scan.conftest import Night, message_of
+
+LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ,.", np.uint8)
+LN_R = '[second_score]\nscore = "ln_r"'
+
+
+@pytest.fixture(scope="module")
+def gum(registry):
+    """The Gumbel key, opened, its record and its tokenizer."""
+    key = next(key for key in load_registry(registry).keys if key.key_id == "gum")
+    return open_key(registry, key), key, load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256)
+
+
+@pytest.fixture(scope="module")
+def gumbel_text(gum):
+    """Text of so many bytes that the Gumbel key marked for a message, under laws drawn anew for every byte."""
+    mark, _, tokenizer = gum
+    ids = tokenizer.encode([LETTERS.tobytes().decode()]).ids
+    letter_of = dict(zip(ids.tolist(), LETTERS.tobytes().decode(), strict=True))
+
+    def make(message: int, length: int, seed: int) -> str:
+        generator = np.random.default_rng(seed)
+        text = list(generator.choice(ids, mark.window))
+        while len(text) < length:
+            weights = np.zeros(int(ids.max()) + 1)
+            weights[ids] = generator.exponential(size=len(ids))
+            nonce = mark.window_nonces(np.array([text[-mark.window :]], np.uint32))[0]
+            text.append(mark.choose(nonce, message, weights))
+        return "".join(letter_of[int(token)] for token in text)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def byte_model(tmp_path_factory, gum) -> Path:
+    """A random model over the Gumbel key's tokenizer."""
+    folder = tmp_path_factory.mktemp("byte-model")
+    torch.manual_seed(2)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(
+        LlamaConfig(vocab_size=257, max_position_embeddings=512, bos_token_id=None, eos_token_id=None, **sizes)
+    ).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(Path(gum[1].tokenizer.file).read_bytes())
+    return folder
+
+
+@pytest.fixture
+def mixed(night, registry, gumbel_text, marked, plain, ray_cluster) -> Night:
+    """Two shards: documents marked under the Gumbel key and under the green list, and plain ones."""
+    bob, alice = message_of(registry, "gum", "bob"), message_of(registry, "green", "alice")
+    night.write("a", [gumbel_text(bob, 300, 1), plain(60, 1), marked(alice, 80, 1), gumbel_text(bob, 400, 2)])
+    night.write("b", [plain(60, 2), gumbel_text(bob, 350, 3)])
+    return night
+
+
+def scores(night: Night) -> pl.DataFrame:
+    return results.second_scores(night.results).collect().sort("score_name", "path", "row")
+
+
+def texts_of(night: Night, rows: pl.DataFrame) -> list[str]:
+    return [pl.read_parquet(path)["text"][row] for path, row in rows.select("path", "row").iter_rows()]
+
+
+def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gum):
+    mixed.scan()
+    before = mixed.verdicts()
+    assert before["flagged"].sum() == 4
+    mixed.configure(more=LN_R)
+    shards = _find_work(mixed.plan(), list_files(mixed.plan().locations)).found
+    flagged = second.flagged_without(mixed.plan(), shards)  # as another driver finds it that comes too late
+    outcome = mixed.scan()
+    assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again
+    rows = scores(mixed)
+    assert mixed.verdicts().equals(before)
+    assert rows["key_id"].unique().to_list() == ["gum"]
+    _, key, tokenizer = gum
+    tokens = tokenizer.encode(texts_of(mixed, rows))
+    positions = scored_positions(tokens, key.window, "ngram")
+    secret = next((Path(mixed.registry) / "secrets").glob("gum*")).read_text().strip()
+    plain_mark = LogGumbel(bytes.fromhex(secret), key.window)
+    wanted = plain_mark.score(tokens, positions, rows["message"].to_numpy())
+    assert rows["score"].to_list() == wanted.tolist()
+    assert rows["log10_p_not_independent"].to_list() == plain_mark.log10_p(wanted, positions.scored).tolist()
+    assert (rows["log10_p_not_independent"] < -3).all()
+    assert rows["fault"].null_count() == 3
+    assert mixed.scan().second_scores == 0
+    assert second.second_pass(mixed.plan(), "late", shards, flagged) == 0
+    assert scores(mixed).equals(rows)
+
+
+def test_neyman_pearson_asks_the_model(mixed, gum, byte_model):
+    more = f'[second_score]\nscore = "neyman_pearson"\nmodel = "{byte_model}"\ntemperature = 1.2'
+    mixed.configure(more=more)
+    assert mixed.scan().second_scores == 3
+    rows = scores(mixed)
+    mark, key, tokenizer = gum
+    tokens = tokenizer.encode(texts_of(mixed, rows))
+    positions = scored_positions(tokens, key.window, "ngram")
+    split = np.split(tokens.ids, tokens.offsets[1:-1])
+    log_p = np.concatenate(token_log_probabilities(load_model(byte_model), split, temperature=1.2))
+    draws = mark.draws_of(tokens, positions, rows["message"].to_numpy())
+    wanted = neyman_pearson(draws, log_p[positions.index], positions.offsets)
+    assert rows["score"].to_list() == pytest.approx(wanted.score.tolist(), rel=1e-4)
+    assert rows["log10_p_not_independent"].to_list() == pytest.approx(wanted.log10_p.tolist(), rel=1e-3)
+    mixed.configure(more=LN_R)
+    assert mixed.scan().second_scores == 3  # other settings, other rows
+    assert scores(mixed)["score_name"].value_counts().sort("score_name")["count"].to_list() == [3, 3]
+
+
+def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch):
+    mixed.configure(more=LN_R)
+    commit, calls = second.commit, []
+
+    def interrupted(*arguments):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return commit(*arguments)
+
+    monkeypatch.setattr(second, "commit", interrupted)
+    assert mixed.scan().exit_code == 130
+    assert 0 < scores(mixed).height < 3
+    monkeypatch.undo()
+    mixed.scan()
+    assert scores(mixed).select("path", "row").n_unique() == scores(mixed).height == 3
+
+
+def test_what_cannot_be_computed_is_refused_before_any_work(mixed, byte_model, tmp_path):
+    def refused(words: str, more: str, error: type = Refused) -> None:
+        mixed.configure(more=more)
+        with pytest.raises(error, match=words):
+            mixed.scan()
+        assert not results.exist(mixed.results)
+
+    refused("no key under test is of method 'gumbel'", f'keys = ["green"]\n{LN_R}')
+    model = '[second_score]\nscore = "neyman_pearson"\nmodel = "{}"'
+    refused("holds no tokenizer.json", model.format(tmp_path / "none"))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "tokenizer.json").write_text("{}")
+    refused("'gum' is pinned to", model.format(other), TokenizerError)
+    refused("needs model, the folder of a language model", '[second_score]\nscore = "neyman_pearson"')
+    refused("'ln_r' asks none", f'{LN_R}\nmodel = "{byte_model}"')
+    refused("field 'second_score.score'", '[second_score]\nscore = "confirmation"')
+    assert make_plan(mixed.configure(more=model.format("beside"))).second.model == str(mixed.folder / "beside")
