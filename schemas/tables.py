@@ -189,3 +189,56 @@ paper's, a few keys over one corpus. Key: one of the registry, the best of its m
 
 AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided")
 """Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug."""
+
+TEXTS = pa.schema(
+    [
+        pa.field(
+            "unit", pa.string(), nullable=False
+        ),  # the batch it was written in, by a digest of all that decides it
+        pa.field("row", pa.int64(), nullable=False),  # in the batch
+        pa.field("model_sha256", pa.string(), nullable=False),  # of the files of the model's folder
+        pa.field("prompt", pa.string(), nullable=False),
+        pa.field("method", pa.string()),  # null, as the next five: not marked
+        pa.field("window", pa.int64()),
+        pa.field("gamma", pa.string()),  # null for Gumbel, as delta
+        pa.field("delta", pa.float64()),
+        pa.field("commitment", pa.string()),  # of the key
+        pa.field("message", pa.int64()),
+        pa.field("temperature", pa.float64(), nullable=False),
+        pa.field("top_p", pa.float64(), nullable=False),
+        pa.field("max_new_tokens", pa.int64(), nullable=False),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),  # that the model wrote; tokenising the text may give others
+    ]
+)
+"""The texts of `brickscan evaluate`, as they are kept: one file a batch."""
+
+FIGURES = pa.schema(
+    [
+        pa.field("experiment", pa.string(), nullable=False),  # robustness | identification
+        pa.field("method", pa.string()),  # null: unmarked text
+        pa.field("window", pa.int64()),
+        pa.field("gamma", pa.string()),
+        pa.field("delta", pa.float64()),
+        pa.field("temperature", pa.float64(), nullable=False),
+        pa.field("measure", pa.string(), nullable=False),  # see MEASURES
+        pa.field("attack", pa.string()),  # before detection; null: none
+        pa.field("false_positive_rate", pa.float64()),  # at which texts are flagged; null: not about flags
+        pa.field("messages", pa.int64()),  # that each text was searched for
+        pa.field("least_scored", pa.int64()),  # scored tokens of the texts that are counted; null: all texts
+        pa.field("most_scored", pa.int64()),
+        pa.field("n", pa.int64(), nullable=False),  # texts
+        pa.field("hits", pa.int64()),  # null: a mean
+        pa.field("clusters", pa.string(), nullable=False),  # taken for independent, such as `48 prompts, 8 keys`
+        pa.field("value", pa.float64()),  # a share or a mean; null, as the limits, where n is 0
+        pa.field("low", pa.float64()),  # limits of the 95 % interval
+        pa.field("high", pa.float64()),
+    ]
+)
+"""What the experiments found: one figure a row."""
+
+MEASURES = ("similarity", "flagged", "scored", "tokens", "found", "wrong", "ambiguous")
+"""Robustness: cosine of sentence embeddings with unmarked text of the same prompt; share flagged; mean scored tokens,
+mean tokens that the model wrote. Identification: shares of texts whose user is named, for which somebody else is, for
+which more than one message passes, so that nobody is."""

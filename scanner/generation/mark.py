@@ -16,6 +16,7 @@ from scanner.generation.processor import (
     check_prompts,
     check_sampling,
 )
+from scanner.generation.rows import RowsProcessor
 from scanner.watermark import GreenList, Gumbel, Watermark
 
 
@@ -52,7 +53,7 @@ def complete(
     prompts: Sequence[str],
     sampling: Sampling,
     seed: int,
-    mark: Watermark | None = None,
+    mark: Watermark | Sequence[Watermark] | None = None,
     messages: Sequence[int] = (),
 ) -> list[Completion]:
     """Complete a batch of prompts, marked for a message each or, with no `mark`, unmarked.
@@ -65,16 +66,17 @@ def complete(
         prompts: B prompts.
         sampling: How to sample.
         seed: Of all that is random; torch's global generator is left as it was.
-        mark: The key's watermark, or None.
+        mark: The key's watermark, or one for each prompt, all of one method, or None.
         messages: The message of each prompt, B entries, when there is a mark.
 
     Raises:
-        Refused: a prompt without tokens, too short for the key's window or too long for the model; what the processors
-            refuse.
+        Refused: a prompt without tokens, too short for the key's window or too long for the model; marks that do not
+            fit the prompts; what the processors refuse.
     """
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
-    check_prompts(lengths, 0 if mark is None else mark.window)
+    marks = mark if isinstance(mark, Sequence) else [] if mark is None else [mark]
+    check_prompts(lengths, max((one.window for one in marks), default=0))
     room = getattr(model.model.config, "max_position_embeddings", None)
     if room is not None and ids.shape[1] + sampling.max_new_tokens > room:
         raise Refused(
@@ -97,7 +99,7 @@ def complete(
 
 def _marking(
     model: LocalModel,
-    mark: Watermark | None,
+    mark: Watermark | Sequence[Watermark] | None,
     messages: Sequence[int],
     lengths: list[int],
     width: int,
@@ -105,6 +107,8 @@ def _marking(
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
     """Processors of a batch, and how `generate` is to sample after them."""
+    if isinstance(mark, Sequence):
+        return _marking_each(model, mark, messages, lengths, width, sampling, seed)
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     if isinstance(mark, Gumbel):
         gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, vocabulary=model.vocabulary, **how)
@@ -117,6 +121,31 @@ def _marking(
     if mark is None:
         return LogitsProcessorList(), how | {"do_sample": True}
     raise Refused(f"{mark.label}: texts cannot be marked with this watermark; a greenlist or gumbel key is needed")
+
+
+def _marking_each(
+    model: LocalModel,
+    marks: Sequence[Watermark],
+    messages: Sequence[int],
+    lengths: list[int],
+    width: int,
+    sampling: Sampling,
+    seed: int,
+) -> tuple[LogitsProcessorList, dict[str, Any]]:
+    """As `_marking`, with a watermark for each row: the rows of one are marked together."""
+    if not len(marks) == len(messages) == len(lengths):
+        raise Refused(f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each")
+    if len({type(mark) for mark in marks}) > 1:
+        raise Refused("the rows of a batch are marked with one method; put those of the other into another batch")
+    rows_of: dict[int, list[int]] = {}
+    for row, mark in enumerate(marks):
+        rows_of.setdefault(id(mark), []).append(row)
+    groups, how = [], dict[str, Any]()
+    for rows in rows_of.values():
+        those = [messages[row] for row in rows], [lengths[row] for row in rows]
+        processors, how = _marking(model, marks[rows[0]], *those, width, sampling, seed + rows[0])
+        groups.append((rows, processors))
+    return LogitsProcessorList([RowsProcessor(groups)]), how
 
 
 def _completion(model: LocalModel, tokens: list[int]) -> Completion:

@@ -1,0 +1,148 @@
+"""`brickscan evaluate CONFIG`, the same as `python -m jobs.evaluate --config CONFIG`: the paper's experiments."""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cli import run
+from jobs.mark import read_prompts
+from scanner.errors import Refused
+
+if TYPE_CHECKING:
+    from scanner.evaluation.figures import Figure
+    from scanner.evaluation.plan import EvaluationPlan
+    from scanner.evaluation.texts import Texts
+
+_CONFIG = click.Path(path_type=Path)
+_paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
+
+
+@click.command()
+@click.argument("config", type=_CONFIG)
+@_paper
+def evaluate(config: Path, paper_size: bool) -> None:
+    """Run the paper's experiments with a local model, and write tables, a report and plots.
+
+    Every text that is written is kept: run it again after anything, and it goes on from there.
+
+    \b
+    Example:
+      brickscan evaluate evaluation.toml
+    """
+    evaluate_and_tell(config, paper_size)
+
+
+@click.command(name="python -m jobs.evaluate")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.EvaluationConfig.")
+@_paper
+def module(config: Path, paper_size: bool) -> None:
+    """Do what `brickscan evaluate CONFIG` does; for schedulers and `ray job submit`."""
+    evaluate_and_tell(config, paper_size)
+
+
+def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
+    """Run the experiments with progress on stderr; what was written is told on stdout.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
+    for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
+        if importlib.util.find_spec(name) is None:
+            raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
+    from scanner.cluster.connect import cluster
+    from scanner.cluster.evaluate import measure, write_missing
+    from scanner.evaluation.plan import plan_evaluation, read_evaluation
+    from scanner.evaluation.texts import Texts
+    from scanner.evaluation.units import folder_sha256
+
+    config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
+    plan = plan_evaluation(config, base, read_prompts(base / config.prompts))
+    texts = Texts(plan.results / "texts", folder_sha256(plan.model))
+    units = len(set(plan.units()))
+    began, watch = time.monotonic(), _Progress()
+    with contextlib.redirect_stdout(sys.stderr), cluster(config.cluster) as workers:
+        written = write_missing(plan, texts, workers, watch)
+        figures = measure(plan, texts, workers, watch)
+    click.echo(
+        f"{units} batches of texts, {written} of them written now; {len(figures)} figures, "
+        f"{time.monotonic() - began:.0f} s"
+    )
+    for path in _write(plan, texts, figures):
+        click.echo(f"wrote {path}")
+
+
+def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> list[Path]:
+    """Table, report and plots, in the folder of results."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from scanner.evaluation.plots import identification_png, robustness_png
+    from scanner.evaluation.report import report
+    from schemas.tables import FIGURES
+
+    table = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(figures, FIGURES), table)
+    files = {
+        "figures.parquet": table.getvalue().to_pybytes(),
+        "report.md": report(figures, _heading(plan, texts)).encode(),
+        "robustness.png": robustness_png(figures),
+        "identification.png": identification_png(figures),
+    }
+    written = []
+    for name, data in files.items():
+        if data is not None:
+            path = plan.results / name
+            path.write_bytes(data)
+            written.append(path)
+    return written
+
+
+def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
+    """What was run, in sentences."""
+    config = plan.config
+    versions = (f"{name} {importlib.metadata.version(name)}" for name in ("brickscan", "torch", "transformers"))
+    lines = [
+        f"{', '.join(versions)}. Model `{plan.model.name}` (SHA-256 of its files {texts.model_sha256[:16]}…), prompts"
+        f" `{Path(config.prompts).name}`, seed {config.seed!r}, top-p {config.top_p:g}, top-k off, at most"
+        f" {config.max_new_tokens} new tokens."
+    ]
+    robust, named = config.robustness, config.identification
+    if robust is not None:
+        lines.append(
+            f"Robustness: {robust.prompts} prompts, each under {robust.keys_a_prompt} of {robust.keys} keys (the paper:"
+            f" 1,000 under 10 of 10); green list γ = {robust.gamma}, θ = {robust.greenlist_temperature:g}."
+        )
+    if named is not None:
+        lines.append(
+            f"Identification: {named.users} users of {named.texts} texts (the paper: 1,000 of 100), h = {named.window};"
+            f" green list δ = {named.delta:g}, γ = {named.gamma}, θ = {named.greenlist_temperature:g}; Gumbel θ ="
+            f" {named.gumbel_temperature:g}."
+        )
+    return lines
+
+
+class _Progress:
+    """A line of key=value pairs every few seconds, on stderr."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now = time.monotonic()
+        if done == of or now - self._last >= 5:
+            self._last = now
+            print(
+                f"event=evaluate step={what!r} done={done}/{of} seconds={now - self._began:.1f}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(run(module))

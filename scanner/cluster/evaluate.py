@@ -1,0 +1,241 @@
+"""The paper's experiments on Ray: texts are written by actors that hold the model, kept as they come, and measured.
+
+Only texts, small arrays and figures cross Ray's object store. Workers draw the experiments' keys from the seed.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.cluster.actors import on_actors
+from scanner.cluster.corpus import sources
+from scanner.cluster.spread import Call, spread
+from scanner.detect import read_text
+from scanner.documents import Columns, Unreadable, read
+from scanner.errors import Refused, ScanFailed
+from scanner.evaluation.attacks import Tools
+from scanner.evaluation.figures import Figure
+from scanner.evaluation.identification import identification_figures, search_texts, together
+from scanner.evaluation.plan import Cell, EvaluationPlan
+from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
+from scanner.evaluation.scores import Search
+from scanner.evaluation.texts import Texts
+from scanner.evaluation.units import Setting, Unit
+from scanner.files import FileFault
+from scanner.tokens import Tokenizer, load_tokenizer
+
+TEXTS_A_SEARCH = 16
+"""Texts that are searched for all messages in one call."""
+
+TEXTS_AN_EMBEDDING = 64
+"""Texts that are embedded in one call."""
+
+HUMAN_TEXTS, HUMAN_CHARACTERS = 200, 10_000
+"""Texts by people that marked text is pasted into, and the most that is taken of each."""
+
+Watch = Callable[[str, int, int], None]
+"""Told what is done, how many of it, and how many there are."""
+
+
+class How(NamedTuple):
+    """How texts are attacked and tested, for workers; paths are those of every machine."""
+
+    seed: str
+    min_scored: int
+    false_positive_rate: float
+    counts: tuple[int, ...]
+    attacks: tuple[str, ...]
+    tokenizer: Path
+    tokenizer_sha256: str
+    other_tokenizer: Path | None
+
+    @classmethod
+    def of(cls, plan: EvaluationPlan) -> "How":
+        """What a plan says of it."""
+        config = plan.config
+        return cls(
+            config.seed,
+            config.min_scored,
+            config.robustness.false_positive_rate if config.robustness else 1.0,
+            config.identification.messages if config.identification else (),
+            plan.attacks,
+            plan.tokenizer,
+            plan.tokenizer_sha256,
+            plan.other_tokenizer,
+        )
+
+
+class Writer:
+    """An actor that holds the language model and writes units."""
+
+    def __init__(self, folder: Path) -> None:
+        _stay_offline()
+        from scanner.generation import load_model
+
+        self._model = load_model(folder, threads=1)
+
+    def do(self, unit: Unit) -> list[tuple[str, int]]:
+        """Text and number of tokens of each row."""
+        from scanner.evaluation.write import write_texts
+
+        return [(completion.text, completion.tokens) for completion in write_texts(self._model, unit)]
+
+
+class Embedder:
+    """An actor that holds the sentence model."""
+
+    def __init__(self, folder: Path) -> None:
+        _stay_offline()
+        from scanner.evaluation.similarity import SentenceModel
+
+        self._model = SentenceModel(folder, threads=1)
+
+    def do(self, texts: tuple[str, ...]) -> NDArray[np.float32]:
+        """Embeddings, float32[D, size]."""
+        return self._model.embed(texts)
+
+
+def _stay_offline() -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def write_missing(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> int:
+    """Write the units that are not kept yet, in their order. Returns how many there were; needs a connection to Ray.
+
+    Raises:
+        BrickscanError: see scanner.errors; what was written stays.
+    """
+    missing = texts.missing(list(plan.units()))
+    done = on_actors(Writer, (plan.model,), missing, workers)
+    for number, (unit, completions) in enumerate(done):
+        texts.write(unit, completions)
+        watch("batches written", number + 1, len(missing))
+    return len(missing)
+
+
+def measure(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> list[Figure]:
+    """All figures, from texts that are kept; needs a connection to Ray.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
+    cells = [_read(cell, texts) for cell in plan.robustness]
+    pairs = [(_read(first, texts), _read(second, texts)) for first, second in plan.unmarked]
+    found = _detected(plan, cells, {one.setting.temperature: one for one, _ in pairs}, workers, watch)
+    if plan.sentence_model is not None:
+        found += _similarities(plan.sentence_model, cells, pairs, workers, watch)
+    for cell in plan.identification:
+        found += _identified(plan, _read(cell, texts), workers, watch)
+    return found
+
+
+def _read(cell: Cell, texts: Texts) -> Written:
+    return Written.of(
+        cell.units, [texts.read(unit) for unit in cell.units], [texts.lengths(unit) for unit in cell.units]
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(path: Path, sha256: str) -> Tokenizer:
+    return load_tokenizer(path, sha256)
+
+
+def _detected(
+    plan: EvaluationPlan, cells: Sequence[Written], unmarked: dict[float, Written], workers: int, watch: Watch
+) -> list[Figure]:
+    human = human_texts(plan) if any(attack.startswith("paste") for attack in plan.attacks) else ()
+    calls = []
+    for number, cell in enumerate(cells):
+        beside = unmarked[cell.setting.temperature]
+        plain = dict(zip(beside.prompts, beside.texts, strict=True))
+        calls.append(Call(number, detect_cell, (How.of(plan), cell, plain, human)))
+    found: dict[int, list[Figure]] = {}
+    for number, figures in spread(calls, workers):
+        found[number] = figures
+        watch("cells detected", len(found), len(cells))
+    return [row for _, rows in sorted(found.items()) for row in rows]
+
+
+def detect_cell(how: How, cell: Written, plain: dict[str, str], human: tuple[str, ...]) -> list[Figure]:
+    """Attack the texts of a cell, test them, and count, on a worker."""
+    tools = Tools.load(how.tokenizer, how.other_tokenizer, human)
+    tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
+    said = detect(cell, plain, how.attacks, how.seed, tools, tokenizer, how.min_scored)
+    return detection_figures(cell, said, how.false_positive_rate)
+
+
+def human_texts(plan: EvaluationPlan) -> tuple[str, ...]:
+    """Texts by people, drawn from one random part of the corpus after the other; the same seed gives the same.
+
+    Raises:
+        Refused: there is no text.
+        ScanFailed: a file cannot be read.
+    """
+    how = plan.config.robustness
+    assert how is not None and how.human is not None  # noqa: S101, PT018
+    random = np.random.default_rng(list(plan.config.seed.encode("ascii")))
+    texts: list[str] = []
+    try:
+        parts = sources(plan.human, Columns.of(how.human))
+        for place in random.permutation(len(parts)):
+            part = parts[place]
+            for batch in read(part.file, part.columns, part.start, part.stop):
+                if not isinstance(batch, Unreadable):
+                    known = (read_text(raw)[0] for raw in batch["text"].to_pylist())
+                    texts += [text[:HUMAN_CHARACTERS] for text in known if text and text.strip()]
+            if len(texts) >= HUMAN_TEXTS:
+                break
+    except FileFault as fault:
+        raise ScanFailed(f"robustness.human: a file cannot be read ({fault.reason}: {fault.detail})") from None
+    if not texts:
+        raise Refused(f"robustness.human: {', '.join(plan.human)} holds no text; name files that do")
+    return tuple(texts[i] for i in random.permutation(len(texts))[:HUMAN_TEXTS])
+
+
+def _similarities(
+    folder: Path, cells: Sequence[Written], pairs: Sequence[tuple[Written, Written]], workers: int, watch: Watch
+) -> list[Figure]:
+    distinct = list(
+        dict.fromkeys(text for one in [*cells, *(cell for pair in pairs for cell in pair)] for text in one.texts)
+    )
+    chunks = [tuple(distinct[i : i + TEXTS_AN_EMBEDDING]) for i in range(0, len(distinct), TEXTS_AN_EMBEDDING)]
+    vectors: dict[str, NDArray[np.float32]] = {}
+    for chunk, embedded in on_actors(Embedder, (folder,), chunks, workers):
+        vectors |= dict(zip(chunk, embedded, strict=True))
+        watch("texts embedded", len(vectors), len(distinct))
+
+    def of(cell: Written) -> NDArray[np.float32]:
+        return np.stack([vectors[text] for text in cell.texts])
+
+    reference = {first.setting.temperature: first for first, _ in pairs}
+    beside = [(cell, reference[cell.setting.temperature]) for cell in cells] + [(two, one) for one, two in pairs]
+    return [similarity_figure(cell, one, of(cell), of(one)) for cell, one in beside]
+
+
+def _identified(plan: EvaluationPlan, cell: Written, workers: int, watch: Watch) -> list[Figure]:
+    how = plan.config.identification
+    assert how is not None  # noqa: S101
+    begins = range(0, len(cell.texts), TEXTS_A_SEARCH)
+    calls = []
+    for begin in begins:
+        rows = slice(begin, begin + TEXTS_A_SEARCH)
+        calls.append(Call(begin, search_part, (How.of(plan), cell.setting, cell.texts[rows], cell.messages[rows])))
+    parts: dict[int, list[Search]] = {}
+    for begin, searches in spread(calls, workers):
+        parts[begin] = searches
+        watch(f"{cell.setting.method} searched", len(parts), len(begins))
+    each = zip(*(parts[begin] for begin in begins), strict=True)
+    said = {count: together(searches) for count, searches in zip(how.messages, each, strict=True)}
+    return identification_figures(cell.setting, said, np.array(cell.messages), how.false_positive_rates)
+
+
+def search_part(how: How, setting: Setting, texts: tuple[str, ...], own: tuple[int, ...]) -> list[Search]:
+    """Search some texts for all numbers of messages, on a worker."""
+    tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
+    return search_texts(setting, how.seed, texts, own, how.counts, tokenizer, how.min_scored)

@@ -1,0 +1,45 @@
+"""Rows of schemas.tables.FIGURES: one measured number each, with its n and its 95 % interval."""
+
+import math
+from typing import Any
+
+from scanner.evaluation.metrics import Estimate
+from scanner.evaluation.units import Setting
+from schemas.tables import FIGURES
+
+Figure = dict[str, Any]
+
+
+def figure(
+    experiment: str, setting: Setting, measure: str, estimate: Estimate, *, clusters: str, **more: float | str | None
+) -> Figure:
+    """One figure.
+
+    Args:
+        experiment: robustness or identification.
+        setting: how the texts were written.
+        measure: see schemas.tables.MEASURES.
+        estimate: what was found.
+        clusters: what was taken for independent.
+        more: further columns; those that are not given are null.
+    """
+    return dict.fromkeys(FIGURES.names) | {
+        "experiment": experiment,
+        "method": setting.method,
+        "window": setting.window,
+        "gamma": setting.gamma,
+        "delta": setting.delta,
+        "temperature": setting.temperature,
+        "measure": measure,
+        "n": estimate.n,
+        "hits": estimate.hits,
+        "clusters": clusters,
+        "value": _finite(estimate.value),
+        "low": _finite(estimate.low),
+        "high": _finite(estimate.high),
+        **more,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

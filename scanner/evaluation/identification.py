@@ -1,0 +1,88 @@
+"""The paper's Table 3: how often the user is found whom a text was marked for, among how many, and how often not."""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.evaluation.figures import Figure, figure
+from scanner.evaluation.metrics import share
+from scanner.evaluation.scores import Search, name, search
+from scanner.evaluation.units import Setting, key_secret
+from scanner.tokens import Tokenizer
+
+LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
+"""Scored tokens of the texts that are counted: from, to; the first is all texts."""
+
+FLAG_RATE = 1e-5
+"""At which texts are flagged by their own message alone, as in Table 2."""
+
+
+def search_texts(
+    setting: Setting,
+    seed: str,
+    texts: Sequence[str],
+    own: Sequence[int],
+    counts: Sequence[int],
+    tokenizer: Tokenizer,
+    min_scored: int,
+) -> list[Search]:
+    """Search texts for their own message and others.
+
+    Args:
+        setting: how they were written, under key 0.
+        seed: of the key.
+        texts: D of them.
+        own: the message that each was marked for.
+        counts: numbers of messages.
+        tokenizer: of the key, as a scan loads it.
+        min_scored: scored tokens below which a text is too short to be flagged.
+
+    Returns:
+        One for each number of messages.
+    """
+    mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
+    messages = np.array(own, np.int64)
+    return [search(mark, tokens, messages, count, min_scored) for count in counts]
+
+
+def together(parts: Sequence[Search]) -> Search:
+    """Searches of several parts of the texts as one."""
+    return Search(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def identification_figures(
+    setting: Setting, said: Mapping[int, Search], own: NDArray[np.int64], false_positive_rates: Sequence[float]
+) -> list[Figure]:
+    """Figures of one method.
+
+    Args:
+        setting: how the texts were written.
+        said: of each number of messages, what was found in D texts.
+        own: the message of each text, which is its user: int64[D].
+        false_positive_rates: at which users are named, over all messages together.
+    """
+    rows = []
+    for least, most in LENGTHS:
+        some = next(iter(said.values()))
+        chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
+        users = own[chosen]
+        make = functools.partial(
+            figure,
+            "identification",
+            setting,
+            clusters=f"{len(np.unique(users))} users",
+            least_scored=least,
+            most_scored=most,
+        )
+        flagged = share(some.own[chosen] <= np.log10(FLAG_RATE), users)
+        rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
+        for count, one in said.items():
+            for rate in false_positive_rates:
+                named = name(one, count, rate)
+                rows += [
+                    make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
+                    for measure, hits in named._asdict().items()
+                ]
+    return rows

@@ -1,0 +1,88 @@
+"""Shares and means of texts that come in clusters, with 95 % intervals.
+
+Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
+clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
+never below either alone. Limits of a share are those of Clopper and Pearson at the effective number of texts (Korn and
+Graubard 1998; see scanner.audit.intervals), limits of a mean Student's; the degrees of freedom are those of the
+clustering with the fewest clusters.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special  # type: ignore[import-untyped]
+
+from scanner.audit.intervals import binomial_limits, few_clusters
+
+RISK = 0.025
+"""Of each limit."""
+
+
+class Estimate(NamedTuple):
+    """A share or mean of n texts with its limits; hits is None for a mean. n = 0: value and limits are NaN."""
+
+    n: int
+    hits: int | None
+    value: float
+    low: float
+    high: float
+
+
+def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
+    """Share of texts that are hits.
+
+    Where all texts agree, clusters say nothing of how alike their texts are, and the limits are those of n independent
+    texts. A single cluster says nothing of others: then the limits are 0 and 1.
+
+    Args:
+        hits: bool[N].
+        clusterings: labels of each text, [N], one array or two.
+    """
+    n, found = len(hits), int(hits.sum())
+    if n == 0:
+        return Estimate(0, 0, np.nan, np.nan, np.nan)
+    p = found / n
+    if found in (0, n):
+        effective = float(n)
+    else:
+        spread = max(variance_of_mean(hits.astype(np.float64), *clusterings) / (p * (1 - p) / n), 1.0)
+        effective = n / (spread * few_clusters(_fewest(clusterings), RISK))
+    limits = binomial_limits(p * effective, effective, RISK) if effective > 0 else (0.0, 1.0)
+    return Estimate(n, found, p, *limits)
+
+
+def mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> Estimate:
+    """Mean of one number a text.
+
+    Args:
+        values: float64[N].
+        clusterings: as for `share`; with a single cluster the limits are infinite.
+    """
+    n = len(values)
+    if n == 0:
+        return Estimate(0, None, np.nan, np.nan, np.nan)
+    centre, clusters = float(values.mean()), _fewest(clusterings)
+    if clusters < 2:
+        return Estimate(n, None, centre, -np.inf, np.inf)
+    half = float(special.stdtrit(clusters - 1, 1 - RISK)) * variance_of_mean(values, *clusterings) ** 0.5
+    return Estimate(n, None, centre, centre - half, centre + half)
+
+
+def variance_of_mean(values: NDArray[np.float64], *clusterings: NDArray[Any]) -> float:
+    """Variance of the mean over the draw of the clusters, of one clustering or of two; NaN for a single cluster."""
+    places = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
+    one_way = [_one_way(values, place) for place in places]
+    if len(places) == 1:
+        return one_way[0]
+    first, second = places
+    return max(sum(one_way) - _one_way(values, first * (second.max() + 1) + second), *one_way)
+
+
+def _one_way(values: NDArray[np.float64], place: NDArray[np.int64]) -> float:
+    rest = np.bincount(place, values - values.mean())[np.unique(place)]
+    return float((rest**2).sum() * len(rest) / (len(rest) - 1)) / len(values) ** 2 if len(rest) > 1 else np.nan
+
+
+def _fewest(clusterings: tuple[NDArray[Any], ...]) -> int:
+    return min(len(np.unique(labels)) for labels in clusterings)

@@ -1,0 +1,39 @@
+"""The paper's own figures, beside which ours are shown (three bricks, Tables 2 and 3; Guanaco-7B, Alpaca prompts)."""
+
+from collections.abc import Mapping
+
+_STRENGTHS = {"gumbel": (0.8, 0.9, 1.0, 1.1), "greenlist": (1.0, 2.0, 3.0, 4.0)}
+_TABLE_2: Mapping[tuple[int, str, str | None], tuple[float, ...]] = {
+    # (window, measure, attack) → θ 0.8 … 1.1 of Gumbel, then δ 1 … 4 of the green list
+    (0, "similarity", None): (0.60, 0.56, 0.52, 0.44, 0.63, 0.61, 0.57, 0.50),
+    (0, "flagged", None): (0.20, 0.31, 0.42, 0.51, 0.00, 0.16, 0.58, 0.70),
+    (0, "flagged", "substitute:0.3"): (0.04, 0.06, 0.09, 0.10, 0.00, 0.02, 0.20, 0.39),
+    (1, "similarity", None): (0.62, 0.61, 0.59, 0.55, 0.63, 0.62, 0.60, 0.56),
+    (1, "flagged", None): (0.35, 0.51, 0.66, 0.77, 0.02, 0.41, 0.77, 0.88),
+    (1, "flagged", "substitute:0.3"): (0.04, 0.10, 0.20, 0.36, 0.00, 0.05, 0.30, 0.58),
+    (4, "similarity", None): (0.62, 0.62, 0.61, 0.59, 0.62, 0.62, 0.60, 0.57),
+    (4, "flagged", None): (0.43, 0.59, 0.71, 0.80, 0.02, 0.44, 0.76, 0.88),
+    (4, "flagged", "substitute:0.3"): (0.01, 0.02, 0.06, 0.18, 0.00, 0.00, 0.03, 0.14),
+}
+_TABLE_3: Mapping[tuple[float, str], tuple[float, ...]] = {
+    # (rate, method) → M = 10, 100, 1,000, 10,000
+    (1e-3, "gumbel"): (0.80, 0.72, 0.67, 0.62),
+    (1e-3, "greenlist"): (0.84, 0.77, 0.73, 0.68),
+    (1e-6, "gumbel"): (0.61, 0.56, 0.51, 0.46),
+    (1e-6, "greenlist"): (0.69, 0.64, 0.59, 0.55),
+}
+_MESSAGES = (10, 100, 1_000, 10_000)
+
+
+def robustness(method: str, strength: float, window: int, measure: str, attack: str | None) -> float | None:
+    """A figure of Table 2, or None where the paper has none."""
+    row = _TABLE_2.get((window, measure, attack))
+    if row is None or strength not in _STRENGTHS[method]:
+        return None
+    return row[_STRENGTHS[method].index(strength) + (0 if method == "gumbel" else len(_STRENGTHS["gumbel"]))]
+
+
+def identification(method: str, messages: int, false_positive_rate: float) -> float | None:
+    """A figure of Table 3, or None where the paper has none."""
+    row = _TABLE_3.get((false_positive_rate, method))
+    return row[_MESSAGES.index(messages)] if row is not None and messages in _MESSAGES else None

@@ -1,0 +1,229 @@
+"""An evaluation before it begins: what is to be written and compared, and whatever can be refused looked at."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scanner.errors import Refused
+from scanner.evaluation.attacks import EVERY, Tools
+from scanner.evaluation.units import Setting, Unit, batches
+from scanner.files import resolve
+from scanner.tokens import load_tokenizer, sha256_file
+from schemas.config import ConfigError, EvaluationConfig, read_toml
+
+PAPER_SIZE = {
+    "robustness": {"prompts": 1000, "keys": 10, "keys_a_prompt": 10},
+    "identification": {"users": 1000, "texts": 100},
+}
+"""The sizes of the paper's tables 2 and 3."""
+
+USER_MESSAGES = 1_000_000
+"""Messages that users with texts are drawn from."""
+
+PROMPT_STRIDE = 7
+"""How far the prompts of one user begin behind those of the user before."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Texts of one setting: all units, in order."""
+
+    setting: Setting
+    units: tuple[Unit, ...]
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What an evaluation is to do.
+
+    results, model: folders; tokenizer_sha256: of the model's tokenizer.json; human: the corpus that marked text is
+    pasted into, resolved; cells: of marked texts; unmarked: two samples for each temperature among the cells.
+    """
+
+    config: EvaluationConfig
+    base: Path
+    results: Path
+    model: Path
+    tokenizer_sha256: str
+    human: tuple[str, ...]
+    robustness: tuple[Cell, ...]
+    unmarked: tuple[tuple[Cell, Cell], ...]
+    identification: tuple[Cell, ...]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The model's tokenizer.json, with which its marks are read."""
+        return self.model / "tokenizer.json"
+
+    @property
+    def sentence_model(self) -> Path | None:
+        """Folder of the sentence model."""
+        how = self.config.robustness
+        return None if how is None or how.sentence_model is None else self.base / how.sentence_model
+
+    @property
+    def other_tokenizer(self) -> Path | None:
+        """tokenizer.json that texts pass through when they are attacked with retokenise."""
+        how = self.config.robustness
+        if how is not None and how.other_tokenizer is not None:
+            return self.base / how.other_tokenizer
+        return None if self.sentence_model is None else self.sentence_model / "tokenizer.json"
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks on marked texts, besides none."""
+        how = self.config.robustness
+        if how is None:
+            return ()
+        if how.attacks is not None:
+            return how.attacks
+        have = {"paste": how.human is not None, "retokenise": self.other_tokenizer is not None}
+        return tuple(attack for attack in EVERY if have.get(attack.partition(":")[0], True))
+
+    def units(self) -> Iterator[Unit]:
+        """Everything that is to be written, what matters most first."""
+        for cell in self.identification:
+            yield from cell.units
+        for pair in self.unmarked:
+            for cell in pair:
+                yield from cell.units
+        for cell in self.robustness:
+            yield from cell.units
+
+
+def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
+    """Read a configuration; paper_size: with the sizes of the paper's tables instead of its own.
+
+    Raises:
+        Refused: file, field, value and what is allowed.
+    """
+    try:
+        config = read_toml(config_file, EvaluationConfig)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+    if not paper_size:
+        return config
+    sections = {name: getattr(config, name) for name in PAPER_SIZE}
+    return config.model_copy(
+        update={name: section.model_copy(update=PAPER_SIZE[name]) for name, section in sections.items() if section}
+    )
+
+
+def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
+    """Decide what is written, and open once whatever is named.
+
+    Args:
+        config: what is asked.
+        base: folder at which its relative paths start.
+        prompts: of the configured file.
+
+    Raises:
+        Refused: something cannot be right; names field, value and what is allowed.
+    """
+    if "://" in config.results:
+        raise Refused(f"results = {config.results!r}: texts are kept in a folder; give the path of one")
+    model = base / config.model
+    if not (model / "config.json").is_file():
+        raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder that save_pretrained wrote")
+    plan = EvaluationPlan(
+        config=config,
+        base=base,
+        results=base / config.results,
+        model=model,
+        tokenizer_sha256=_pinned(model / "tokenizer.json"),
+        human=_human(config, base),
+        robustness=tuple(_robustness(config, prompts)),
+        unmarked=tuple(_unmarked(config, prompts)),
+        identification=tuple(_identification(config, prompts)),
+    )
+    if plan.sentence_model is not None and not (plan.sentence_model / "config.json").is_file():
+        raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
+    if "retokenise" in plan.attacks:
+        Tools.load(plan.tokenizer, plan.other_tokenizer)
+    return plan
+
+
+def _pinned(tokenizer: Path) -> str:
+    """SHA-256 of a tokenizer.json, which was loaded once."""
+    sha256 = sha256_file(tokenizer) if tokenizer.is_file() else "0" * 64
+    load_tokenizer(tokenizer, sha256)
+    return sha256
+
+
+def _human(config: EvaluationConfig, base: Path) -> tuple[str, ...]:
+    how = config.robustness
+    return () if how is None or how.human is None else tuple(resolve(path, base, None) for path in how.human.paths)
+
+
+def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
+    """A cell for each window and strength; every prompt under some of the keys, in turn."""
+    how = config.robustness
+    if how is None:
+        return
+    chosen = _first(prompts, how.prompts, "robustness.prompts")
+    rows = [
+        (prompt, (number + turn) % how.keys, 0)
+        for turn in range(how.keys_a_prompt)
+        for number, prompt in chosen.items()
+    ]
+    ends = (config.top_p, config.max_new_tokens)
+    for window in how.windows:
+        gumbel = [Setting("gumbel", window, None, None, temperature, *ends) for temperature in how.temperatures]
+        green = [Setting("greenlist", window, how.gamma, d, how.greenlist_temperature, *ends) for d in how.deltas]
+        for setting in (*gumbel, *green):
+            yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
+
+
+def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
+    """Two samples of the same prompts for each temperature that marked texts are written at."""
+    how = config.robustness
+    if how is None:
+        return
+    rows = [(prompt, 0, 0) for prompt in _first(prompts, how.prompts, "robustness.prompts").values()]
+    for temperature in dict.fromkeys((*([how.greenlist_temperature] if how.deltas else ()), *how.temperatures)):
+        setting = Setting(None, None, None, None, temperature, config.top_p, config.max_new_tokens)
+        first, second = (
+            Cell(setting, tuple(batches(setting, config.seed, rows, config.batch, sample=sample))) for sample in (0, 1)
+        )
+        yield first, second
+
+
+def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
+    """A cell a method: each user writes with prompts of its own, and with one message under one key."""
+    how = config.identification
+    if how is None:
+        return
+    chosen = _first(prompts, how.texts, "identification.texts", least=True)
+    messages = user_messages(config.seed, how.users)
+    rows = [
+        (chosen[(PROMPT_STRIDE * user + text) % len(chosen)], 0, messages[user])
+        for text in range(how.texts)
+        for user in range(how.users)
+    ]
+    green = Setting(
+        "greenlist", how.window, how.gamma, how.delta, how.greenlist_temperature, config.top_p, config.max_new_tokens
+    )
+    for setting in (replace(green, method="gumbel", gamma=None, delta=None, temperature=how.gumbel_temperature), green):
+        yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
+
+
+def user_messages(seed: str, users: int) -> list[int]:
+    """The messages of users with texts, all different; of more users, the first are the same.
+
+    Raises:
+        Refused: there are more users than messages.
+    """
+    if users > USER_MESSAGES // 2:
+        raise Refused(f"identification.users = {users}: at most {USER_MESSAGES // 2} users have texts")
+    order = np.random.default_rng(list(seed.encode("ascii"))).permutation(USER_MESSAGES)
+    return [int(message) for message in order[:users]]
+
+
+def _first(prompts: Sequence[str], count: int, field: str, least: bool = False) -> dict[int, str]:
+    """The first distinct prompts, by their numbers: so many of them, or all when that is the least."""
+    distinct = list(dict.fromkeys(prompts))
+    if len(distinct) < count:
+        raise Refused(f"{field} = {count}: the file of prompts has {len(distinct)} distinct ones; ask for fewer or add")
+    return dict(enumerate(distinct if least else distinct[:count]))

@@ -1,0 +1,174 @@
+"""The experiments as Markdown: the paper's tables, each figure with its 95 % interval, beside the paper's own."""
+
+from collections.abc import Sequence
+
+from scanner.evaluation import paper
+from scanner.evaluation.figures import Figure
+from scanner.evaluation.identification import FLAG_RATE, LENGTHS
+from scanner.evaluation.robustness import NOT_MARKED
+
+METHODS = {"gumbel": "Aaronson et al. (Gumbel)", "greenlist": "Kirchenbauer et al. (green list)"}
+
+_STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
+_TABLE_2 = (
+    ("S-BERT similarity", "similarity", None),
+    ("TPR", "flagged", None),
+    ("TPR, 30 % replaced", "flagged", "substitute:0.3"),
+)
+"""Rows of the paper's Table 2: name, measure, attack."""
+
+_HOW_TO_READ = (
+    "Every figure stands with its 95 % interval: of a share, Clopper and Pearson's at the effective number of texts; of"
+    " a mean, Student's; texts of one prompt, one key or one user count as alike. Texts too short for a scan count, as"
+    " not flagged. The paper's figures are of another model (Guanaco-7B) on other prompts."
+)
+_NAMING = (
+    "Share of texts whose user is named. `wrong`: somebody else is named; `ambiguous`: several messages pass, so that"
+    " nobody is; both as counts of texts, with the limits of their share."
+)
+
+
+def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
+    """The whole report.
+
+    Args:
+        figures: rows of schemas.tables.FIGURES.
+        heading: sentences on what was run.
+    """
+    parts = ["# Evaluation", "\n".join(heading), _HOW_TO_READ]
+    robust = _where(figures, experiment="robustness")
+    if robust:
+        parts += _robustness(robust)
+    named = _where(figures, experiment="identification")
+    if named:
+        parts += _identification(named)
+    return "\n\n".join(parts) + "\n"
+
+
+def _robustness(rows: Sequence[Figure]) -> list[str]:
+    marked = [row for row in rows if row["method"]]
+    rate = _where(marked, measure="flagged")[0]["false_positive_rate"]
+    parts = [f"## Robustness (the paper's Table 2): TPR at a false-positive rate of {rate:g}"]
+    for window in sorted({row["window"] for row in marked}):
+        cells = _cells(_where(marked, window=window))
+        head = ["", *(f"{_STRENGTHS[method]} {strength:g}" for method, strength in cells)]
+        counted = [_where(cell, measure="scored")[0] for cell in cells.values()]
+        parts += [f"### Window h = {window}", table([head, *_table_2(window, cells)]), _clusters(counted)]
+        attacks = dict.fromkeys(row["attack"] for row in _where(marked, window=window, measure="flagged"))
+        in_table_2 = {attack for _, _, attack in _TABLE_2}
+        named = [
+            (name, "unmarked text, same keys" if name == NOT_MARKED else name)
+            for name in attacks
+            if name not in in_table_2
+        ]
+        lines = [
+            [told, *(show(one(cell, measure="flagged", attack=name)) for cell in cells.values())]
+            for name, told in named
+        ]
+        if lines:
+            parts.append(table([["share flagged after", *head[1:]], *lines]))
+    baseline = [row for row in rows if row["method"] is None]
+    if baseline:
+        lines = [[f"{row['temperature']:g}", show(row)] for row in baseline]
+        parts += ["### Baseline: similarity of two unmarked samples", table([["temperature", "similarity"], *lines])]
+        parts.append(_clusters(baseline))
+    return parts
+
+
+def _table_2(window: int, cells: dict[tuple[str, float], list[Figure]]) -> list[list[str]]:
+    lines = []
+    for name, measure, attack in _TABLE_2:
+        found = [one(cell, measure=measure, attack=attack) for cell in cells.values()]
+        if any(found):
+            theirs = (paper.robustness(*key, window, measure, attack) for key in cells)
+            lines += [[name, *map(show, found)], ["*in the paper*", *map(_beside, theirs)]]
+    for name, measure in (("scored tokens", "scored"), ("written tokens", "tokens")):
+        lines.append([name, *(show(one(cell, measure=measure), 0) for cell in cells.values())])
+    return lines
+
+
+def _identification(rows: Sequence[Figure]) -> list[str]:
+    every = [row for row in rows if row["least_scored"] is None and row["most_scored"] is None]
+    found = _where(every, measure="found")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    counts = sorted({row["messages"] for row in found})
+    rates = sorted({row["false_positive_rate"] for row in found}, reverse=True)
+    lines = [["FPR", "method", "", *(f"M = {count:,}" for count in counts)]]
+    for rate in rates:
+        for method in methods:
+            mine = _where(every, method=method, false_positive_rate=rate)
+            for measure, shown in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
+                cells = [shown(one(mine, measure=measure, messages=count)) for count in counts]
+                lines.append([f"{rate:g}", METHODS[method], measure, *cells])
+            theirs = (paper.identification(method, count, rate) for count in counts)
+            lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])
+    parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
+    parts.append(_clusters(_where(every, measure="flagged")))
+    for method in methods:
+        parts += [f"### By length: {METHODS[method]}", _by_length(_where(rows, method=method), rates, counts)]
+    return parts
+
+
+def _by_length(rows: Sequence[Figure], rates: Sequence[float], counts: Sequence[int]) -> str:
+    asked = [(rate, count) for rate in rates for count in counts]
+    named = [f"found at {rate:g}, M = {count:,}" for rate, count in asked]
+    lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any column"]]
+    for least, most in LENGTHS:
+        here = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
+        flagged = _where(here, measure="flagged")[0]
+        cells = [show(one(here, measure="found", false_positive_rate=rate, messages=count)) for rate, count in asked]
+        wrong = max(row["hits"] for row in _where(here, measure="wrong"))
+        label = "all" if least is None else f"{least} or more" if most is None else f"{least} to {most}"
+        lines.append([label, str(flagged["n"]), show(flagged), *cells, str(wrong)])
+    return table(lines)
+
+
+def show(row: Figure | None, digits: int = 2) -> str:
+    """A figure with its limits, such as `0.62 (0.55–0.68)`."""
+    if row is None or row["value"] is None:
+        return "–"
+    low, high = ("?" if limit is None else f"{limit:.{digits}f}" for limit in (row["low"], row["high"]))
+    return f"{row['value']:.{digits}f} ({low}–{high})"
+
+
+def show_count(row: Figure | None) -> str:
+    """How many of how many, and the limits of the share."""
+    if row is None or row["value"] is None:
+        return "–"
+    return f"{row['hits']}/{row['n']} ({row['low']:.2g}–{row['high']:.2g})"
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first line is its head."""
+    rows = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
+
+
+def strength(row: Figure) -> float:
+    """What the paper varies: δ of the green list, the temperature of Gumbel."""
+    found: float = row["temperature"] if row["delta"] is None else row["delta"]
+    return found
+
+
+def one(rows: Sequence[Figure], **wanted: float | str | None) -> Figure | None:
+    """The first row with these values."""
+    return next(iter(_where(rows, **wanted)), None)
+
+
+def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]:
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
+    """The rows of each method and strength, in the order of the paper's columns."""
+    keys = {(row["method"], strength(row)) for row in rows}
+    ordered = sorted(keys, key=lambda key: (list(METHODS).index(key[0]), key[1]))
+    return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
+
+
+def _beside(value: float | None) -> str:
+    return "" if value is None else f"*{value:.2f}*"
+
+
+def _clusters(rows: Sequence[Figure]) -> str:
+    return "n: " + "; ".join(dict.fromkeys(f"{row['n']} texts of {row['clusters']}" for row in rows)) + "."

@@ -1,0 +1,124 @@
+"""The paper's Table 2: similarity to unmarked text, and detection before and after attacks, of one cell at a time."""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.evaluation.attacks import Tools, attack
+from scanner.evaluation.figures import Figure, figure
+from scanner.evaluation.metrics import mean, share
+from scanner.evaluation.scores import OneMessage, score_each
+from scanner.evaluation.units import Setting, Unit
+from scanner.tokens import Tokenizer
+
+NOT_MARKED = "not marked"
+"""In the place of an attack: the text is unmarked, of the same prompt, and tested under the same key."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The rows of a cell: prompts, numbers of the keys (empty: not marked), texts and tokens that the model wrote."""
+
+    setting: Setting
+    prompts: tuple[str, ...]
+    keys: tuple[int, ...]
+    messages: tuple[int, ...]
+    texts: tuple[str, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], texts: Sequence[Sequence[str]], lengths: Sequence[Sequence[int]]) -> "Written":
+        """Put units of one setting together."""
+        return cls(
+            setting=units[0].setting,
+            prompts=tuple(chain.from_iterable(unit.prompts for unit in units)),
+            keys=tuple(chain.from_iterable(unit.keys for unit in units)),
+            messages=tuple(chain.from_iterable(unit.messages for unit in units)),
+            texts=tuple(chain.from_iterable(texts)),
+            lengths=tuple(chain.from_iterable(lengths)),
+        )
+
+    @property
+    def clusters(self) -> tuple[NDArray[np.str_], ...]:
+        """Labels of each row: its prompt and, when it is marked, its key."""
+        labels = (np.array(self.prompts), np.array([str(key) for key in self.keys]))
+        return labels if self.keys else labels[:1]
+
+    @property
+    def told(self) -> str:
+        """What is taken for independent, for people."""
+        prompts = f"{len(set(self.prompts))} prompts"
+        return f"{prompts}, {len(set(self.keys))} keys" if self.keys else prompts
+
+
+def attacked(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
+    """Attack each text; what is random depends on seed, attack and text alone."""
+    done = []
+    for text in texts:
+        what = f"{seed}|{name}|{text}".encode(errors="surrogatepass")
+        random = np.random.default_rng(int.from_bytes(hashlib.blake2b(what, digest_size=16).digest(), "little"))
+        done.append(attack(name, text, random, tools))
+    return done
+
+
+def detect(
+    cell: Written, unmarked: Mapping[str, str], attacks: Sequence[str], seed: str, tools: Tools, tokenizer: Tokenizer,
+    min_scored: int,
+) -> dict[str | None, OneMessage]:  # fmt: skip
+    """Test every text of a cell for its mark: as it is (None), after each attack, and the unmarked text of its prompt.
+
+    Args:
+        cell: marked texts.
+        unmarked: an unmarked text for each prompt, or nothing.
+        attacks: names.
+        seed: of keys and attacks.
+        tools: of the attackers.
+        tokenizer: of the keys, as a scan loads it.
+        min_scored: scored tokens below which a text is too short to be flagged.
+    """
+    unit = Unit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
+    marks = unit.watermarks()
+    texts: dict[str | None, Sequence[str]] = {None: cell.texts}
+    texts |= {name: attacked(name, cell.texts, seed, tools) for name in attacks}
+    if unmarked:
+        texts[NOT_MARKED] = [unmarked[prompt] for prompt in cell.prompts]
+    return {name: score_each(marks, tokenizer.encode(those), 0, min_scored) for name, those in texts.items()}
+
+
+def detection_figures(cell: Written, said: Mapping[str | None, OneMessage], false_positive_rate: float) -> list[Figure]:
+    """Figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
+    make = functools.partial(figure, "robustness", cell.setting, clusters=cell.told)
+    rows = [
+        make(
+            "flagged",
+            share(one.log10_p <= np.log10(false_positive_rate), *cell.clusters),
+            attack=name,
+            false_positive_rate=false_positive_rate,
+            messages=1,
+        )
+        for name, one in said.items()
+    ]
+    counts = {"scored": said[None].scored.astype(np.float64), "tokens": np.array(cell.lengths, np.float64)}
+    return rows + [make(name, mean(values, *cell.clusters)) for name, values in counts.items()]
+
+
+def similarity_figure(
+    cell: Written, reference: Written, embedded: NDArray[np.float32], of_reference: NDArray[np.float32]
+) -> Figure:
+    """Mean cosine between each text and the unmarked text of the same prompt and temperature.
+
+    Args:
+        cell: marked texts, or another sample of unmarked ones (the baseline).
+        reference: unmarked texts, one a prompt.
+        embedded: of the cell, float32[D, size], each row of length 1.
+        of_reference: of the reference, likewise.
+    """
+    place = {prompt: row for row, prompt in enumerate(reference.prompts)}
+    beside = of_reference[[place[prompt] for prompt in cell.prompts]]
+    cosine = (embedded * beside).sum(axis=1, dtype=np.float64)
+    return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.told)

@@ -1,0 +1,111 @@
+"""What a scan would say of texts whose key and message are known: the same tokens, positions, scores and p-values."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark import Dedup, Tokens, Watermark, log10_any_of, scored_positions
+
+DEDUP: Dedup = "ngram"
+"""Repeats are left out as in a scan by default (paper, Rectifying the Detection Scores)."""
+
+
+class OneMessage(NamedTuple):
+    """log10 p of the one message that was tested, float64[D], 0 where a text is too short; scored tokens, int64[D]."""
+
+    log10_p: NDArray[np.float64]
+    scored: NDArray[np.int64]
+
+
+class Search(NamedTuple):
+    """D texts searched for M messages, each its own and others: log10 p of single messages, float64[D].
+
+    own: of its own message; first, second: of the two best others (0 where there is none, or a text is too short).
+    """
+
+    own: NDArray[np.float64]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    scored: NDArray[np.int64]
+
+
+class Named(NamedTuple):
+    """Who is named by a scan's rule, bool[D] each: the right user, a wrong one, or nobody since several pass."""
+
+    found: NDArray[np.bool_]
+    wrong: NDArray[np.bool_]
+    ambiguous: NDArray[np.bool_]
+
+
+def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int) -> OneMessage:
+    """Test each text for one message, or for one of its own, int64[D], as a scan with a key of one message does."""
+    positions = scored_positions(tokens, mark.window, DEDUP)
+    log10_p = mark.log10_p(mark.score(tokens, positions, message), positions.scored)
+    return OneMessage(np.where(positions.scored >= min_scored, log10_p, 0.0), positions.scored)
+
+
+def score_each(marks: Sequence[Watermark], tokens: Tokens, message: int, min_scored: int) -> OneMessage:
+    """As `score_one`, with a key for each text."""
+    log10_p, scored = np.zeros(len(marks)), np.zeros(len(marks), np.int64)
+    for mark in {id(mark): mark for mark in marks}.values():
+        rows = np.flatnonzero([other is mark for other in marks])
+        log10_p[rows], scored[rows] = score_one(mark, take(tokens, rows), message, min_scored)
+    return OneMessage(log10_p, scored)
+
+
+def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, min_scored: int) -> Search:
+    """Search each text for `count` messages: its own, and the smallest others.
+
+    Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches;
+    otherwise its own stands in for the last of them. All messages are alike, so this is the paper's way of adding users
+    without texts, and every text counts for every number of users.
+
+    Args:
+        mark: of the key.
+        tokens: D texts.
+        own: the message that each text was marked for, int64[D].
+        count: M, at least 2.
+        min_scored: scored tokens below which a text is too short.
+    """
+    positions = scored_positions(tokens, mark.window, DEDUP)
+    enough = positions.scored >= min_scored
+    found = {name: np.zeros(len(own)) for name in ("own", "first", "second")}
+    for rows, others in ((enough & (own < count), count), (enough & (own >= count), count - 1)):
+        at = np.flatnonzero(rows)
+        if not len(at):
+            continue
+        mine = take(tokens, at)
+        places = scored_positions(mine, mark.window, DEDUP)
+        best = mark.best_two(mine, places, others)
+        p_own, p_best, p_second = (
+            mark.log10_p(score, places.scored)
+            for score in (mark.score(mine, places, own[at]), best.score, best.second_score)
+        )
+        p_second = np.where(best.second_message < 0, 0.0, p_second)
+        is_first, is_second = best.message == own[at], best.second_message == own[at]
+        found["own"][at] = p_own
+        found["first"][at] = np.where(is_first, p_second, p_best)
+        found["second"][at] = np.where(is_first | is_second, 0.0, p_second)
+    return Search(found["own"], found["first"], found["second"], positions.scored)
+
+
+def name(said: Search, count: int, false_positive_rate: float) -> Named:
+    """Name a user where exactly one of `count` messages passes, as a scan does (SPEC §3).
+
+    When a text's own message is one of the two best of all, the third best is not known and need not be: it passes only
+    if the second does.
+    """
+    threshold = math.log10(false_positive_rate)
+    own, first, second = (log10_any_of(p, count) <= threshold for p in said[:3])
+    passing = own.astype(np.int64) + first + second
+    return Named(own & (passing == 1), ~own & (passing == 1), passing > 1)
+
+
+def take(tokens: Tokens, rows: NDArray[np.int64]) -> Tokens:
+    """Some documents of a batch."""
+    parts = [tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]] for row in rows]
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return Tokens(np.concatenate([np.empty(0, np.uint32), *parts]), offsets)

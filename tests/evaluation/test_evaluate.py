@@ -1,0 +1,173 @@
+"""`brickscan evaluate` whole, with a tiny random model on a real Ray: figures, report, plots, and no text twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.cli import run
+from jobs.evaluate import evaluate, module
+from scanner.cluster.actors import on_actors
+from scanner.cluster.connect import cluster
+from scanner.errors import Refused, ScanFailed
+from schemas.config import ClusterConfig
+from schemas.tables import FIGURES, MEASURES, TEXTS
+
+CONFIG = """\
+results = "out"
+model = "{model}"
+prompts = "prompts.txt"
+batch = 8
+max_new_tokens = {tokens}
+[cluster]
+workers = 1
+"""
+ROBUST = """\
+[robustness]
+prompts = 8
+keys = 2
+keys_a_prompt = 2
+windows = [1]
+temperatures = [1.0]
+deltas = [4.0]
+attacks = ["substitute:0.3", "substitute:0.9", "paste:0.1", "lower", "retokenise"]
+sentence_model = "{sentence}"
+[robustness.human]
+paths = ["human.parquet"]
+"""
+NAMED = """\
+[identification]
+users = 4
+texts = 4
+window = 2
+messages = [10, 1000]
+"""
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    with cluster(ClusterConfig(workers=1)):
+        yield
+
+
+def config(folder: Path, model: Path, *more: str, tokens: int = 100) -> Path:
+    path = folder / "evaluation.toml"
+    path.write_text(CONFIG.format(model=model, tokens=tokens) + "".join(more))
+    return path
+
+
+def kept(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in sorted((folder / "out" / "texts").iterdir())}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny_folder, sentence_folder, capsys):
+    human = ["w0 " * 300, "\n", None, "people wrote this " * 80]
+    pq.write_table(pa.table({"text": human}), tmp_path / "human.parquet")
+    path = config(tmp_path, tiny_folder, ROBUST.format(sentence=sentence_folder), NAMED)
+    assert run(evaluate, [str(path)]) == 0
+    assert "12 batches of texts, 12 of them written now" in capsys.readouterr().out
+    texts = pl.read_parquet(tmp_path / "out" / "texts" / "*.parquet")
+    assert texts.columns == TEXTS.names
+    assert len(texts) == 2 * 16 + 2 * 2 * 8 + 2 * 16  # two cells, two temperatures twice unmarked, two methods
+    rows = pl.read_parquet(tmp_path / "out" / "figures.parquet")
+    assert rows.columns == FIGURES.names
+    assert set(rows["measure"]) == set(MEASURES)
+    assert (rows["low"] <= rows["value"]).all()
+    assert (rows["value"] <= rows["high"]).all()
+    robust = rows.filter(pl.col("experiment") == "robustness", pl.col("method").is_not_null())
+    assert set(robust["n"]) == {16}
+    assert set(robust["clusters"]) == {"8 prompts, 2 keys"}
+    flagged = {(m, a): v for m, a, v in robust.filter(measure="flagged").select("method", "attack", "value").rows()}
+    for method in ("gumbel", "greenlist"):
+        assert flagged[method, None] == 1.0  # 100 tokens of a model of much entropy
+        assert flagged[method, "not marked"] == 0.0
+        assert flagged[method, "substitute:0.9"] == 0.0
+        assert flagged[method, "lower"] == flagged[method, "retokenise"] == 1.0  # the same words, in lower case anyway
+    baseline = rows.filter(pl.col("method").is_null())
+    assert baseline.select("measure", "n", "temperature").rows() == [("similarity", 8, 0.8), ("similarity", 8, 1.0)]
+    named = rows.filter(pl.col("experiment") == "identification", pl.col("least_scored").is_null())
+    found = named.filter(pl.col("most_scored").is_null(), measure="found", false_positive_rate=1e-6)
+    assert found.select("method", "messages", "hits", "n").rows() == [
+        (method, count, 16, 16) for method in ("gumbel", "greenlist") for count in (10, 1000)
+    ]
+    assert rows.filter(measure="wrong")["hits"].sum() == 0
+    report = (tmp_path / "out" / "report.md").read_text()
+    for line in ("| paste:0.1 |", "4 users of 4 texts", "n: 16 texts of 8 prompts, 2 keys.", "| 0.001 | Kirchenbauer"):
+        assert line in report
+    for name in ("robustness.png", "identification.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+    before = kept(tmp_path)
+    assert run(module, ["--config", str(path)]) == 0
+    assert "12 batches of texts, 0 of them written now" in capsys.readouterr().out
+    assert kept(tmp_path) == before
+    assert pl.read_parquet(tmp_path / "out" / "figures.parquet").equals(rows)
+
+
+@pytest.mark.usefixtures("prompts")
+def test_a_killed_run_goes_on_where_it_was(tmp_path, tiny_folder):
+    path = config(tmp_path, tiny_folder, NAMED, tokens=240)
+    command = [sys.executable, "-m", "jobs.evaluate", "--config", str(path)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None:
+        if (tmp_path / "out" / "texts").exists() and any(name.endswith(".parquet") for name in kept(tmp_path)):
+            break
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = {name: at for name, at in kept(tmp_path).items() if not name.startswith(".")}
+    assert 0 < len(before) < 4
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"4 batches of texts, {4 - len(before)} of them written now" in done.stdout
+    after = kept(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert len([name for name in after if name.endswith(".parquet")]) == 4
+
+
+@pytest.mark.usefixtures("ray_cluster", "prompts")
+def test_a_prompt_that_is_too_long_is_refused_and_the_rest_stays(tmp_path, tiny_folder, capsys):
+    path = config(tmp_path, tiny_folder, NAMED, tokens=255)
+    assert run(evaluate, [str(path)]) == 2
+    assert "do not fit the model's 256 positions" in capsys.readouterr().err
+    assert kept(tmp_path) == {}
+
+
+class Doubler:
+    """An actor for tests: doubles, refuses 5, fails at 6, dies of 7."""
+
+    def __init__(self, factor: int) -> None:
+        self._factor = factor
+
+    def do(self, number: int) -> int:
+        if number == 5:
+            raise Refused("5 is refused")
+        if number == 6:
+            raise ZeroDivisionError("6")
+        if number == 7:
+            os._exit(1)
+        return self._factor * number
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_actors_do_every_item_once_and_tell_what_goes_wrong():
+    assert sorted(on_actors(Doubler, (2,), range(100, 123), 1)) == [(i, 2 * i) for i in range(100, 123)]
+    assert list(on_actors(Doubler, (2,), [], 1)) == []
+    with pytest.raises(Refused, match="5 is refused"):
+        list(on_actors(Doubler, (2,), [1, 5], 1))
+    with pytest.raises(ScanFailed, match="Doubler failed: ZeroDivisionError: 6"):
+        list(on_actors(Doubler, (2,), [6, 1], 1))
+    with pytest.raises(ScanFailed, match="Doubler failed"):
+        list(on_actors(Doubler, (2,), [7], 1))

@@ -1,0 +1,112 @@
+"""What is planned for a configuration, and what is refused before any work, in words."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import Refused, TokenizerError
+from scanner.evaluation.attacks import EVERY
+from scanner.evaluation.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
+from tests.evaluation.conftest import PROMPTS
+
+ROBUST = (
+    "[robustness]\nprompts = 6\nkeys = 4\nkeys_a_prompt = 2\nwindows = [0, 4]\ntemperatures = [1.0]\ndeltas = [2.0]\n"
+)
+NAMED = "[identification]\nusers = 5\ntexts = 3\n"
+
+
+def config(folder: Path, model: Path, more: str, top: str = "") -> Path:
+    path = folder / "evaluation.toml"
+    path.write_text(f'results = "out"\nmodel = "{model}"\nprompts = "prompts.txt"\nbatch = 4\n{top}{more}')
+    return path
+
+
+def plan(path: Path, prompts: list[str] = PROMPTS, paper_size: bool = False) -> EvaluationPlan:
+    return plan_evaluation(read_evaluation(path, paper_size), path.parent, prompts)
+
+
+def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny_folder):
+    made = plan(config(tmp_path, tiny_folder, ROBUST))
+    assert [(c.setting.method, c.setting.window, c.setting.strength) for c in made.robustness] == [
+        ("gumbel", 0, 1.0), ("greenlist", 0, 2.0), ("gumbel", 4, 1.0), ("greenlist", 4, 2.0),
+    ]  # fmt: skip
+    for cell in made.robustness:
+        assert [len(unit.prompts) for unit in cell.units] == [4, 4, 4]
+        pairs = [(p, k) for unit in cell.units for p, k in zip(unit.prompts, unit.keys, strict=True)]
+        assert len(set(pairs)) == 12
+        assert Counter(p for p, _ in pairs) == dict.fromkeys(PROMPTS[:6], 2)
+        assert {message for unit in cell.units for message in unit.messages} == {0}
+        assert cell.setting.temperature == (1.0 if cell.setting.method == "gumbel" else 0.8)
+    assert [pair[0].setting.temperature for pair in made.unmarked] == [0.8, 1.0]
+    for first, second in made.unmarked:
+        assert [unit.prompts for unit in first.units] == [unit.prompts for unit in second.units]
+        assert not {unit.seed for unit in first.units} & {unit.seed for unit in second.units}
+        assert not any(unit.keys or unit.messages for unit in first.units + second.units)
+    assert made.attacks == tuple(a for a in EVERY if not a.startswith("paste") and a != "retokenise")
+    assert made.identification == ()
+
+
+def test_each_user_has_a_message_and_prompts_of_its_own(tmp_path, tiny_folder):
+    made = plan(config(tmp_path, tiny_folder, NAMED))
+    assert [cell.setting.method for cell in made.identification] == ["gumbel", "greenlist"]
+    for cell in made.identification:
+        rows = [(m, p) for unit in cell.units for m, p in zip(unit.messages, unit.prompts, strict=True)]
+        assert len(set(rows)) == len(rows) == 15
+        assert Counter(message for message, _ in rows) == dict.fromkeys(user_messages("1", 5), 3)
+        assert {key for unit in cell.units for key in unit.keys} == {0}
+    assert user_messages("1", 9)[:5] == user_messages("1", 5)
+    assert user_messages("1", 9) != user_messages("2", 9)
+
+
+def test_the_papers_size_is_one_flag_away(tmp_path, tiny_folder):
+    path = config(tmp_path, tiny_folder, ROBUST + NAMED)
+    read = read_evaluation(path, True)
+    assert read.robustness is not None
+    assert read.identification is not None
+    assert (read.robustness.prompts, read.robustness.keys, read.robustness.keys_a_prompt) == (1000, 10, 10)
+    assert (read.identification.users, read.identification.texts) == (1000, 100)
+    assert read.robustness.windows == (0, 4)
+    with pytest.raises(Refused, match=r"robustness\.prompts = 1000: the file of prompts has 12 distinct ones"):
+        plan(path, paper_size=True)
+
+
+@pytest.mark.parametrize(
+    ("top", "more", "message"),
+    [
+        ("", "", "nothing to do: add a section"),
+        ("top_k = 50\n", ROBUST, "field 'top_k' is unknown"),
+        ("", ROBUST.replace("keys = 4", "keys = 1"), "'robustness.keys' = 1"),
+        ("", ROBUST.replace("keys = 4", "keys = 3").replace("prompt = 2", "prompt = 4"), "keys_a_prompt = 4 is more"),
+        ("", ROBUST.replace("[1.0]", "[]").replace("[2.0]", "[]"), "temperatures and deltas are both empty"),
+        ("", ROBUST.replace("[1.0]", "[0.0]"), r"temperatures\.0' = 0\.0"),
+        ("", ROBUST + 'attacks = ["typo:0.1"]\n', r"attacks\.0' = 'typo:0\.1'"),
+        ("", ROBUST + 'attacks = ["substitute:0.0"]\n', r"attacks\.0' = 'substitute:0\.0'"),
+        ("", ROBUST + 'attacks = ["paste:0.5"]\n', "paste needs text by people"),
+        ("", ROBUST + 'attacks = ["retokenise"]\n', "retokenise needs other_tokenizer or sentence_model"),
+        ("", ROBUST + 'sentence_model = "nowhere"\n', r"sentence_model: no config\.json in .*nowhere"),
+        ("", NAMED.replace("texts = 3", "texts = 13"), r"identification\.texts = 13: the file of prompts has 12"),
+        ("", NAMED.replace("users = 5", "users = 600000"), "at most 500000 users have texts"),
+        ("", NAMED + "messages = [1]\n", r"messages\.0' = 1"),
+        ("", NAMED + "false_positive_rates = [1.0]\n", r"false_positive_rates\.0' = 1\.0"),
+    ],
+)
+def test_what_cannot_be_right_is_refused_in_words(tmp_path, tiny_folder, top, more, message):
+    with pytest.raises(Refused, match=message):
+        plan(config(tmp_path, tiny_folder, more, top))
+
+
+def test_files_that_are_not_there_are_named(tmp_path, tiny_folder):
+    with pytest.raises(Refused, match=r"model = .*nowhere.*: no config\.json"):
+        plan(config(tmp_path, tmp_path / "nowhere", ROBUST))
+    with pytest.raises(TokenizerError, match=r"other\.json: cannot be loaded"):
+        plan(config(tmp_path, tiny_folder, ROBUST + 'other_tokenizer = "other.json"\n'))
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text("{}")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: cannot be read"):
+        plan(config(tmp_path, bare, ROBUST))
+    path = config(tmp_path, tiny_folder, ROBUST)
+    path.write_text(path.read_text().replace('"out"', '"s3://bucket/out"'))
+    with pytest.raises(Refused, match="texts are kept in a folder"):
+        plan(path)

@@ -1,0 +1,177 @@
+"""Scores of texts whose message is known: those of a scan, and those of a search that tries every message."""
+
+import math
+from datetime import UTC, datetime
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer
+
+from jobs.demo.registry import TOKENIZER
+from scanner.detect import Detector, KeyUnderTest, Origin
+from scanner.evaluation.identification import identification_figures, search_texts, together
+from scanner.evaluation.scores import Search, name, score_each, score_one, search, take
+from scanner.evaluation.units import Setting, key_secret
+from scanner.tokens import load_tokenizer, sha256_file
+from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions
+from schemas.registry import MasterKey, TokenizerFile
+from schemas.tables import DOCUMENTS
+
+SEED = "scores"
+SETTINGS = {
+    "greenlist": Setting("greenlist", 2, "1/4", 3.0, 0.8, 0.95, 64),
+    "gumbel": Setting("gumbel", 2, None, None, 1.0, 0.95, 64),
+}
+MIN_SCORED = 16
+
+
+def marked_tokens(mark: Watermark, message: int, length: int, random: np.random.Generator, of: int = 4) -> list[int]:
+    """Tokens of which each is the best of a few for the message: a mark of some strength, of no model."""
+    ids = random.integers(1000, 20_000, 2).tolist()
+    while len(ids) < length:
+        tries = random.integers(1000, 20_000, of)
+        texts = ragged([[*ids[-2:], int(token)] for token in tries])
+        ids.append(int(tries[mark.score(texts, scored_positions(texts, 2, "ngram"), message).argmax()]))
+    return ids
+
+
+def texts_of(mark: Watermark, own: list[int], lengths: list[int]) -> Tokens:
+    random = np.random.default_rng(3)
+    return ragged([marked_tokens(mark, message, length, random) for message, length in zip(own, lengths, strict=True)])
+
+
+def every_message(mark: Watermark, tokens: Tokens, own: int, count: int) -> tuple[float, list[float]]:
+    """log10 p of a text's own message, and of the others it is searched among, best first; one by one."""
+    positions = scored_positions(tokens, mark.window, "ngram")
+    if positions.scored[0] < MIN_SCORED:
+        return 0.0, [0.0] * (count - 1)
+
+    def p(message: int) -> float:
+        return float(mark.log10_p(mark.score(tokens, positions, message), positions.scored)[0])
+
+    others = range(count) if own < count else range(count - 1)
+    return p(own), sorted(p(message) for message in others if message != own)
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+@pytest.mark.parametrize("count", [2, 3, 40])
+def test_a_search_finds_what_trying_every_message_finds(method, count):
+    mark = SETTINGS[method].watermark(key_secret(SEED, 0))
+    own = [0, 1, 39, 40, 77, 5, 2]
+    tokens = texts_of(mark, own, [40, 60, 18, 30, 45, 10, 25])
+    said = search(mark, tokens, np.array(own), count, MIN_SCORED)
+    rates = [0.3, 1e-1, 1e-2, 1e-6]
+    for row, message in enumerate(own):
+        text = take(tokens, np.array([row]))
+        mine, others = every_message(mark, text, message, count)
+        assert said.own[row] == pytest.approx(mine, rel=1e-12)
+        assert said.first[row] == pytest.approx(others[0], rel=1e-12)
+        for rate in rates:
+            threshold = math.log10(rate)
+            passing = [p for p in (mine, *others) if log10_any_of(p, count) <= threshold]
+            named = name(said, count, rate)
+            own_passes = bool(log10_any_of(mine, count) <= threshold)
+            assert bool(named.found[row]) == (len(passing) == 1 and own_passes)
+            assert bool(named.wrong[row]) == (len(passing) == 1 and not own_passes)
+            assert bool(named.ambiguous[row]) == (len(passing) > 1)
+    assert said.own[5] == said.first[5] == 0.0  # ten tokens are too short
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_users_are_named_as_a_scan_names_them(method):
+    """The scan's own detector on the text of these tokens, for a key of as many messages."""
+    setting, count, rate = SETTINGS[method], 50, 0.02
+    mark = setting.watermark(key_secret(SEED, 0))
+    own = [7, 11, 19, 23, 49, 0, 31, 8, 9, 10]
+    tokens = texts_of(mark, own, [12, 20, 22, 24, 26, 30, 40, 60, 80, 100])
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    decoder = Tokenizer.from_file(str(TOKENIZER))
+    bounds = tokens.offsets
+    texts = [decoder.decode(tokens.ids[a:b].tolist()) for a, b in pairwise(bounds)]
+    key = MasterKey(
+        key_id="k",
+        method=setting.method,
+        window=setting.window,
+        gamma=setting.gamma,
+        messages=count,
+        tokenizer=TokenizerFile(file="t", sha256=sha256_file(TOKENIZER)),
+        secret="env:NOWHERE",
+        commitment=mark.commitment.hex(),
+        created_at=datetime.now(UTC),
+    )
+
+    class Everybody:
+        def naming(self, key_id: str, message: int, at: datetime | None) -> tuple[str, str | None]:
+            return "named", f"user-{message}"
+
+    detector = Detector(
+        [KeyUnderTest(key, mark, tokenizer)],
+        Everybody(),
+        keys_tested=1,
+        dedup="ngram",
+        min_scored=MIN_SCORED,
+        false_positive_rate=rate,
+    )
+    rows = [{"row": i, "doc_id": str(i), "text": text.encode()} for i, text in enumerate(texts)]
+    verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))
+    (said,) = search_texts(setting, SEED, texts, own, [count], tokenizer, MIN_SCORED)
+    named = name(said, count, rate)
+    for row, verdict in enumerate(verdicts.to_pylist()):
+        assert verdict["scored"] == said.scored[row]
+        right = verdict["user_id"] == f"user-{own[row]}"
+        assert bool(named.found[row]) == right
+        assert bool(named.wrong[row]) == (verdict["naming"] == "named" and not right)
+        assert bool(named.ambiguous[row]) == (verdict["naming"] == "ambiguous")
+        best = min(said.own[row], said.first[row])
+        assert verdict["log10_p"] == pytest.approx(best, rel=1e-12)
+    assert named.found.any()
+    assert not named.found.all()
+
+
+def test_texts_under_keys_of_their_own_are_scored_as_one_by_one():
+    marks = [GreenList(key_secret(SEED, number), 2, Fraction(1, 4)) for number in range(3)]
+    chosen = [marks[i] for i in (0, 1, 2, 1, 0)]
+    random = np.random.default_rng(1)
+    lengths = [30, 12, 50, 0, 22]
+    tokens = ragged([marked_tokens(mark, 0, max(n, 2), random)[:n] for mark, n in zip(chosen, lengths, strict=True)])
+    said = score_each(chosen, tokens, 0, MIN_SCORED)
+    for row, mark in enumerate(chosen):
+        alone = score_one(mark, take(tokens, np.array([row])), 0, MIN_SCORED)
+        assert (said.log10_p[row], said.scored[row]) == (alone.log10_p[0], alone.scored[0])
+    assert said.log10_p[[1, 3]].tolist() == [0.0, 0.0]
+    assert (said.log10_p[[0, 2]] < -5).all()
+
+
+def test_a_text_marked_for_nobody_there_is_seldom_named():
+    """Searched under another key, 400 texts: at a rate of 0.05, more than 39 named or ambiguous once in 2e-4."""
+    mark, other = Gumbel(key_secret(SEED, 0), 2), Gumbel(key_secret(SEED, 1), 2)
+    random = np.random.default_rng(9)
+    tokens = ragged([random.integers(1000, 9000, 24).tolist() for _ in range(400)])
+    for under in (mark, other):
+        named = name(search(under, tokens, np.arange(400), 30, MIN_SCORED), 30, 0.05)
+        assert sum(int(hits.sum()) for hits in named) <= 39
+
+
+def test_figures_count_users_and_lengths():
+    own = np.array([4, 4, 9, 9, 9])
+    said = Search(
+        own=np.array([-12.0, -3.0, -12.0, 0.0, -30.0]),
+        first=np.array([-1.0, -9.0, -12.0, 0.0, -2.0]),
+        second=np.zeros(5),
+        scored=np.array([160, 60, 170, 5, 149]),
+    )
+    rows = identification_figures(SETTINGS["gumbel"], {10: said}, own, [1e-6])
+    told = {(r["measure"], r["least_scored"]): (r["hits"], r["n"], r["clusters"]) for r in rows}
+    assert told["found", None] == (2, 5, "2 users")
+    assert told["wrong", None] == (1, 5, "2 users")
+    assert told["ambiguous", None] == (1, 5, "2 users")
+    assert told["flagged", None] == (3, 5, "2 users")
+    assert told["found", 150] == (1, 2, "2 users")
+    assert told["wrong", 50] == (1, 1, "1 users")
+    assert told["found", 100] == (1, 1, "1 users")
+    assert told["found", 0] == (0, 1, "1 users")
+    both = together([said, said])
+    assert both.scored.tolist() == [*said.scored, *said.scored]
