@@ -99,8 +99,8 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         committer.flush()
         if first_commit is None and committer.totals.shards:
             first_commit = time.monotonic() - began
-        watch(work, committer.totals)
         tell_metrics()
+        watch(work, committer.totals)
 
     def tell_metrics() -> None:
         metrics.tell(work.shards - work.skipped, committer.totals, audit="not judged")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import ray
 from ray.util.metrics import Gauge
 
 from jobs.progress import Progress
@@ -55,6 +56,8 @@ def main() -> int:
             super().__call__(work, totals)
             if totals.shards:
                 Gauge("planted", f"planted {PLANTED.hex(':')}").set(1.0)
+            if totals.shards == work.shards and ray.is_initialized():
+                time.sleep(2)  # Ray sends metrics a few times a second here, later when the machine is busy
 
     outcome = run_scan(plan, Watch(), worker=Faulty)
     return outcome.exit_code
