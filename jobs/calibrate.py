@@ -69,9 +69,8 @@ def calibrate_and_tell(
     Raises:
         BrickscanError: see scanner.errors.
     """
-    for module_name in ("scipy", "matplotlib"):
-        if importlib.util.find_spec(module_name) is None:
-            raise Refused(f"calibrate needs {module_name}; install it with `pip install 'brickscan[audit]'`")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
     from scanner.audit.plan import plan_calibration
     from scanner.audit.report import all_rows
     from scanner.audit.rows import Audit, failing

@@ -9,7 +9,7 @@ import click
 from jobs.text import printable
 from scanner.plan import read_config, results_of
 
-_HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "where")
+_HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "audit", "where")
 _WIDTH = 60  # characters of an id or a path that are shown
 
 
@@ -20,7 +20,8 @@ def flagged(config: Path, limit: int) -> None:
     """Show the newest flagged documents, and for whom the text that they contain was marked.
 
     A flag says that a document contains text marked for a user: it may be quoted, translated or spliced, so it does not
-    say who wrote or posted it.
+    say who wrote or posted it. Beside each flag stands how the audit of its scan ended: after an alarm, believe no flag
+    before the cause is known.
 
     \b
     Example:
@@ -50,6 +51,7 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
         _marked_for(row),
         row["key_id"],
         _p_value(row["log10_p_global"]),
+        row["audit"] or "not judged",
         f"{printable(row['path'], _WIDTH)} row {row['row']}",
     )
 

@@ -2,9 +2,11 @@
 
 import sys
 import time
+from collections.abc import Mapping
 
 from tqdm import tqdm
 
+from scanner.audit.live import LiveAudit
 from scanner.cluster import Totals, Work
 
 
@@ -35,9 +37,18 @@ class Progress:
             "mb_per_s": f"{rate:.2f}",
             "seconds": f"{seconds:.1f}",
         }
-        print(" ".join(f"{name}={value}" for name, value in fields.items()), file=sys.stderr, flush=True)
+        _log(fields)
+
+    def audited(self, audit: LiveAudit) -> None:
+        """Tell how the audit ended, where no one watches a bar."""
+        if not sys.stderr.isatty():
+            _log({"event": "audit"} | audit.fields())
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.close()
+
+
+def _log(fields: Mapping[str, object]) -> None:
+    print(" ".join(f"{name}={value}" for name, value in fields.items()), file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
+from jobs.admission import admit, audit_secret
 from jobs.text import printable
 from scanner.errors import Refused
 from scanner.registry import (
@@ -122,12 +123,13 @@ def _list_keys(registry: Path) -> None:
             _time(key.active_from),
             _time(key.active_until),
             _time(key.retired_at),
+            f"{key.admission.holds_down_to:g}" if key.admission else "-",
             key.commitment,
         )
         for key in load_registry(registry).keys
     ]
     what = ("key", "method", "window", "gamma", "messages", "tokenizer")
-    _table((*what, "made", "from", "until", "retired", "commitment"), rows)
+    _table((*what, "made", "from", "until", "retired", "admitted", "commitment"), rows)
 
 
 @keys.command("retire")
@@ -142,6 +144,10 @@ def _retire(key_id: str, registry: Path) -> None:
     """
     retire_key(registry, key_id)
     click.echo(f"{key_id} is retired: scans still test it, nothing is marked with it, users get no message of it.")
+
+
+keys.add_command(admit)
+keys.add_command(audit_secret)
 
 
 @click.group()

@@ -28,7 +28,8 @@ def scan(config: Path, date: datetime.datetime | None) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     Run again after an interruption, it goes on from what was committed. Exit codes: 0 done (documents in quarantine
-    included), 1 failed, 2 refused before any work, 4 more in quarantine than the configuration allows.
+    included), 1 failed, 2 refused before any work, 3 the audit raises an alarm: p-values are too small (a sentence says
+    which), 4 more in quarantine than the configuration allows.
 
     \b
     Example:
@@ -62,6 +63,8 @@ def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
             outcome = run_scan(plan, progress)
     finally:
         progress.close()
+    if outcome.audit is not None:
+        progress.audited(outcome.audit)
     click.echo(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
 
@@ -73,8 +76,7 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         f"scan {outcome.scan_id}: {counts.documents:,} documents in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s); "
         f"{work.skipped:,} of {work.shards:,} shards were committed before",
-        f"flagged      {counts.flagged:,} documents flagged; by chance alone at most about "
-        f"{counts.documents * false_positive_rate:.2g} would, at a false-positive rate of {false_positive_rate:g}",
+        f"flagged      {counts.flagged:,} documents flagged, at a false-positive rate of {false_positive_rate:g}",
         f"too short    {counts.too_short:,} documents",
         f"quarantined  {counts.quarantined:,} documents, {outcome.totals.files_quarantined:,} files",
         f"tables       {results}",
@@ -89,6 +91,8 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         lines.insert(
             -2, f"second       {outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
         )
+    if outcome.audit is not None:
+        lines[-2:-2] = outcome.audit.lines()
     if work.shards == 0:
         lines.append("There was nothing to scan: the input paths hold no documents.")
     if outcome.exit_code > 128:

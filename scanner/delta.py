@@ -6,6 +6,9 @@ from urllib.parse import unquote, urlsplit
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from scanner.errors import Refused
 
 
 def read(table: DeltaTable) -> pl.LazyFrame:
@@ -20,3 +23,20 @@ def read(table: DeltaTable) -> pl.LazyFrame:
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     return pl.scan_parquet(files, glob=False)
+
+
+def table_uri(results: str, name: str) -> str:
+    """Where a table lies: a folder of its own in the folder of results."""
+    return f"{results.rstrip('/')}/{name}"
+
+
+def open_table(uri: str) -> DeltaTable:
+    """A table of results as it is now.
+
+    Raises:
+        Refused: it is not there.
+    """
+    try:
+        return DeltaTable(uri)
+    except (TableNotFoundError, OSError):
+        raise Refused(f"results: there is no table {uri} yet; run `brickscan scan` first") from None

@@ -69,6 +69,22 @@ class Scores(NamedTuple):
     runner_up_global: NDArray[np.float64]
 
 
+class Seen(NamedTuple):
+    """What one key scored of a batch: the positions of D of its documents, and which these are, int64[D]."""
+
+    test: KeyUnderTest
+    tokens: Tokens
+    positions: Positions
+    documents: NDArray[np.int64]
+
+
+class Witness(Protocol):
+    """Is shown what is scored, as it is scored; scanner.audit.decoys.PieceDecoys is one."""
+
+    def see(self, digests: Sequence[bytes], seen: Sequence[Seen]) -> None:
+        """Take a batch: SHA-256 of its texts, and what each key scored."""
+
+
 class Detector:
     """Scores documents under a fixed list of keys.
 
@@ -99,8 +115,10 @@ class Detector:
         self._threshold = math.log10(false_positive_rate)
         self.tokenising = 0.0  # wall seconds so far
 
-    def detect(self, documents: pa.RecordBatch, origin: Origin) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Score a batch of schemas.tables.DOCUMENTS.
+    def detect(
+        self, documents: pa.RecordBatch, origin: Origin, witness: Witness | None = None
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Score a batch of schemas.tables.DOCUMENTS, and show it to a witness.
 
         Returns:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
@@ -121,15 +139,19 @@ class Detector:
         rest = documents.drop_columns(["text"])  # which need not be copied
         kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
         reasons, details = zip(*faults, strict=True) if faults else ((), ())
+        scores, seen = self._score(texts)
+        if witness is not None:
+            witness.see(digests, seen)
+        found = {"text_sha256": digests} | self._verdicts(scores, kept["created_at"])
         return (
-            _table(VERDICTS, kept, origin, now, {"text_sha256": digests} | self._verdicts(texts, kept["created_at"])),
+            _table(VERDICTS, kept, origin, now, found),
             _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
         )
 
-    def _score(self, texts: Sequence[str]) -> list[Scores]:
+    def _score(self, texts: Sequence[str]) -> tuple[list[Scores], list[Seen]]:
         tokens: dict[str, Tokens] = {}
         positions: dict[tuple[str, int], Positions] = {}
-        scores = []
+        scores, seen = [], []
         for test in self._keys:
             name, window = test.key.tokenizer.sha256, test.key.window
             if name not in tokens:
@@ -138,10 +160,12 @@ class Detector:
                 self.tokenising += time.perf_counter() - began
             if (name, window) not in positions:
                 positions[name, window] = scored_positions(tokens[name], window, self._dedup)
-            scores.append(self._score_key(test, tokens[name], positions[name, window]))
-        return scores
+            said, shown = self._score_key(test, tokens[name], positions[name, window])
+            scores.append(said)
+            seen.append(shown)
+        return scores, seen
 
-    def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> Scores:
+    def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Scores, Seen]:
         scored = positions.scored
         enough = scored >= self._min_scored
         # documents that are too short for this key cost nothing: the others alone are scored
@@ -149,33 +173,34 @@ class Detector:
         if not enough.all():
             offsets = np.concatenate([[0], np.cumsum(scored[enough])]).astype(np.int64)
             kept = Positions(positions.index[np.repeat(enough, scored)], offsets)
+        seen = Seen(test, tokens, kept, np.flatnonzero(enough))
         messages, keys, mark = test.key.messages, self._keys_tested, test.watermark
         best = mark.best_two(tokens, kept, messages)
         log10_p = mark.log10_p(best.score, kept.scored)
         runner_up, runner_up_global = np.full(len(log10_p), np.nan), np.zeros(len(log10_p))
         if messages > 1:
             runner_up = mark.log10_p(best.second_score, kept.scored)
-            runner_up_global = _corrected(runner_up, messages, keys)
+            runner_up_global = corrected(runner_up, messages, keys)
 
         def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
             out = np.full(len(enough), fill, values.dtype)
             out[enough] = values
             return out
 
-        return Scores(
+        scores = Scores(
             tokens=np.diff(tokens.offsets),
             scored=scored,
             message=spread(best.message, -1),
             score=spread(best.score.astype(np.float64), 0.0),
             log10_p=spread(log10_p, 0.0),
-            log10_p_global=spread(_corrected(log10_p, messages, keys), 0.0),
+            log10_p_global=spread(corrected(log10_p, messages, keys), 0.0),
             runner_up=spread(runner_up, np.nan),
             runner_up_global=spread(runner_up_global, 0.0),
         )
+        return scores, seen
 
-    def _verdicts(self, texts: Sequence[str], created_at: pa.Array) -> dict[str, Any]:
+    def _verdicts(self, scores: Sequence[Scores], created_at: pa.Array) -> dict[str, Any]:
         """What VERDICTS say about D texts, by column; created_at: when each was written."""
-        scores = self._score(texts)
         chosen, passing = choose(scores), count_passing(scores, self._threshold)
 
         def of_chosen(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -184,7 +209,7 @@ class Detector:
         message = of_chosen([said.message for said in scores])
         runner_up = of_chosen([said.runner_up for said in scores])
         naming = np.where(passing > 1, "ambiguous", "none").astype(object)
-        user_id: NDArray[np.object_] = np.full(len(texts), None)
+        user_id: NDArray[np.object_] = np.full(len(chosen), None)
         for i in np.flatnonzero(passing == 1):
             key_id = self._keys[chosen[i]].key.key_id
             naming[i], user_id[i] = self._holders.naming(key_id, int(message[i]), created_at[i].as_py())
@@ -201,7 +226,7 @@ class Detector:
             "log10_p_global": of_chosen([said.log10_p_global for said in scores]),
             "runner_up_log10_p": pa.array(runner_up, mask=np.isnan(runner_up)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
-            "keys_tested": np.full(len(texts), self._keys_tested),
+            "keys_tested": np.full(len(chosen), self._keys_tested),
             "flagged": passing > 0,
         }
 
@@ -263,5 +288,6 @@ def count_passing(scores: Sequence[Scores], threshold: float) -> NDArray[np.int6
     return count
 
 
-def _corrected(log10_p: NDArray[np.float64], messages: int, keys: int) -> NDArray[np.float64]:
+def corrected(log10_p: NDArray[np.float64], messages: int, keys: int) -> NDArray[np.float64]:
+    """log10 p of a key's best message, corrected for all of its messages, then for all keys (SPEC §3)."""
     return log10_any_of(log10_any_of(log10_p, messages), keys)

@@ -24,7 +24,8 @@ class Plan:
 
     registry: folder; results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others;
-    second: the configured second score, its model's path made absolute.
+    second: the configured second score, its model's path made absolute;
+    audit_secret: where the secret of decoy keys is, None: there are none.
     """
 
     config: ScanConfig
@@ -35,6 +36,7 @@ class Plan:
     keys_tested: int
     registry_sha256: str
     second: SecondScoreConfig | None = None
+    audit_secret: str | None = None
 
     @property
     def columns(self) -> Columns:
@@ -85,6 +87,9 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     registry = load_registry(base / config.registry)
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
+    keys = _keys_under_test(registry, config)
+    if config.audit.require_admission:
+        _refuse_unadmitted(keys)
     _refuse_own_tables("registry", str(base / config.registry), locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -95,10 +100,11 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         registry=str(base / config.registry),
         results=results,
         locations=locations,
-        keys=_keys_under_test(registry, config),
+        keys=keys,
         keys_tested=len(registry.keys),
         registry_sha256=registry_sha256(registry),
         second=second,
+        audit_secret=registry.audit_secret,
     )
 
 
@@ -117,6 +123,15 @@ def _keys_under_test(registry: Registry, config: ScanConfig) -> tuple[MasterKey,
         if key_id not in known:
             raise Refused(f"keys: {key_id!r} is not in registry {config.registry!r}; its keys: {', '.join(known)}")
     return tuple(key for key in registry.keys if config.keys is None or key.key_id in config.keys)
+
+
+def _refuse_unadmitted(keys: tuple[MasterKey, ...]) -> None:
+    for key in keys:
+        if key.admission is None:
+            raise Refused(
+                f"audit.require_admission: key {key.key_id!r} never passed an audit; audit it with `brickscan "
+                f"calibrate` and record that with `brickscan keys admit {key.key_id}`"
+            )
 
 
 def open_detector(plan: Plan) -> Detector:

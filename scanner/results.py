@@ -3,12 +3,11 @@
 A worker writes Parquet files under unique names and commits nothing; the driver commits. Every shard's rows enter a
 table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
 so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
-anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine is committed first and verdicts
-last, as the mark that a shard is done.
+anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine and audit counts are committed
+first and verdicts last, as the mark that a shard is done.
 """
 
 import json
-import math
 import os
 import time
 import uuid
@@ -23,19 +22,59 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from scanner.delta import read
+from scanner.delta import open_table, read, table_uri
 from scanner.errors import Refused, ScanFailed
 from scanner.files import filesystem_of
-from schemas.tables import AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
+from scanner.queries import (
+    audit_counts,
+    audits,
+    exist,
+    flagged,
+    flagged_in,
+    q_values,
+    quarantine,
+    scans,
+    second_scores,
+    verdicts,
+)
+from schemas.tables import AUDIT_COUNTS, AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
 
-TABLES: Mapping[str, pa.Schema] = {"quarantine": QUARANTINE, "verdicts": VERDICTS, "scans": SCANS}
-SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES, "audits": AUDITS}
+__all__ = [
+    "DataFile",
+    "Entry",
+    "append_audits",
+    "append_scan",
+    "audit_counts",
+    "audits",
+    "commit",
+    "committed",
+    "erase_user",
+    "exist",
+    "flagged",
+    "flagged_in",
+    "open_tables",
+    "q_values",
+    "quarantine",
+    "scans",
+    "second_scores",
+    "table_uri",
+    "verdicts",
+    "write_file",
+]
+
+TABLES: Mapping[str, pa.Schema] = {
+    "quarantine": QUARANTINE,
+    "audit_counts": AUDIT_COUNTS,
+    "verdicts": VERDICTS,
+    "scans": SCANS,
+    "audits": AUDITS,
+}
+SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES}
 """Of every table that there may be; those of TABLES are made by a scan."""
-
 COMMIT_ATTEMPTS = 50
 ORPHANS_AFTER_HOURS = 24
 """When a file that is no part of its table is certainly no running scan's, which would have committed it."""
@@ -58,11 +97,6 @@ class Entry(NamedTuple):
 
     transaction: str
     files: tuple[DataFile, ...]
-
-
-def table_uri(results: str, name: str) -> str:
-    """Where a table lies: a folder of its own in the folder of results."""
-    return f"{results.rstrip('/')}/{name}"
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
@@ -194,7 +228,7 @@ def _replacement(
     table: DeltaTable, results: str, name: str, shards: Collection[str], files: list[DataFile]
 ) -> list[AddAction | RemoveAction]:
     """Files enter, and those that hold other rows of the shards go; whatever else is in these is written anew."""
-    of_shards, entering, schema = pc.field("shard_id").isin(list(shards)), {file.name for file in files}, TABLES[name]
+    of_shards, entering, schema = pc.field("shard_id").isin(list(shards)), {file.name for file in files}, SCHEMAS[name]
     fragments = [part for part in table.to_pyarrow_dataset().get_fragments() if part.path not in entering]
     old = [part for part in fragments if part.count_rows(filter=of_shards)]
     others = [batch for part in old for batch in part.to_table(schema, filter=~of_shards).to_batches()]
@@ -240,7 +274,7 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     uri = table_uri(results, "verdicts")
     changed = 0
     for attempt in range(COMMIT_ATTEMPTS):
-        table = _open(uri)
+        table = open_table(uri)
         named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
         messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
         if messages.is_empty() and attempt == 0:
@@ -264,65 +298,3 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
         else:
             return changed
     raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
-
-
-def _open(uri: str) -> DeltaTable:
-    try:
-        return DeltaTable(uri)
-    except (TableNotFoundError, OSError):
-        raise Refused(f"results: there is no table {uri} yet; run `brickscan scan` first") from None
-
-
-def exist(results: str) -> bool:
-    """Whether there are results: a scan made the tables."""
-    return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
-
-
-def verdicts(results: str) -> pl.LazyFrame:
-    """Verdicts on all documents, the newest per (path, row). Columns as in schemas.tables.VERDICTS.
-
-    Raises:
-        Refused: there are no results.
-    """
-    by_age = read(_open(table_uri(results, "verdicts"))).sort("scanned_at", "scan_id")
-    return by_age.unique(["path", "row"], keep="last", maintain_order=True)
-
-
-def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
-    """Verdicts on flagged documents, newest first. Raises as `verdicts` does.
-
-    The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
-    rows that would not have been flagged under it.
-    """
-    strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    return verdicts(results).filter("flagged", strict).reverse()
-
-
-def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
-    """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
-    of_keys = read(_open(table_uri(results, "verdicts"))).filter("flagged", pl.col("key_id").is_in(list(keys)))
-    return of_keys.collect().filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
-
-
-def second_scores(results: str) -> pl.LazyFrame:
-    """Second scores of flagged documents, no independent evidence, as in schemas.tables.SECOND_SCORES.
-
-    Raises:
-        Refused: no scan with `second_score` has run.
-    """
-    return read(_open(table_uri(results, "second_scores")))
-
-
-def quarantine(results: str) -> pl.LazyFrame:
-    """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
-    return read(_open(table_uri(results, "quarantine")))
-
-
-def scans(results: str) -> pl.LazyFrame:
-    """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
-    return read(_open(table_uri(results, "scans"))).sort("started_at")
-
-
-def audits(results: str) -> pl.LazyFrame:
-    """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
-    return read(_open(table_uri(results, "audits")))

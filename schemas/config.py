@@ -51,6 +51,15 @@ class SecondScoreConfig(_Frozen):
         return self
 
 
+class ScanAuditConfig(_Frozen):
+    """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = 0.125  # of the documents, one message each; 0: no decoys
+    all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.015625  # of the documents, under all messages
+    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
+    require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
+
+
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
@@ -63,6 +72,7 @@ class ScanConfig(_Frozen):
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
     second_score: SecondScoreConfig | None = None
     input: InputConfig
+    audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")

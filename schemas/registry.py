@@ -12,7 +12,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 
@@ -51,8 +50,17 @@ def _holds_no_nul(path: str) -> str:
     return path
 
 
+def _is_reference(value: str) -> str:
+    # never echo the value: someone may have pasted the key itself
+    well_formed = re.fullmatch(r"file:.+|env:[A-Za-z_][A-Za-z0-9_]*", value)
+    if not well_formed or re.fullmatch(r"[a-z]+:(0x)?[0-9a-fA-F]{32,}", value):
+        raise ValueError("a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself")
+    return value
+
+
 Gamma = Annotated[str, AfterValidator(_is_gamma)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_holds_no_nul)]
+SecretReference = Annotated[str, AfterValidator(_is_reference)]
 
 
 class _Frozen(BaseModel):
@@ -67,6 +75,19 @@ class TokenizerFile(_Frozen):
     sha256: Sha256
 
 
+class Admission(_Frozen):
+    """The audit that a key passed (`brickscan keys admit`).
+
+    audit_id, audited_at: of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it said that the
+    key's rate holds; candidates: keys that were tried before and with this one, since the best of many flatters itself.
+    """
+
+    audit_id: Annotated[str, Field(min_length=1)]
+    audited_at: datetime
+    holds_down_to: Annotated[float, Field(gt=0, lt=1)]
+    candidates: int = Field(ge=1)
+
+
 class MasterKey(_Frozen):
     """One master key: its parameters, where its secret lives, and the commitment published when it was made."""
 
@@ -76,21 +97,13 @@ class MasterKey(_Frozen):
     gamma: Gamma | None = None
     messages: int = Field(ge=1, le=MAX_MESSAGES)
     tokenizer: TokenizerFile
-    secret: str
+    secret: SecretReference
     commitment: Sha256
     created_at: datetime
     active_from: AwareDatetime | None = None  # before that, nothing is marked with it; None: from the start
     active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
     retired_at: datetime | None = None
-
-    @field_validator("secret")
-    @classmethod
-    def _is_reference(cls, value: str) -> str:
-        # never echo the value: someone may have pasted the key itself
-        well_formed = re.fullmatch(r"file:.+|env:[A-Za-z_][A-Za-z0-9_]*", value)
-        if not well_formed or re.fullmatch(r"[a-z]+:(0x)?[0-9a-fA-F]{32,}", value):
-            raise ValueError("a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself")
-        return value
+    admission: Admission | None = None
 
     @model_validator(mode="after")
     def _gamma_fits_method(self) -> Self:
@@ -122,8 +135,12 @@ class MasterKey(_Frozen):
 
 
 class Registry(_Frozen):
-    """All master keys of a platform, read from keys.toml in the registry's folder."""
+    """All master keys of a platform, read from keys.toml in the registry's folder.
 
+    audit_secret: where the secret lives that decoy keys are derived from (scanner.audit.decoys); None: no decoys.
+    """
+
+    audit_secret: SecretReference | None = None
     keys: tuple[MasterKey, ...] = ()
 
     @model_validator(mode="after")

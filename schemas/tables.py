@@ -126,6 +126,7 @@ SCANS = pa.schema(
                         pa.field("window", pa.int64()),
                         pa.field("gamma", pa.string()),
                         pa.field("tokenizer_sha256", pa.string()),
+                        pa.field("admitted_by", pa.string()),  # id of the audit that the key passed; null: none
                     ]
                 )
             ),
@@ -141,11 +142,39 @@ SCANS = pa.schema(
         pa.field("quarantined", pa.int64(), nullable=False),
         pa.field("files_quarantined", pa.int64(), nullable=False),  # as a whole; not among the documents
         pa.field("flagged", pa.int64(), nullable=False),
-        pa.field("audit", pa.string(), nullable=False),
+        pa.field("audit", pa.string(), nullable=False),  # see AUDIT_STATES
+        pa.field("audited_scans", pa.list_(pa.string()), nullable=False),  # whose verdicts the audit covers
         pa.field("exit_code", pa.int64(), nullable=False),
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""
+
+AUDIT_STATES = ("no alarm", "alarm", "no decoys", "not judged")
+"""How the audit of a scan ended. No alarm: nothing was incompatible with the stated rates; no decoys: nor was it here,
+but no document was scored under decoy keys, so the law itself was not tested; not judged: the scan did not end."""
+
+AUDIT_COUNTS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),  # decoy | decoy_best | decoy_fixed, see AUDIT_KINDS
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("gamma", pa.string()),
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("dedup", pa.string(), nullable=False),
+        pa.field("messages", pa.int64(), nullable=False),  # that each p-value is corrected for
+        pa.field("decoy", pa.int64()),  # which of the fixed decoy keys; null: a key for each document
+        pa.field("threshold", pa.float64(), nullable=False),  # of p
+        pa.field("tests", pa.int64(), nullable=False),  # distinct texts of the shard
+        pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
+        pa.field("expected", pa.float64(), nullable=False),  # of hits, if the law holds
+        pa.field("expected_of_hits", pa.float64(), nullable=False),  # sum of the chances of those that hit
+        pa.field("expected_squared", pa.float64(), nullable=False),  # sum of the squares of all chances
+        pa.field("scanned_at", _TIME, nullable=False),
+    ]
+)
+"""What the decoys of each shard counted; rows enter with the shard, exactly once, and any group of them adds up."""
 
 AUDITS = pa.schema(
     [
@@ -160,6 +189,7 @@ AUDITS = pa.schema(
         pa.field("test", pa.string(), nullable=False),  # exact | z
         pa.field("method", pa.string(), nullable=False),
         pa.field("key_id", pa.string()),  # null: keys that were drawn
+        pa.field("commitment", pa.string()),  # of that key
         pa.field("gamma", pa.string()),
         pa.field("window", pa.int64()),  # null, as gamma and dedup: all of a method together
         pa.field("dedup", pa.string()),
@@ -184,8 +214,13 @@ AUDITS = pa.schema(
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
 
 AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
+LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_fixed", "reserved", "unheld")
 """Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
-paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one."""
+paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one.
+
+In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; a few
+keys for all documents, which share n-grams. Reserved: verdicts for a message that is never given to anybody. Unheld:
+flags for a message that no user held, reserved ones included."""
 
 AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided")
 """Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug."""

@@ -27,6 +27,7 @@ FLOORS = [
     "scanner.shards",
     "scanner.detect",
     "scanner.plan",
+    "scanner.queries",
     "scanner.results",
     "scanner.second",
     "scanner.upkeep",

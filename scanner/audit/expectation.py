@@ -12,9 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.watermark import log10_any_of, log10_greenlist, log10_gumbel, log10_z
+
+THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
+"""What is judged: every power of ten down to 1e-8."""
 
 _LARGEST_TERM = 22.25  # no Gumbel term is larger: −ln(1−r) ≤ 32 ln 2
 _BISECTIONS = 100  # enough to come from 22 T down to neighbouring doubles
@@ -124,5 +126,7 @@ def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
         (distance, p-value): the largest excess of the empirical over the uniform distribution function, and the
         probability of one as large.
     """
+    from scipy import stats  # type: ignore[import-untyped]  # takes a second, and only an audit needs it
+
     found = stats.kstest(p, "uniform", alternative="greater")
     return float(found.statistic), float(found.pvalue)

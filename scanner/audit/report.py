@@ -10,12 +10,13 @@ from fractions import Fraction
 
 import numpy as np
 
+from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.figure import PANELS, FigureCounts
 from scanner.audit.intervals import Moments, moments
 from scanner.audit.keys import KeyCounts
 from scanner.audit.law import Case, LawCounts
 from scanner.audit.plan import CalibrationPlan
-from scanner.audit.rows import THRESHOLDS, Audit, Question, Row, rate_rows, uniformity_rows
+from scanner.audit.rows import Audit, Question, Row, rate_rows, uniformity_rows
 from schemas.registry import MasterKey
 
 FIGURE_JUDGED = 6
@@ -128,6 +129,7 @@ def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> 
         cluster,
         messages=key.messages,
         key_id=key.key_id,
+        commitment=key.commitment,
         gamma=key.gamma,
         window=key.window,
         dedup=dedup,

@@ -13,9 +13,6 @@ from scanner.audit.expectation import uniformity
 from scanner.audit.intervals import Moments
 from scanner.audit.verdicts import Count, counts, holm, judge
 
-THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
-"""What is judged: every power of ten down to 1e-8."""
-
 Row = dict[str, Any]
 
 
@@ -47,6 +44,7 @@ class Question:
     cluster: str
     messages: int = 1
     key_id: str | None = None
+    commitment: str | None = None
     gamma: str | None = None
     window: int | None = None
     dedup: str | None = None

@@ -1,4 +1,4 @@
-"""Finished shards on their way into the tables: a few at a time, quarantine first, verdicts last, then counted."""
+"""Finished shards on their way into the tables: a few at a time, verdicts last, then counted."""
 
 import time
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class Committer:
         scan_id: of this run.
         left: ids of shards that have no verdicts. Those that are in quarantine all the same were left there by a driver
             that died between its two commits; what killed a worker then need not kill it again, so their rows are
-            replaced by those of this run.
+            replaced by those of this run; what their audit counted likewise.
     """
 
     def __init__(self, plan: Plan, scan_id: str, left: Iterable[str]) -> None:
@@ -47,9 +47,12 @@ class Committer:
         self._scan_id = scan_id
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
+        self._audit: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
+        left = list(left)
         self._half_committed = committed(plan.results, "quarantine", left)
+        self._half_counted = committed(plan.results, "audit_counts", left)
         self._last: float | None = None
         self.totals = Totals()
 
@@ -69,6 +72,9 @@ class Committer:
         quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
         if quarantine or shard in self._half_committed:
             self._quarantine[shard] = Entry(shard, tuple(quarantine))
+        audit = [file for report in finished.reports for file in report.audit]
+        if audit or shard in self._half_counted:
+            self._audit[shard] = Entry(shard, tuple(audit))
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
         self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
         # last: without verdicts, the shard is not done, whatever interrupts us before
@@ -102,14 +108,19 @@ class Committer:
             ScanFailed: a table cannot be written.
         """
         began = time.monotonic()
-        if self._quarantine:
+        for table, entries_of, half in (
+            ("quarantine", self._quarantine, self._half_committed),
+            ("audit_counts", self._audit, self._half_counted),
+        ):
+            if not entries_of:
+                continue
             # Another driver may have finished these. What remains: two drivers that commit a shard within the moment
             # between this look-up and the verdicts below, with different outcomes, may leave the verdicts of the one
             # beside the quarantine of the other.
-            taken = committed(self._plan.results, "verdicts", self._quarantine)
-            entries = [entry for transaction, entry in self._quarantine.items() if transaction not in taken]
-            replacing = self._half_committed & {entry.transaction for entry in entries}
-            commit(self._plan.results, "quarantine", entries, replacing)
+            taken = committed(self._plan.results, "verdicts", entries_of)
+            entries = [entry for transaction, entry in entries_of.items() if transaction not in taken]
+            replacing = half & {entry.transaction for entry in entries}
+            commit(self._plan.results, table, entries, replacing)
         done = commit(self._plan.results, "verdicts", list(self._verdicts.values())) if self._verdicts else set()
         self.totals = replace(
             self.totals,
@@ -119,6 +130,7 @@ class Committer:
             seconds=self.totals.seconds + Seconds(commit=time.monotonic() - began),
         )
         self._quarantine.clear()
+        self._audit.clear()
         self._verdicts.clear()
         self._counts.clear()
         self._last = time.monotonic()

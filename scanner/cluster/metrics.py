@@ -11,9 +11,7 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.commits import Totals
-
-AUDIT_STATES = ("no alarm", "alarm", "no decoys", "not judged")
-"""What the audit of a scan may say; exactly one has the value 1."""
+from schemas.tables import AUDIT_STATES
 
 COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),
@@ -51,7 +49,7 @@ class Metrics:
         Args:
             shards: that the scan found to do.
             totals: what it has committed.
-            audit: one of AUDIT_STATES.
+            audit: one of AUDIT_STATES, of which exactly one has the value 1.
         """
         if not ray.is_initialized():
             return

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster
 from scanner.cluster.metrics import Metrics
@@ -24,17 +25,17 @@ from scanner.cluster.worker import Worker
 from scanner.documents import inspect
 from scanner.files import FileFault, InputFile, list_files
 from scanner.plan import Plan, open_detector
-from scanner.results import append_scan, committed, open_tables
+from scanner.results import append_audits, append_scan, committed, open_tables
 from scanner.second import check_second
 from scanner.shards import Shard, cut, shard_id
 
-DONE, FAILED, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 4, 130, 143
+DONE, FAILED, ALARM, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 3, 4, 130, 143
 _INSPECTING_THREADS = 16
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a scan found to do: all shards (files at fault count as one), those done before, and what is left."""
+    """What a scan found to do: all shards (files at fault count as one), those done before, what is left, all ids."""
 
     shards: int
     skipped: int
@@ -55,7 +56,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a scan ended. first_commit: seconds from its start, None when there was none; second_scores: rows of them."""
+    """How a scan ended.
+
+    first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows.
+    """
 
     scan_id: str
     exit_code: int
@@ -63,6 +67,7 @@ class Outcome:
     totals: Totals
     seconds: float
     first_commit: float | None
+    audit: LiveAudit | None
     second_scores: int = 0
 
 
@@ -93,6 +98,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
     first_commit: float | None = None
     second_scores = 0
     metrics = Metrics()
+    audit: LiveAudit | None = None
 
     def commit_and_tell() -> None:
         nonlocal first_commit
@@ -103,7 +109,13 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         watch(work, committer.totals)
 
     def tell_metrics() -> None:
-        metrics.tell(work.shards - work.skipped, committer.totals, audit="not judged")
+        metrics.tell(work.shards - work.skipped, committer.totals, audit=audit.state if audit else "not judged")
+
+    def judge() -> None:
+        nonlocal audit
+        audit = audit_scan(plan, scan_id, [shard.shard_id for shard in work.found])
+        append_audits(plan.results, audit.rows)
+        tell_metrics()
 
     try:
         watch(work, committer.totals)
@@ -115,18 +127,23 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
                 tell_metrics()
                 _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
                 commit_and_tell()  # while the metrics of Ray can still take it
-        commit_and_tell()
+                judge()
+        else:
+            commit_and_tell()
+            judge()
         second_scores = _score_again(plan, scan_id, work)
-        exit_code = _judge(plan, work, committer.totals)
+        exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals)
     except KeyboardInterrupt as interrupt:
         commit_and_tell()
         exit_code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
     except BaseException:
         with contextlib.suppress(Exception):  # the error itself is what must be seen
-            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, FAILED))
+            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, None, FAILED))
         raise
-    append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, exit_code))
-    return Outcome(scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit, second_scores)
+    append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
+    return Outcome(
+        scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit, audit, second_scores
+    )
 
 
 def _work_through(
@@ -216,7 +233,13 @@ def _judge(plan: Plan, work: Work, totals: Totals) -> int:
 
 
 def _record(
-    plan: Plan, scan_id: str, started_at: datetime, work: Work, totals: Totals, exit_code: int
+    plan: Plan,
+    scan_id: str,
+    started_at: datetime,
+    work: Work,
+    totals: Totals,
+    audit: LiveAudit | None,
+    exit_code: int,
 ) -> dict[str, object]:
     return {
         "scan_id": scan_id,
@@ -234,6 +257,7 @@ def _record(
                 "window": key.window,
                 "gamma": key.gamma,
                 "tokenizer_sha256": key.tokenizer.sha256,
+                "admitted_by": key.admission and key.admission.audit_id,
             }
             for key in plan.keys
         ],
@@ -247,6 +271,7 @@ def _record(
         "quarantined": totals.counts.quarantined,
         "files_quarantined": totals.files_quarantined,
         "flagged": totals.counts.flagged,
-        "audit": "none",
+        "audit": audit.state if audit else "not judged",
+        "audited_scans": audit.traffic.scans if audit else [scan_id],
         "exit_code": exit_code,
     }

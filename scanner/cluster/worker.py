@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.audit.decoys import Decoys, open_decoys
 from scanner.detect import Detector, Origin
 from scanner.documents import Unreadable, read
 from scanner.files import FileFault
@@ -70,6 +71,7 @@ class Report:
 
     verdicts: tuple[DataFile, ...] = ()
     quarantine: tuple[DataFile, ...] = ()
+    audit: tuple[DataFile, ...] = ()
     counts: Counts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
@@ -92,11 +94,15 @@ class Worker:
     def _detector(self) -> Detector:
         return open_detector(self._plan)
 
+    @cached_property
+    def _decoys(self) -> Decoys | None:
+        return open_decoys(self._plan)
+
     def prepare(self) -> None:
         """Open keys, tokenizers and users on this machine; raises as `open_detector` does."""
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
-        _ = self._detector
+        _ = self._detector, self._decoys
 
     def scan(self, piece: Piece) -> Report:
         """Read, score and write a piece.
@@ -115,17 +121,20 @@ class Worker:
         quarantine: list[pa.RecordBatch] = []
         text_bytes = 0
         clock, tokenising = _Clock(), self._detector.tokenising
+        witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
         for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
                 quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
                 continue
             text_bytes += part.column("text").nbytes
-            scored, refused = self._detector.detect(part, origin)
+            scored, refused = self._detector.detect(part, origin, witness)
             verdicts.append(scored)
             quarantine.append(refused)
             clock.lap("score")
-        report = _write(self._plan.results, verdicts, quarantine, text_bytes)
+        audit = witness.rows() if witness else []
+        clock.lap("score")
+        report = _write(self._plan.results, verdicts, quarantine, audit, text_bytes)
         clock.lap("write")
         tokenising = self._detector.tokenising - tokenising
         spent = clock.seconds
@@ -145,13 +154,21 @@ class _Clock:
         self._last = now
 
 
-def _write(results: str, verdicts: list[pa.RecordBatch], quarantine: list[pa.RecordBatch], text_bytes: int) -> Report:
+def _write(
+    results: str,
+    verdicts: list[pa.RecordBatch],
+    quarantine: list[pa.RecordBatch],
+    audit: list[pa.RecordBatch],
+    text_bytes: int,
+) -> Report:
     rows = sum(len(batch) for batch in verdicts)
     refused = sum(len(batch) for batch in quarantine)
-    files = [write_file(results, "verdicts", verdicts), write_file(results, "quarantine", quarantine)]
+    tables = {"verdicts": verdicts, "quarantine": quarantine, "audit_counts": audit}
+    files = [write_file(results, name, batches) for name, batches in tables.items()]
     return Report(
         verdicts=tuple(file for file in files[:1] if file),
-        quarantine=tuple(file for file in files[1:] if file),
+        quarantine=tuple(file for file in files[1:2] if file),
+        audit=tuple(file for file in files[2:] if file),
         counts=Counts(
             documents=rows + refused,
             too_short=sum(batch["status"].to_pylist().count("too_short") for batch in verdicts),

@@ -2,14 +2,18 @@
 
 from scanner.registry.holders import Holders
 from scanner.registry.keys import (
+    admit_key,
     find_key,
     load_registry,
     new_key,
     open_key,
     registry_sha256,
     retire_key,
+    set_audit_secret,
     tokenizer_path,
+    watermark_of,
 )
+from scanner.registry.secrets import read_secret
 from scanner.registry.users import (
     Allocation,
     add_users,
@@ -24,16 +28,20 @@ __all__ = [
     "Allocation",
     "Holders",
     "add_users",
+    "admit_key",
     "erase_users",
     "find_key",
     "list_users",
     "load_registry",
     "new_key",
     "open_key",
+    "read_secret",
     "registry_sha256",
     "remove_users",
     "restore_users",
     "retire_key",
+    "set_audit_secret",
     "tokenizer_path",
     "unknown_users",
+    "watermark_of",
 ]

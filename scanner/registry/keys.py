@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,14 @@ from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.registry.files import locked, replace_file
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from schemas.config import ConfigError, read_toml
-from schemas.registry import MasterKey, Registry, TokenizerFile
+from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
     from scanner.watermark import Watermark
 
 KEYS_FILE = "keys.toml"
+AUDIT_SECRET = "file:secrets/decoys.secret"  # noqa: S105 (a reference)
+"""Where the audit secret is made with a registry's first key."""
 
 _HEADER = """\
 # The master keys of this registry, written by `brickscan keys`: where each secret lives, never the secret itself.
@@ -126,12 +129,47 @@ def new_key(
         try:
             _refuse_reuse(registry, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, key)})
-            _write(folder, Registry(keys=(*registry.keys, key)))
+            audit_secret = registry.audit_secret or _audit_secret(folder, None)
+            _write(folder, Registry(audit_secret=audit_secret, keys=(*registry.keys, key)))
         except BaseException:
             if made and path is not None:
                 path.unlink()
             raise
     return key
+
+
+def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
+    """Name the secret that the audits of scans draw decoy keys from (scanner.audit.decoys). Returns its reference.
+
+    Args:
+        folder: of the registry.
+        secret: as for `new_key`.
+
+    Raises:
+        Refused: there is no registry, or the reference is none; SecretError: the secret cannot be read or made.
+    """
+    folder = Path(folder)
+    load_registry(folder)
+    with locked(folder):
+        registry = load_registry(folder)
+        reference = _audit_secret(folder, secret)
+        _write(folder, registry.model_copy(update={"audit_secret": reference}))
+    return reference
+
+
+def _audit_secret(folder: Path, secret: str | None) -> str:
+    """A reference to a secret that is there; a file that does not exist is made."""
+    reference = AUDIT_SECRET if secret is None else secret
+    try:
+        Registry(audit_secret=reference)
+    except ValidationError:
+        raise Refused("audit secret: a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself") from None
+    path = secret_path(reference, folder)
+    if path is None or os.path.lexists(path):
+        read_secret(reference, folder)
+    else:
+        new_secret_file(path)
+    return reference
 
 
 def retire_key(folder: Path | str, key_id: str) -> MasterKey:
@@ -140,16 +178,33 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
     Raises:
         Refused: the key is unknown or was retired before.
     """
-    folder = Path(folder)
+
+    def retire(key: MasterKey) -> dict[str, object]:
+        if key.retired_at is not None:
+            raise Refused(f"key {key_id!r} was retired on {key.retired_at:%Y-%m-%d %H:%M} UTC already; nothing to do")
+        return {"retired_at": datetime.now(UTC)}
+
+    return _change(Path(folder), key_id, retire)
+
+
+def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKey:
+    """Record the audit that a key passed (scanner.audit.admission), in place of an earlier one.
+
+    Raises:
+        Refused: the key is unknown.
+    """
+    return _change(Path(folder), key_id, lambda key: {"admission": admission})
+
+
+def _change(folder: Path, key_id: str, change: Callable[[MasterKey], dict[str, object]]) -> MasterKey:
     load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
     with locked(folder):
         registry = load_registry(folder)
         key = find_key(registry, key_id)
-        if key.retired_at is not None:
-            raise Refused(f"key {key_id!r} was retired on {key.retired_at:%Y-%m-%d %H:%M} UTC already; nothing to do")
-        retired = key.model_copy(update={"retired_at": datetime.now(UTC)})
-        _write(folder, Registry(keys=tuple(retired if other is key else other for other in registry.keys)))
-    return retired
+        changed = key.model_copy(update=change(key))
+        keys = tuple(changed if other is key else other for other in registry.keys)
+        _write(folder, registry.model_copy(update={"keys": keys}))
+    return changed
 
 
 def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
@@ -158,17 +213,21 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
     """
-    from scanner.watermark import GreenList, Gumbel
-
-    key_bytes = read_secret(key.secret, Path(folder))
-    gamma = key.gamma_fraction
-    watermark: Watermark = Gumbel(key_bytes, key.window) if gamma is None else GreenList(key_bytes, key.window, gamma)
+    watermark = watermark_of(key, read_secret(key.secret, Path(folder)))
     if watermark.commitment.hex() != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
             f"{key.commitment[:16]}…; another secret lies there now, or method, window or gamma were edited"
         )
     return watermark
+
+
+def watermark_of(key: MasterKey, key_bytes: bytes) -> "Watermark":
+    """The watermark of a key's method, window and share of green tokens under other key bytes, 16 to 64."""
+    from scanner.watermark import GreenList, Gumbel
+
+    gamma = key.gamma_fraction
+    return Gumbel(key_bytes, key.window) if gamma is None else GreenList(key_bytes, key.window, gamma)
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from jobs.calibrate import calibrate, module
 from jobs.cli import run
 from scanner import results
-from scanner.audit.rows import THRESHOLDS
+from scanner.audit.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.registry import new_key
 from scanner.tokens import sha256_file

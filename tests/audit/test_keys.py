@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from scanner.audit import expectation, keys
+from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.figure import pieces
 from scanner.audit.keys import key_counts, sampled_messages
 from scanner.audit.law import Case, law_counts
-from scanner.audit.rows import THRESHOLDS
 from scanner.audit.verdicts import counts, judge
 from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions
 from tests.audit.conftest import DEMO, sample_texts

@@ -21,6 +21,7 @@ from scanner.registry import (
     retire_key,
     tokenizer_path,
 )
+from scanner.registry.keys import AUDIT_SECRET
 from scanner.watermark import commitment
 from schemas.registry import MasterKey, Registry
 
@@ -34,7 +35,7 @@ def files_in(folder):
 def test_a_new_key_is_on_record_and_opens(folder, make_key, tokenizer):
     before = datetime.now(UTC)
     key = make_key()
-    assert load_registry(folder) == Registry(keys=(key,))
+    assert load_registry(folder) == Registry(audit_secret=AUDIT_SECRET, keys=(key,))
     assert before <= key.created_at <= datetime.now(UTC)
     assert key.tokenizer.sha256 == hashlib.sha256(tokenizer.read_bytes()).hexdigest()
     secret = bytes.fromhex((folder / "secrets/k1.key").read_text().strip())
@@ -160,7 +161,7 @@ def test_retired_once(folder, make_key):
     kept = make_key("k2")
     retired = retire_key(folder, "k1")
     assert datetime.now(UTC) - retired.retired_at < timedelta(minutes=1)
-    assert load_registry(folder) == Registry(keys=(retired, kept))
+    assert load_registry(folder) == Registry(audit_secret=AUDIT_SECRET, keys=(retired, kept))
     with pytest.raises(Refused, match="'k1' was retired on"):
         retire_key(folder, "k1")
     with pytest.raises(Refused, match="'k3' is not in the registry; its keys: k1, k2"):
@@ -228,7 +229,7 @@ def test_no_registry(tmp_path):
         (
             "window = 4",
             "widow = 4",
-            "field 'keys.0.widow' is unknown; allowed: active_from, active_until, comm",
+            "field 'keys.0.widow' is unknown; allowed: active_from, active_until, admission",
         ),
         ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
@@ -278,7 +279,7 @@ def test_the_file_is_plain_toml(folder, make_key):
     make_key()
     data = tomllib.loads((folder / "keys.toml").read_text())
     assert data["keys"][0]["secret"] == "file:secrets/k1.key"
-    assert list(data) == ["keys"]
+    assert list(data) == ["audit_secret", "keys"]
 
 
 def test_tokenizer_paths_work_from_elsewhere(folder, make_key, tmp_path, monkeypatch):

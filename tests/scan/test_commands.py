@@ -40,11 +40,13 @@ def test_scan_and_flagged(night, marked, plain, registry):
     code, out, err = call("scan", night.config)
     assert code == 0
     assert "3 documents in" in out
-    assert re.search(r"^flagged +1 documents flagged; by chance alone", out, re.MULTILINE)
-    assert "by chance alone at most about 3e-06 would, at a false-positive rate of 1e-06" in out
+    assert re.search(r"^flagged +1 documents flagged, at a false-positive rate of 1e-06$", out, re.MULTILINE)
+    assert re.search(r"^false flags +2e-06 expected at most; of 1 distinct texts flagged, 0 are", out, re.MULTILINE)
     assert re.search(r"^quarantined +1 documents, 0 files", out, re.MULTILINE)
     assert night.results in out
     lines = [dict(pair.split("=") for pair in line.split()) for line in err.splitlines() if line.startswith("event=")]
+    assert (lines[-1]["event"], lines[-1]["texts"], lines[-1]["flagged"]) == ("audit", "2", "1")
+    lines.pop()
     assert lines[-1]["shards"] == "1/1"
     assert (lines[-1]["documents"], lines[-1]["flagged"], lines[-1]["quarantined"]) == ("3/3", "1", "1")
 

@@ -28,7 +28,7 @@ def row_by_row(detector, documents):
         else:
             texts.append(text)
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": hashlib.sha256(raw).digest()})
-    scores = detector._score(texts)
+    scores, _ = detector._score(texts)
     for i, row in enumerate(verdicts):
         row.update(verdict(detector, scores, i, row["created_at"]))
     now = datetime.now(UTC)

@@ -41,7 +41,9 @@ def test_the_metrics_of_a_scan(submitted):
     stages = {stage: value for (name, *stage_), value in last.items() for stage in stage_ if "seconds" in name}
     assert set(stages) == {"read", "tokenise", "score", "write", "commit"}
     assert stages["score"] > 3, "the document that takes its time"
-    assert last["brickscan_audit_state", "not judged"] == 1
+    (state,) = results.scans(done.results).collect()["audit"]
+    assert state in ("no alarm", "no decoys")  # of 24 documents, perhaps none is drawn
+    assert last["brickscan_audit_state", state] == 1
 
 
 def test_labels_are_few_and_name_nobody(submitted):

@@ -1,0 +1,243 @@
+"""Decoys: a sample of the scanned documents, scored once more under keys that mark nothing, by the code of the scan.
+
+A decoy key is made for one document of one shard, so its p-values are independent draws of the law on this very
+traffic, marked or not, whatever is duplicated in it. It is derived from the audit secret, the shard's id and the
+text's digest. The shard's id stands for the scan: it hashes the file and the keys under test and is the same in every
+run that scans the shard, so that a resumed scan, a second attempt or a second driver counts the same hits, and a copy
+of the text in another shard, or in another night's scan, meets another key. A text counts once in its shard.
+
+Beside them, a few decoy keys are the same for all documents: the spread between their counts shows how much the
+documents share n-grams, and is no sign of a broken law.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.audit.expectation import THRESHOLDS, chances, exact_law
+from scanner.detect import Origin, Seen, corrected
+from scanner.plan import Plan
+from scanner.registry import read_secret, watermark_of
+from scanner.watermark import Positions, Watermark
+from schemas.registry import MasterKey
+from schemas.tables import AUDIT_COUNTS
+
+FIXED = 4
+"""Decoy keys that are the same for all documents, of each kind of key."""
+
+_REMEMBERED = 1 << 16
+_LOG10_ALPHA = np.log10(THRESHOLDS)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a set of hits is about; columns of AUDIT_COUNTS."""
+
+    kind: str
+    method: str
+    gamma: str | None
+    window: int
+    messages: int
+    decoy: int | None = None
+
+
+class Decoys:
+    """The decoys of a scan. Holds the audit secret; shown in no repr.
+
+    Args:
+        secret: 16 to 64 bytes.
+        keys: those under test: decoys are of their methods, windows and shares of green tokens.
+        dedup: as the verdicts have it.
+        share: of the documents, that are scored under a decoy key with one message.
+        all_messages_share: of the documents, that are scored under a decoy key with all messages.
+    """
+
+    def __init__(
+        self, secret: bytes, keys: Sequence[MasterKey], dedup: str, share: float, all_messages_share: float
+    ) -> None:
+        self._secret = secret
+        self.dedup = dedup
+        self._limits = tuple(int(part * 2.0**64) for part in (share, all_messages_share))
+        self._chances: dict[tuple[Fraction | None, int], dict[int, NDArray[np.float64]]] = {}
+        # keys of one kind share their decoys: the first of each kind brings tokens and positions
+        self.one: dict[str, tuple[Watermark, ...]] = {}
+        self.all: set[str] = set()
+        kinds: set[str] = set()
+        kinds_and_messages: set[tuple[str, int]] = set()
+        for key in keys:
+            kind = _kind(key)
+            if kind not in kinds:
+                self.one[key.key_id] = tuple(watermark_of(key, self._fixed_secret(kind, i)) for i in range(FIXED))
+            if (kind, key.messages) not in kinds_and_messages and key.messages > 1:
+                self.all.add(key.key_id)
+            kinds.add(kind)
+            kinds_and_messages.add((kind, key.messages))
+
+    def __repr__(self) -> str:
+        return f"Decoys({len(self.one)} kinds of keys)"
+
+    def of_piece(self, origin: Origin, start: int) -> "PieceDecoys":
+        """Begin to count for the rows of a shard from row `start` on."""
+        return PieceDecoys(self, origin, start)
+
+    def draw(self, piece: bytes, digest: bytes) -> tuple[bytes, bool, bool]:
+        """The seed of a text's decoy keys; whether it is scored with one message; whether with all of them."""
+        place = hashlib.blake2b(piece + digest, key=self._secret, digest_size=40, person=b"decoy-v1").digest()
+        number = int.from_bytes(place[32:], "little")
+        return place[:32], number < self._limits[0], number < self._limits[1]
+
+    def _fixed_secret(self, kind: str, i: int) -> bytes:
+        data = f"{kind};{i}".encode()
+        return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
+
+    def chances(self, gamma: Fraction | None, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
+        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.expectation), remembered by T."""
+        known = self._chances.setdefault((gamma, messages), {})
+        distinct, which = np.unique(scored, return_inverse=True)
+        missing = [t for t in distinct.tolist() if t not in known]
+        if len(known) + len(missing) > _REMEMBERED:
+            known.clear()
+            missing = distinct.tolist()
+        if missing:
+            known.update(zip(missing, chances(exact_law(gamma), missing, THRESHOLDS, messages), strict=True))
+        return np.array([known[t] for t in distinct.tolist()]).reshape(-1, len(THRESHOLDS))[which]
+
+
+def _kind(key: MasterKey) -> str:
+    return f"{key.method};{key.window};{key.gamma};{key.tokenizer.sha256}"
+
+
+class _Found(NamedTuple):
+    """Numbers of scored positions and log10 p of some documents, and the γ of their law."""
+
+    gamma: Fraction | None
+    scored: NDArray[np.int64]
+    log10_p: NDArray[np.float64]
+
+
+class PieceDecoys:
+    """Counts the decoys' hits of one piece of a shard; scanner.detect shows it every batch."""
+
+    def __init__(self, decoys: Decoys, origin: Origin, start: int) -> None:
+        self._decoys = decoys
+        self._origin = origin
+        self._piece = f"{origin.shard_id};{start};".encode()
+        self._known: set[bytes] = set()
+        self._found: dict[Asked, list[_Found]] = {}
+
+    def see(self, digests: Sequence[bytes], seen: Sequence[Seen]) -> None:
+        """Score those documents of a batch that are drawn.
+
+        Args:
+            digests: SHA-256 of the D texts.
+            seen: what each key scored.
+        """
+        seeds: dict[int, bytes] = {}
+        one, every = np.zeros((2, len(digests)), np.bool_)
+        for d, digest in enumerate(digests):
+            seed, one_message, all_messages = self._decoys.draw(self._piece, digest)
+            if (one_message or all_messages) and digest not in self._known:
+                self._known.add(digest)
+                seeds[d], one[d], every[d] = seed, one_message, all_messages
+        for of_key in seen:
+            key_id = of_key.test.key.key_id
+            if key_id in self._decoys.one:
+                self._score_one(of_key, np.flatnonzero(one[of_key.documents]), seeds, self._decoys.one[key_id])
+            if key_id in self._decoys.all:
+                self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
+
+    def _score_one(
+        self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], fixed: Sequence[Watermark]
+    ) -> None:
+        key, scored = seen.test.key, seen.positions.scored[places]
+        score = []
+        for place in places.tolist():
+            seed = seeds[int(seen.documents[place])]
+            message = int.from_bytes(seed[:8], "little") % key.messages
+            mark, positions = _mark_of(key, seed), _only(seen.positions, [place])
+            score.append(mark.score(seen.tokens, positions, message)[0])
+        self._add("decoy", seen, scored, np.array(score), 1)
+        positions = _only(seen.positions, places.tolist())
+        for i, mark in enumerate(fixed):
+            self._add("decoy_fixed", seen, scored, mark.score(seen.tokens, positions, 0), 1, i)
+
+    def _score_all(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+        key, scored = seen.test.key, seen.positions.scored[places]
+        score = []
+        for place in places.tolist():
+            mark = _mark_of(key, seeds[int(seen.documents[place])])
+            best = mark.best_two(seen.tokens, _only(seen.positions, [place]), key.messages)
+            score.append(best.score[0])
+        self._add("decoy_best", seen, scored, np.array(score), key.messages)
+
+    def _add(
+        self,
+        kind: str,
+        seen: Seen,
+        scored: NDArray[np.int64],
+        score: NDArray[np.generic],
+        messages: int,
+        decoy: int | None = None,
+    ) -> None:
+        if not len(scored):
+            return
+        key = seen.test.key
+        log10_p = seen.test.watermark.log10_p(score, scored)
+        if messages > 1:
+            log10_p = corrected(log10_p, messages, 1)
+        asked = Asked(kind, key.method, key.gamma, key.window, messages, decoy)
+        self._found.setdefault(asked, []).append(_Found(key.gamma_fraction, scored, log10_p))
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """What was counted, as rows of AUDIT_COUNTS."""
+        rows: list[dict[str, Any]] = []
+        shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
+        for asked, found in self._found.items():
+            scored, log10_p = (np.concatenate(parts) for parts in zip(*(one[1:] for one in found), strict=True))
+            chance = self._decoys.chances(found[0].gamma, scored, asked.messages)
+            hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
+            columns = {
+                "threshold": THRESHOLDS,
+                "hits": hit.sum(axis=0).tolist(),
+                "expected": chance.sum(axis=0).tolist(),
+                "expected_of_hits": (chance * hit).sum(axis=0).tolist(),
+                "expected_squared": (chance * chance).sum(axis=0).tolist(),
+            }
+            same = shared | vars(asked) | {"tests": len(scored)}
+            rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
+
+
+def _mark_of(key: MasterKey, seed: bytes) -> Watermark:
+    """The decoy of a key's kind; another kind gets another key from the same seed."""
+    return watermark_of(
+        key, hashlib.blake2b(_kind(key).encode(), key=seed, digest_size=32, person=b"decoy-key-v1").digest()
+    )
+
+
+def _only(positions: Positions, documents: Sequence[int]) -> Positions:
+    """The scored positions of some documents."""
+    runs = [positions.index[positions.offsets[d] : positions.offsets[d + 1]] for d in documents]
+    offsets = np.cumsum([0, *map(len, runs)]).astype(np.int64)
+    return Positions(np.concatenate([np.empty(0, np.int64), *runs]), offsets)
+
+
+def open_decoys(plan: Plan) -> Decoys | None:
+    """Read the audit secret, as every worker does itself; None where the plan has none or draws no document.
+
+    Raises:
+        SecretError: the secret cannot be read.
+    """
+    how = plan.config.audit
+    if plan.audit_secret is None or not (how.share or how.all_messages_share):
+        return None
+    secret = read_secret(plan.audit_secret, Path(plan.registry))
+    return Decoys(secret, plan.keys, plan.config.dedup, how.share, how.all_messages_share)

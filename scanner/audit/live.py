@@ -1,0 +1,267 @@
+"""The audit of a scan: its decoys and its reserved messages, judged; is any stated rate incompatible with the observed?
+
+It covers every shard of the scan's input, whichever run committed it, so that a resumed night is judged as a whole.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from scanner import queries
+from scanner.audit.expectation import THRESHOLDS
+from scanner.audit.intervals import Limits, Moments, poisson_limits
+from scanner.audit.report import KEY_BOUND
+from scanner.audit.rows import Audit, Question, Row, failing, number, rate_rows
+from scanner.audit.traffic import Traffic, measure, reserved_count, reserved_moments
+from scanner.audit.verdicts import counts
+from scanner.plan import Plan
+from schemas.registry import MasterKey
+
+ALARMING = ("decoy", "decoy_best", "reserved")
+"""Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
+
+SHOWN_DOWN_TO = 0.99e-4
+"""Smaller thresholds are in the table `audits` alone."""
+
+RISK = 0.025
+"""Of each limit of the share of false flags."""
+
+_SAME = ("kind", "method", "gamma", "window", "dedup", "messages", "decoy", "threshold")
+
+
+@dataclass(frozen=True)
+class LiveAudit:
+    """What the audit of a scan found.
+
+    state: of schemas.tables.AUDIT_STATES; rows: of AUDITS; traffic: counts over distinct texts; expected_false: flags
+    by chance, at most; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts
+    flagged, from those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys
+    under test that never passed an audit.
+    """
+
+    state: str
+    rows: tuple[Row, ...]
+    traffic: Traffic
+    expected_false: float
+    false_share: tuple[float, Limits] | None
+    unadmitted: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """For people: what was counted, what is false by all we know, and what is wrong."""
+        texts, false = self.traffic, f"{number(self.expected_false)} expected at most"
+        said = [f"audit        {self.state}: {_MEANING[self.state]}"]
+        said += [f"  {line}" for line in _table(self.rows)]
+        if self.false_share is not None:
+            share, (low, high) = self.false_share
+            said.append(
+                f"false flags  {false}; of {texts.flagged:,} distinct texts flagged, {texts.reserved:,} are for "
+                f"reserved messages and {texts.unheld - texts.reserved:,} for others that nobody held; by the reserved "
+                f"ones, {share:.2%} of the flags are false (95 %: {low:.2%} to {high:.2%})"
+            )
+        else:
+            said.append(f"false flags  {false}; {texts.flagged:,} of {texts.texts:,} distinct texts are flagged")
+        if self.unadmitted:
+            said.append(f"admission    never passed an audit: {', '.join(self.unadmitted)} (`brickscan keys admit`)")
+        return said + [f"AUDIT ALARM  {line}" for line in self.alarms()]
+
+    def fields(self) -> dict[str, object]:
+        """For logs: numbers of the same, and no text that holds a blank."""
+        of_documents = [row for row in self.rows if row["kind"] == "decoy"]
+        return {
+            "state": self.state.replace(" ", "_"),
+            "alarms": sum(row["verdict"] == "too small" and row["kind"] in ALARMING for row in self.rows),
+            "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
+            "texts": self.traffic.texts,
+            "flagged": self.traffic.flagged,
+            "expected_false": f"{self.expected_false:.3g}",
+            "reserved": self.traffic.reserved,
+            "unheld": self.traffic.unheld,
+            "false_share_at_most": "nan" if self.false_share is None else f"{self.false_share[1].high:.3g}",
+        }
+
+    def alarms(self) -> list[str]:
+        """A sentence for each row that raises the alarm, and what to do."""
+        wrong = [row for row in self.rows if row["verdict"] == "too small" and row["kind"] in ALARMING]
+        if not wrong:
+            return []
+        if any(row["kind"] != "reserved" for row in wrong):
+            advice = (
+                "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
+                "on no flag of this scan; run `brickscan selftest`, check that dedup is not 'none', and report it."
+            )
+        else:
+            advice = (
+                "Decoy keys hit as often as they should, so the law holds; but text of this traffic meets messages "
+                "that were never given too often. Name nobody by this key: see by `brickscan calibrate` if it fits "
+                "common n-grams, and whether its secret got out; then retire it."
+            )
+        return [*failing(wrong), advice]
+
+
+_MEANING = {
+    "no alarm": "nothing is incompatible with the stated rates",
+    "alarm": "an observed rate is incompatible with the stated one",
+    "no decoys": "no document was scored under decoy keys, so the law itself was not tested",
+}
+
+
+def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
+    """Judge what the shards of a scan counted.
+
+    Args:
+        plan: of the scan.
+        scan_id: of the run that asks.
+        shards: ids of all shards of its input.
+
+    Raises:
+        Refused: there are no results.
+    """
+    ours = pl.col("shard_id").is_in(list(shards))
+    rate = math.log10(plan.config.false_positive_rate)
+    traffic = measure(queries.committed_verdicts(plan.results).filter(ours), rate)
+    decoys = queries.audit_counts(plan.results).filter(ours).group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
+    return judge_scan(plan, scan_id, decoys.collect(engine="streaming"), traffic)
+
+
+_TEXT = ("scan_id", "shard_id", "path", "scanned_at")
+
+
+def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic) -> LiveAudit:
+    """Judge sums of AUDIT_COUNTS and counts of verdicts.
+
+    Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages. The
+    latter are judged against KEY_BOUND times what is expected, as every audit of one key on one traffic is (SPEC §4).
+    """
+    whole = Audit.begin(
+        plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
+    )
+    audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
+    fresh = decoys.filter(pl.col("kind") != "decoy_fixed")
+    of_keys = [
+        (_question("reserved", key.method, key.gamma, key.window, plan.config.dedup, key.messages, key), moments)
+        for key in plan.keys
+        if reserved_count(key.messages) and traffic.texts
+        for moments in [reserved_moments(traffic, key, plan.keys_tested)]
+    ]
+    unheld = _question("unheld", "all", None, None, plan.config.dedup, 1)
+    held = [(unheld, _unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
+    rows = [
+        *rate_rows(audit, _fresh_answers(fresh), THRESHOLDS),
+        *rate_rows(audit, of_keys, THRESHOLDS, KEY_BOUND),
+        *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
+        *rate_rows(audit, held, [plan.config.false_positive_rate]),
+    ]
+    alarm = any(row["verdict"] == "too small" and row["kind"] in ALARMING for row in rows)
+    return LiveAudit(
+        state="alarm" if alarm else "no alarm" if len(fresh) else "no decoys",
+        rows=tuple(rows),
+        traffic=traffic,
+        expected_false=traffic.texts * plan.config.false_positive_rate,
+        unadmitted=tuple(key.key_id for key in plan.keys if key.admission is None),
+        false_share=_false_share(plan, traffic, [sums for _, sums in of_keys]),
+    )
+
+
+def _question(
+    kind: str,
+    method: str,
+    gamma: str | None,
+    window: int | None,
+    dedup: str,
+    messages: int,
+    key: MasterKey | None = None,
+) -> Question:
+    cluster = {"reserved": "message", "decoy_fixed": "key"}.get(kind, "document")
+    key_id, commitment = (key.key_id, key.commitment) if key else (None, None)
+    return Question(kind, "exact", method, cluster, messages, key_id, commitment, gamma, window, dedup)
+
+
+def _fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
+    """One key a document: a test is a cluster of its own."""
+    answers = []
+    names = ["kind", "method", "gamma", "window", "dedup", "messages"]
+    for values, part in decoys.sort(*names, "threshold", descending=True).group_by(names, maintain_order=True):
+        said = {name: part[name].to_numpy().astype(np.float64) for name in part.columns if name not in names}
+        sums = Moments(
+            tests=said["tests"],
+            hits=said["hits"],
+            expected=said["expected"],
+            hh=said["hits"],
+            he=said["expected_of_hits"],
+            ee=said["expected_squared"],
+            clusters=said["tests"],
+        )
+        answers.append((_question(*values), sums))
+    return answers
+
+
+def _fixed_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
+    """A few keys over all documents: the key is the cluster."""
+    names = ["kind", "method", "gamma", "window", "dedup", "messages"]
+    by_key = decoys.group_by(*names, "decoy", "threshold").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
+    sums = (
+        by_key.group_by(*names, "threshold")
+        .agg(
+            pl.col("tests", "hits", "expected").sum(),
+            hh=(pl.col("hits") ** 2).sum(),
+            he=(pl.col("hits") * pl.col("expected")).sum(),
+            ee=(pl.col("expected") ** 2).sum(),
+            clusters=pl.len(),
+        )
+        .sort(*names, "threshold", descending=True)
+    )
+    return [
+        (
+            _question(*values),
+            Moments(*(part[name].to_numpy().astype(np.float64) for name in Moments._fields)),
+        )
+        for values, part in sums.group_by(names, maintain_order=True)
+    ]
+
+
+def _unheld_moments(traffic: Traffic, rate: float) -> Moments:
+    hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
+    return Moments(
+        *(np.array([value]) for value in (texts, hits, texts * chance, hits, hits * chance, texts * chance**2, texts))
+    )
+
+
+def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> tuple[float, Limits] | None:
+    """Flags for reserved messages, over the share of messages that are; wider where their hits come in clusters."""
+    shares = [reserved_count(key.messages) / key.messages for key in plan.keys]
+    if not traffic.flagged or not all(shares):
+        return None
+    effect = max((count.design_effect for sums in reserved for count in counts(sums)), default=1.0)
+    limits = poisson_limits(traffic.reserved / effect, RISK)
+    scale = 1 / (float(np.mean(shares)) * traffic.flagged)
+    low, high = (min(limit * effect * scale, 1.0) for limit in limits)
+    return min(traffic.reserved * scale, 1.0), Limits(low, high)
+
+
+def _table(rows: Sequence[Row]) -> list[str]:
+    """Hits and what is expected, by threshold; and down to where the rate is known to hold."""
+    shown = [alpha for alpha in THRESHOLDS if alpha >= SHOWN_DOWN_TO]
+    lines: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row["kind"] in _NAMES:
+            gamma = "" if row["gamma"] is None else f" gamma={row['gamma']}"
+            what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}"
+            lines.setdefault((_NAMES[row["kind"]], what), []).append(row)
+    if not lines:
+        return []
+    names = {(kind, what): f"{kind}, {what}" for kind, what in lines}
+    width = max(map(len, [_HEAD, *names.values()])) + 2
+    said = [f"{_HEAD:<{width}}" + "".join(f"{f'{alpha:g}':<16}" for alpha in shown) + "holds down to"]
+    for key, of_key in lines.items():
+        cells = [f"{row['hits']:,} / {number(row['expected'])}" for row in of_key[: len(shown)]]
+        good = [row["threshold"] for row in of_key if row["verdict"] in ("holds", "conservative")]
+        said.append(f"{names[key]:<{width}}" + "".join(f"{c:<16}" for c in cells) + (f"{min(good):g}" if good else "-"))
+    return said
+
+
+_HEAD = "hits / expected, at p <="
+_NAMES = {"decoy": "decoys", "decoy_best": "decoys, best message", "reserved": "reserved messages (at most)"}

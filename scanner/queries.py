@@ -1,0 +1,123 @@
+"""The queries that people ask of the tables of results: lazy frames of polars."""
+
+import math
+from collections.abc import Iterable
+
+import polars as pl
+from deltalake import DeltaTable
+
+from scanner.delta import open_table, read, table_uri
+from scanner.errors import Refused
+
+_LN10 = math.log(10.0)
+
+
+def exist(results: str) -> bool:
+    """Whether there are results: a scan made the tables."""
+    return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
+
+
+def verdicts(results: str) -> pl.LazyFrame:
+    """Verdicts on all documents, the newest per (path, row). Columns as in schemas.tables.VERDICTS.
+
+    Raises:
+        Refused: there are no results.
+    """
+    by_age = _read(results, "verdicts").sort("scanned_at", "scan_id")
+    return by_age.unique(["path", "row"], keep="last", maintain_order=True)
+
+
+def committed_verdicts(results: str) -> pl.LazyFrame:
+    """All rows of the verdicts, older ones included. Raises as `verdicts` does."""
+    return _read(results, "verdicts")
+
+
+def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+    """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
+
+    The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
+    rows that would not have been flagged under it. The column `audit` is one of schemas.tables.AUDIT_STATES, or null
+    while no scan that covers the row has ended: `alarm` when any audit that covered its scan ended so, else the newest.
+    """
+    strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
+    rows = verdicts(results).filter("flagged", strict).reverse()
+    return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
+
+
+def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
+    """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
+    of_keys = _read(results, "verdicts").filter("flagged", pl.col("key_id").is_in(list(keys)))
+    return of_keys.collect().filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
+
+
+def second_scores(results: str) -> pl.LazyFrame:
+    """Second scores of flagged documents, no independent evidence, as in schemas.tables.SECOND_SCORES.
+
+    Raises:
+        Refused: no scan with `second_score` has run.
+    """
+    return _read(results, "second_scores")
+
+
+def _audit_states(results: str) -> pl.LazyFrame:
+    """What audits say about the verdicts of each scan: scan_id, audit."""
+    alarm = (pl.col("audit") == "alarm").any()
+    judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
+    said = pl.when(alarm).then(pl.lit("alarm")).otherwise(pl.col("audit").last())
+    return judged.group_by("scan_id").agg(said.alias("audit"))
+
+
+def q_values(results: str, scan_id: str) -> pl.LazyFrame:
+    """Distinct texts that one scan covers, most significant first, with q-values (Benjamini and Hochberg 1995).
+
+    Columns: text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q. Rejecting all texts with q ≤ 0.05
+    keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are independent or
+    positively dependent, as those of one key are. A q-value depends on what else was scanned, so it is in no table.
+
+    Raises:
+        Refused: there are no results, or the scan has not ended.
+    """
+    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
+    if ended.is_empty():
+        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
+    of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
+    scored = _read(results, "verdicts").filter(of_scan, pl.col("status") == "scored")
+    # whom a text names may depend on when it was written: take the earliest row
+    by_text = scored.sort("log10_p_global", "text_sha256", "path", "row").unique(
+        "text_sha256", keep="first", maintain_order=True
+    )
+    rank = pl.int_range(1, pl.len() + 1).cast(pl.Float64)
+    bound = pl.col("log10_p_global") + (pl.len().cast(pl.Float64) / rank).log() / _LN10
+    return by_text.select(
+        "text_sha256",
+        "log10_p_global",
+        "key_id",
+        "message",
+        "user_id",
+        "naming",
+        log10_q=bound.reverse().cum_min().reverse().clip(upper_bound=0.0),
+    )
+
+
+def quarantine(results: str) -> pl.LazyFrame:
+    """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
+    return _read(results, "quarantine")
+
+
+def scans(results: str) -> pl.LazyFrame:
+    """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
+    return _read(results, "scans").sort("started_at")
+
+
+def audits(results: str) -> pl.LazyFrame:
+    """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
+    return _read(results, "audits")
+
+
+def audit_counts(results: str) -> pl.LazyFrame:
+    """What the decoys of every shard counted, as in schemas.tables.AUDIT_COUNTS. Raises as `verdicts` does."""
+    return _read(results, "audit_counts")
+
+
+def _read(results: str, name: str) -> pl.LazyFrame:
+    return read(open_table(table_uri(results, name)))

@@ -1,0 +1,98 @@
+"""Keys that pass an audit are put on record, and no others."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from jobs.cli import brickscan, run
+from scanner import results
+from scanner.audit.admission import admission_of
+from scanner.audit.intervals import moments
+from scanner.audit.rows import Audit, Question, rate_rows
+from scanner.errors import Refused
+from scanner.registry import load_registry, new_key
+from tests.audit.conftest import DEMO
+from tests.audit.test_rows import THRESHOLDS, sums
+
+
+@pytest.fixture
+def registry(tmp_path):
+    for name in ("k1", "k2"):
+        new_key(
+            tmp_path / "registry", name, method="greenlist", window=4, gamma="1/4", messages=100,
+            tokenizer=DEMO / "tokenizer.json",
+        )  # fmt: skip
+    return tmp_path / "registry"
+
+
+def audit(registry, factors: dict[str, float], days: int = 0) -> list[dict]:
+    """Rows of one audit in which keys hit so many times as often as they should."""
+    begun = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
+    begun = Audit(**{**vars(begun), "at": datetime.now(UTC) + timedelta(days=days)})
+    answers = []
+    for key in load_registry(registry).keys:
+        if key.key_id in factors:
+            for kind in ("key", "key_messages"):
+                question = Question(kind, "exact", "greenlist", "account", 100, key.key_id, key.commitment)
+                answers.append((question, sums(factors[key.key_id])))
+    return rate_rows(begun, answers, THRESHOLDS, bound=2.0)
+
+
+def frame(rows) -> pl.DataFrame:
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
+    folder = str(tmp_path / "audit")
+    results.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
+    arguments = ["--registry", str(registry), "--results", folder]
+    assert run(brickscan, ["keys", "admit", "k1", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "holds down to p = 0.01; 2 keys were tried" in out
+    k1, k2 = load_registry(registry).keys
+    assert (k1.admission.candidates, k1.admission.holds_down_to) == (2, 0.01)
+    assert k1.admission.audit_id in out
+    assert run(brickscan, ["keys", "admit", "k2", *arguments]) == 2
+    assert "'k2' failed audit" in capsys.readouterr().err
+    assert k2.admission is None
+    assert run(brickscan, ["keys", "admit", "k1", *arguments, "--candidates", "1"]) == 2
+    assert "show 2 keys that were tried" in capsys.readouterr().err
+    assert run(brickscan, ["keys", "admit", "k1", *arguments, "--candidates", "50"]) == 0
+    assert load_registry(registry).keys[0].admission.candidates == 50
+    assert run(brickscan, ["keys", "list", "--registry", str(registry)]) == 0
+    assert "0.01" in capsys.readouterr().out
+
+
+def test_the_newest_audit_decides(registry):
+    rows = [*audit(registry, {"k1": 1.0}), *audit(registry, {"k1": 3.0}, days=1)]
+    key = load_registry(registry).keys[0]
+    with pytest.raises(Refused, match="failed audit"):
+        admission_of(key, frame(rows))
+    assert admission_of(key, frame([*rows, *audit(registry, {"k1": 1.0}, days=2)])).candidates == 1
+
+
+def test_too_little_data_admits_nobody(registry):
+    key = load_registry(registry).keys[0]
+    question = Question("key", "exact", "greenlist", "account", 100, key.key_id, key.commitment)
+    few = moments(*(sums_of(3)))
+    rows = rate_rows(Audit.begin("c" * 64, "x", "1", 0.01), [(question, few)], THRESHOLDS, bound=2.0)
+    with pytest.raises(Refused, match="undecided at every threshold"):
+        admission_of(key, frame(rows))
+
+
+def sums_of(count):
+
+    return np.zeros((count, 2)), np.ones(count), np.tile(THRESHOLDS, (count, 1))
+
+
+def test_another_key_of_that_name_has_no_audit(registry, tmp_path):
+    rows = audit(registry, {"k1": 1.0})
+    shutil.rmtree(registry)
+    other = new_key(
+        registry, "k1", method="greenlist", window=4, gamma="1/4", messages=100, tokenizer=DEMO / "tokenizer.json"
+    )
+    with pytest.raises(Refused, match="'k1' has no audit there"):
+        admission_of(other, frame(rows))

@@ -1,0 +1,286 @@
+"""The audit of a scan, by the worker's own code without Ray: it holds on real text, and every sabotage is caught."""
+
+import functools
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner import detect, results
+from scanner import plan as plan_module
+from scanner.audit import live, traffic
+from scanner.audit.decoys import FIXED, _mark_of, open_decoys
+from scanner.audit.expectation import THRESHOLDS, exact_law, levels
+from scanner.audit.live import LiveAudit, audit_scan
+from scanner.cluster.worker import Piece, Worker
+from scanner.detect import Origin
+from scanner.documents import inspect
+from scanner.files import list_files
+from scanner.plan import Plan, make_plan
+from scanner.registry import load_registry, new_key
+from scanner.shards import Shard, cut, shard_id
+from scanner.watermark import (
+    GreenList,
+    Tokens,
+    log10_any_of,
+    log10_greenlist,
+    log10_gumbel,
+    log10_z,
+    scored_positions,
+)
+from schemas.tables import AUDIT_COUNTS, DOCUMENTS
+from tests.audit.conftest import DEMO, sample_texts
+
+CONFIG = """\
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-6
+{more}
+[input]
+paths = ["in.parquet"]
+[audit]
+share = {share}
+all_messages_share = {share}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_tokenizer():
+    """Workers load it once for all tests: looking whether the fast one is exact takes its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
+        yield
+
+
+class Key(NamedTuple):
+    """Parameters of a key of the registry."""
+
+    messages: int
+    window: int = 4
+    method: str = "greenlist"
+    secret: str | None = None
+
+
+def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:
+    folder.mkdir(exist_ok=True)
+    for i, key in enumerate(keys):
+        new_key(
+            folder / "registry", f"k{i}", method=key.method, window=key.window, messages=key.messages,
+            gamma="1/4" if key.method == "greenlist" else None, tokenizer=DEMO / "tokenizer.json", secret=key.secret,
+        )  # fmt: skip
+    pq.write_table(pa.table({"text": texts}), folder / "in.parquet", row_group_size=2000)
+    config = folder / "scan.toml"
+    config.write_text(CONFIG.format(share=share, more=more))
+    return make_plan(config)
+
+
+def shards_of(plan: Plan) -> list[Shard]:
+    (file,) = list_files(plan.locations)
+    return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
+
+
+def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
+    """Scan as a worker and the driver do, in this process."""
+    results.open_tables(plan.results)
+    worker, shards = Worker(plan, scan_id), shards_of(plan)
+    worker.prepare()
+    for shard in shards:
+        report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
+        for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
+            results.commit(plan.results, name, [results.Entry(shard.shard_id, files)])
+    return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
+
+
+def alarming(audit: LiveAudit) -> set[str]:
+    return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in live.ALARMING}
+
+
+def pieces(texts: list[str], words: int, most: int, step: int | None = None) -> list[str]:
+    """Runs of so many words; they may overlap, since every text has a key of its own."""
+    found = []
+    for text in texts:
+        split = text.split()
+        found += [" ".join(split[i : i + words]) for i in range(0, len(split) - words, step or words)]
+    return list(dict.fromkeys(found))[:most]
+
+
+def test_real_text_raises_no_alarm(tmp_path, human_texts):
+    """Family-wise error 0.001; keys are random, so the test fails by chance less than once in 1,000 runs."""
+    plan = make(tmp_path, [*human_texts, *human_texts], Key(1000), Key(50, 1, "gumbel"))
+    audit = scan(plan)
+    assert audit.state == "no alarm"
+    assert audit.traffic.texts <= len(human_texts)  # copies are one text; the shortest are not scored
+    assert audit.traffic.texts > 0.9 * len(human_texts)
+    kinds = {row["kind"]: row for row in audit.rows}
+    assert set(kinds) == {"decoy", "decoy_best", "decoy_fixed", "reserved", "unheld"}
+    assert kinds["decoy"]["tests"] == audit.traffic.texts  # a copy in the same shard is the same draw
+    assert kinds["decoy_fixed"]["clusters"] == FIXED
+    assert "TOO SMALL" not in "".join(audit.lines())
+    rows = pa.Table.from_pylist(list(audit.rows), results.SCHEMAS["audits"])
+    assert not any(rows[field.name].null_count for field in rows.schema if not field.nullable)
+
+
+def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
+    """Against a loop over documents that derives nothing but the seeds by the code under test."""
+    texts = human_texts[:40]
+    plan = make(tmp_path, texts, Key(100, 2))
+    audit = scan(plan)
+    decoys, (key,), (shard,) = open_decoys(plan), load_registry(tmp_path / "registry").keys, shards_of(plan)
+    seen: list[detect.Seen] = []
+
+    class Keep:
+        def see(self, digests, batch) -> None:
+            seen.extend(batch)
+            self.digests = digests
+
+    worker, keep = Worker(plan, "again"), Keep()
+    batch = pa.RecordBatch.from_pylist([{"row": i, "text": text.encode()} for i, text in enumerate(texts)], DOCUMENTS)
+    worker._detector.detect(batch, Origin("scan", shard.shard_id, "path"), keep)
+    hits, expected = np.zeros((2, len(THRESHOLDS))), np.zeros((2, len(THRESHOLDS)))
+    for place, document in enumerate(seen[0].documents):
+        seed, one, every = decoys.draw(f"{shard.shard_id};0;".encode(), keep.digests[document])
+        assert one
+        assert every
+        mark = _mark_of(key, seed)
+        scored = int(seen[0].positions.scored[place])
+        ids = seen[0].tokens.ids[seen[0].tokens.offsets[document] : seen[0].tokens.offsets[document + 1]]
+        alone = Tokens(ids, np.array([0, len(ids)]))
+        positions = scored_positions(alone, 2, "ngram")
+        scores = [int(mark.score(alone, positions, m)[0]) for m in range(100)]
+        message = int.from_bytes(seed[:8], "little") % 100
+        p = float(log10_greenlist(scores[message], scored, key.gamma_fraction))
+        best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, key.gamma_fraction))) ** 100
+        for kind, value, messages in ((0, 10**p, 1), (1, best, 100)):
+            hits[kind] += value <= np.array(THRESHOLDS)
+            expected[kind] += levels(exact_law(key.gamma_fraction), [scored], THRESHOLDS, messages).chance[0]
+    for kind, name in enumerate(("decoy", "decoy_best")):
+        rows = [row for row in audit.rows if row["kind"] == name]
+        assert [row["hits"] for row in rows] == hits[kind].tolist()
+        assert [row["expected"] for row in rows] == pytest.approx(expected[kind])
+
+
+def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path, human_texts):
+    plan = make(tmp_path, human_texts[:200], Key(1))
+    scan(plan, "first")
+    counts = results.audit_counts(plan.results).collect()
+    assert set(counts["scan_id"]) == {"first"}
+    again = Worker(plan, "second")
+    (shard,) = shards_of(plan)
+    report = again.scan(Piece(shard, 0, 200))
+    assert results.commit(plan.results, "audit_counts", [results.Entry(shard.shard_id, report.audit)]) == set()
+    same = pl.read_parquet(f"{plan.results}/audit_counts/{report.audit[0].name}")
+    columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
+    assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))
+    decoys = open_decoys(plan)
+    seeds = {decoys.draw(piece, bytes(32))[0] for piece in (b"a;0;", b"b;0;", b"a;100;")}
+    assert len(seeds) == 3
+    assert same.columns == AUDIT_COUNTS.names
+
+
+def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
+    plan = make(tmp_path, ["some text"], Key(1), share=0.125)
+    decoys = open_decoys(plan)
+    drawn = sum(decoys.draw(b"piece", i.to_bytes(32, "little"))[1] for i in range(20_000))
+    assert abs(drawn - 2500) < 5 * 47  # five standard deviations
+
+
+def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path, human_texts):
+    plan = make(tmp_path, human_texts[:50], Key(100), share=0.0)
+    audit = scan(plan)
+    assert audit.state == "no decoys"
+    assert "no document was scored under decoy keys" in audit.lines()[0]
+    file = tmp_path / "registry" / "keys.toml"
+    file.write_text("\n".join(line for line in file.read_text().splitlines() if "audit_secret" not in line))
+    config = tmp_path / "scan.toml"
+    config.write_text(config.read_text().replace("share = 0.0", "share = 1.0"))
+    assert open_decoys(make_plan(config)) is None
+
+
+def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_path, human):
+    """P(best message reserved and p ≤ α) is at most what is expected, and not far below it where scores are fine."""
+    count, texts = 40, 4000
+    scores = np.random.default_rng(3).gamma(64, size=(texts, count))  # Gumbel's law at T = 64
+    best = scores.argmax(axis=1)
+    p = 10 ** log10_any_of(log10_gumbel(scores.max(axis=1), np.full(texts, 64)), count)
+    reserved = best % 20 == 19
+    for alpha in (0.5, 0.1, 0.01):
+        expected = texts * traffic.reserved_count(count) * traffic.own_p([alpha], count, 1)[0]
+        found = (reserved & (p <= alpha)).sum()
+        assert abs(found - texts * alpha / 20) < 4 * np.sqrt(texts * alpha / 20)
+        assert texts * alpha / 20 < expected < texts * alpha / 20 * 1.4
+
+
+def test_marked_text_is_told_from_a_broken_law(tmp_path, human_texts):
+    """One text in 100 is marked: its key flags it, decoys and reserved messages stay where they should."""
+    secret = tmp_path / "seen.key"
+    secret.touch(mode=0o600)
+    secret.write_bytes((DEMO / "secrets" / "demo-greenlist.key").read_bytes())
+    texts = pieces(human_texts, 60, 990)
+    plan = make(tmp_path, [*texts, *sample_texts("marked")[:40]], Key(100_000, secret=f"file:{secret}"), share=0.2)
+    audit = scan(plan)
+    assert audit.traffic.flagged >= 10
+    assert audit.state == "no alarm"
+    assert audit.traffic.reserved == 0
+    share, (low, high) = audit.false_share
+    assert (share, low) == (0, 0)
+    assert 0 < high <= 1
+
+
+SHORT = 25
+
+
+def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
+    """The audit under sabotage, and when it is switched off."""
+    texts = pieces(human_texts, words, most, 8) if words else human_texts
+    with_audit = scan(make(tmp_path / "on", texts, key, more=more))
+    assert with_audit.alarms()
+    without = scan(make(tmp_path / "off", texts, key, share=0.0, more=more))
+    assert "decoy" not in alarming(without) | alarming(with_audit) - {"decoy", "decoy_best", "reserved"}
+    return with_audit, without
+
+
+def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
+    plain = detect.scored_positions
+    monkeypatch.setattr(detect, "scored_positions", lambda tokens, window, _: plain(tokens, window, "none"))
+    audit, without = sabotaged(tmp_path, human_texts, Key(1, 0), words=0)
+    assert (audit.state, without.state) == ("alarm", "no decoys")
+    assert "decoy" in alarming(audit)
+    said = audit.alarms()
+    assert re.search(r"decoy greenlist gamma=1/4 ngram window 0 at 0\.\d+: \d+ hits in [\d,]+ tests", said[0])
+    assert "Act on no flag of this scan" in said[-1]
+
+
+def test_a_z_test_is_caught(tmp_path, human_texts, monkeypatch):
+    monkeypatch.setattr(GreenList, "log10_p", lambda self, s, t: log10_z(s, t, 0.25, 0.1875))
+    audit, without = sabotaged(tmp_path, human_texts, Key(1))
+    assert (audit.state, without.state) == ("alarm", "no decoys")
+    assert "decoy" in alarming(audit)
+
+
+def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, monkeypatch):
+    monkeypatch.setattr(detect, "log10_any_of", lambda p, _: p)
+    audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
+    assert alarming(audit) == {"decoy_best", "reserved"}
+    assert alarming(without) == {"reserved"}  # which need no decoys
+    assert "Name nobody by this key" in without.alarms()[-1]
+
+
+def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_path, human_texts, monkeypatch):
+    """The production key alone is wrong: reserved messages hit, decoys do not."""
+    plan = make(tmp_path, pieces(human_texts, SHORT, 1000), Key(500))
+    plain, production = GreenList.best_two, bytes.fromhex(plan.keys[0].commitment)
+
+    def tuned(self, tokens, positions, count):
+        best = plain(self, tokens, positions, count)
+        return best._replace(score=best.score + 5 * (self.commitment == production))
+
+    monkeypatch.setattr(GreenList, "best_two", tuned)
+    audit = scan(plan)
+    assert alarming(audit) == {"reserved"}
+    assert "Decoy keys hit as often as they should" in audit.alarms()[-1]
+    assert audit.alarms()[0].startswith("reserved k0 greenlist gamma=1/4 ngram window 4 at 0.")

@@ -1,0 +1,169 @@
+"""The audit of whole scans on Ray: exit code, sentence, tables and flags, over a killed and a resumed night."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.flagged import flagged
+from jobs.scan import summary
+from scanner import results
+from scanner.cluster import Outcome, Worker, run_scan
+from scanner.cluster.connect import cluster
+from scanner.errors import Refused
+from scanner.plan import make_plan
+from scanner.registry import new_key
+from scanner.watermark import GreenList, log10_z
+from schemas.config import ClusterConfig
+from tests.audit.conftest import DEMO
+
+CONFIG = """\
+registry = "registry"
+results = "results"
+false_positive_rate = 0.3
+[input]
+paths = ["in"]
+id = "doc_id"
+[audit]
+share = 1.0
+"""
+
+
+class WithZTest(Worker):
+    """Its p-values are those of the Z-test."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        GreenList.log10_p = lambda self, score, scored: log10_z(score, scored, 0.25, 0.1875)
+
+
+class Stopped(Exception):
+    """The driver dies here."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_cluster() -> Iterator[None]:
+    with cluster(ClusterConfig(workers=1)):
+        yield
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    new_key(
+        tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=100,
+        tokenizer=DEMO / "tokenizer.json",
+    )  # fmt: skip
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "scan.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def write(config: Path, name: str, texts: list[str]) -> None:
+    table = pa.table({"text": texts, "doc_id": [f"{name}:{i}" for i in range(len(texts))]})
+    pq.write_table(table, config.parent / "in" / f"{name}.parquet")
+
+
+def short(texts: list[str], most: int) -> list[str]:
+    words = " ".join(texts).split()
+    return [" ".join(words[i : i + 25]) for i in range(0, len(words) - 25, 8)][:most]
+
+
+def told(outcome: Outcome, config: Path) -> str:
+    return summary(outcome, str(config.parent / "results"), 0.3)
+
+
+def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(config, human_texts, capsys):
+    write(config, "a", short(human_texts, 9000))
+    plan = make_plan(config)
+    outcome = run_scan(plan, lambda work, totals: None, worker=WithZTest)
+    assert outcome.exit_code == 3
+    assert "AUDIT ALARM" in told(outcome, config)
+    last = results.scans(plan.results).collect().row(-1, named=True)
+    assert (last["exit_code"], last["audit"], last["audited_scans"]) == (3, "alarm", [outcome.scan_id])
+    rows = results.audits(plan.results).filter(pl.col("audit_id") == outcome.scan_id).collect()
+    assert "too small" in rows.filter(pl.col("kind") == "decoy")["verdict"].to_list()
+    assert results.verdicts(plan.results).collect().height == 9000  # verdicts stay
+    assert set(results.flagged(plan.results).collect()["audit"]) == {"alarm"}
+    flagged.callback(config, 2)
+    assert capsys.readouterr().out.count("alarm") >= 2
+
+    # as it should be, another file is judged together with what was broken: it is the same input
+    write(config, "b", short(human_texts, 100))
+    again = run_scan(make_plan(config), lambda work, totals: None)
+    assert again.exit_code == 3
+
+
+def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config, human_texts):
+    for name in "abcd":
+        write(config, name, [f"{name} {text}" for text in short(human_texts, 40)])
+    plan = make_plan(config)
+
+    def stop_after_a_commit(work, totals) -> None:
+        if totals.shards:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run_scan(plan, stop_after_a_commit)
+    first = results.scans(plan.results).collect().row(-1, named=True)
+    assert (first["audit"], first["exit_code"]) == ("not judged", 1)
+    before = results.audit_counts(plan.results).collect()
+    assert 0 < before["shard_id"].n_unique() < 4
+
+    outcome = run_scan(plan, lambda work, totals: None)
+    assert outcome.exit_code == 0
+    counts = results.audit_counts(plan.results).collect()
+    assert counts["shard_id"].n_unique() == 4
+    assert counts.select("shard_id", "kind", "decoy", "threshold").is_duplicated().sum() == 0
+    last = results.scans(plan.results).collect().row(-1, named=True)
+    assert set(last["audited_scans"]) == {first["scan_id"], outcome.scan_id}
+    tests = {row["kind"]: row["tests"] for row in outcome.audit.rows}
+    assert tests["decoy"] == outcome.audit.traffic.texts == 160
+    assert set(results.flagged(plan.results).collect()["audit"]) == {"no alarm"}
+
+    nothing_new = run_scan(plan, lambda work, totals: None)
+    assert nothing_new.audit.state == "no alarm"
+    assert {row["kind"]: row["tests"] for row in nothing_new.audit.rows} == tests
+
+
+def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
+    write(config, "a", short(human_texts, 40))
+    plan = make_plan(config)
+    run_scan(plan, lambda work, totals: None)
+    whole = results.audit_counts(plan.results).collect()
+    shutil.rmtree(Path(plan.results) / "verdicts")  # as if it had died before this commit
+    again = run_scan(plan, lambda work, totals: None)
+    counts = results.audit_counts(plan.results).collect()
+    assert set(counts["scan_id"]) == {again.scan_id}
+    columns = ["kind", "decoy", "threshold", "tests", "hits"]
+    assert counts.select(columns).sort(columns).equals(whole.select(columns).sort(columns))
+
+
+def test_q_values_are_over_distinct_texts_of_one_scan(config, human_texts):
+    texts = short(human_texts, 60)
+    write(config, "a", [*texts, *texts[:30]])
+    plan = make_plan(config)
+    outcome = run_scan(plan, lambda work, totals: None)
+    found = results.q_values(plan.results, outcome.scan_id).collect()
+    assert found.height == found["text_sha256"].n_unique() == 60
+    p = sorted(10 ** found["log10_p_global"].to_numpy())
+    by_hand = [min(p[j] * 60 / (j + 1) for j in range(i, 60)) for i in range(60)]
+    assert (10 ** found["log10_q"]).to_list() == pytest.approx(by_hand)
+    with pytest.raises(Refused, match="has not ended"):
+        results.q_values(plan.results, "nothing")
+
+
+def test_a_scan_says_which_keys_were_never_admitted(config, human_texts):
+    write(config, "a", short(human_texts, 20))
+    plan = make_plan(config)
+    outcome = run_scan(plan, lambda work, totals: None)
+    (key,) = results.scans(plan.results).collect()["keys"][0]
+    assert key["admitted_by"] is None
+    assert "never passed an audit: k1" in told(outcome, config)
+    config.write_text(CONFIG + "require_admission = true\n")
+    with pytest.raises(Refused, match=r"audit\.require_admission: key 'k1' never passed an audit"):
+        make_plan(config)
