@@ -31,7 +31,8 @@ SECONDS = "brickscan_seconds"
 SHARDS_LEFT = "brickscan_shards_left"
 WORKER_MEMORY = "brickscan_worker_memory_bytes"
 AUDIT = "brickscan_audit_state"
-NAMES = {*(f"{name}_total" for name in (*COUNTERS, SECONDS)), SHARDS_LEFT, WORKER_MEMORY, AUDIT}
+ALARMS = "brickscan_audit_alarms"
+NAMES = {*(f"{name}_total" for name in (*COUNTERS, SECONDS, ALARMS)), SHARDS_LEFT, WORKER_MEMORY, AUDIT}
 """As Prometheus has them, but for `ray_`."""
 
 
@@ -61,6 +62,8 @@ class Metrics:
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
         for state in AUDIT_STATES:
             self._set(AUDIT, "1 for what the audit says", state == audit, {"state": state})
+        # the audit speaks last, and a gauge ends with its driver, before anyone has looked: a counter stays
+        self._count(ALARMS, "Scans whose audit raised the alarm", float(audit == "alarm"), {})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._counters:

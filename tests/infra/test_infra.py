@@ -71,7 +71,7 @@ BROKEN = [
     # alarms and dashboard
     ("alarms", MONITOR, "ray_brickscan_shards_left", "ray_brickscan_shards", "ray_brickscan_shards does not exist"),
     ("alarms", MONITOR, "[15m])", "[15m]", "does not parse"),
-    ("alarms", MONITOR, 'state="alarm"', 'state="bad"', "the audit has no state 'bad'"),
+    ("alarms", MONITOR, "audit_alarms_total", 'audit_state{state="bad"}', "the audit has no state 'bad'"),
     ("alarms", MONITOR, "alert: BrickscanRetries", "alert: BrickscanTries", "does not say what to do"),
     ("alarms", MONITOR, "severity: warning", "severity: mild", "severity mild"),
     ("alarms", MONITOR, 'cronjob="brickscan-nightly"', 'cronjob="nightly"', "no such CronJob"),

@@ -1,12 +1,15 @@
 """Metrics of a scan that runs as a job: there while it runs, equal to the tables in the end, no label too many."""
 
 import re
+import time
 from collections import defaultdict
 
 import polars as pl
+import pytest
 
 from scanner import results
-from scanner.cluster.metrics import NAMES
+from scanner.cluster import Totals
+from scanner.cluster.metrics import ALARMS, NAMES, Metrics
 
 LINE = re.compile(r"^ray_(brickscan_[a-z_]+)\{(.*)\} ([-+.e0-9]+)$", re.MULTILINE)
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
@@ -25,7 +28,9 @@ def test_the_metrics_of_a_scan(submitted):
     seen = [read(scrape) for scrape in done.scrapes]
     assert any(0 < part.get(("brickscan_shards_left",), 0) < 3 for part in seen), "nothing was seen while it ran"
     last = {series: value for part in seen for series, value in part.items()}  # gauges end with their driver
-    assert {name for name, *_ in last} == NAMES - {"brickscan_files_quarantined_total", "brickscan_too_short_total"}
+    assert {name for name, *_ in last} == NAMES - {
+        f"brickscan_{what}_total" for what in ("files_quarantined", "too_short", "audit_alarms")
+    }
 
     verdicts = pl.read_delta(results.table_uri(done.results, "verdicts"))
     quarantine = pl.read_delta(results.table_uri(done.results, "quarantine"))
@@ -57,3 +62,16 @@ def test_labels_are_few_and_name_nobody(submitted):
     assert ours == {"stage", "state"}
     assert all(len(of_one) == 1 for label, of_one in values.items() if label not in ours)
     assert max(len(values[label]) for label in ours) <= 8
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_telling_costs_next_to_nothing_and_alarms_count_once():
+    """A scan tells once a commit, which itself takes tens of milliseconds."""
+    metrics = Metrics()
+    metrics.tell(3, Totals(), audit="not judged")
+    assert (ALARMS, "{}") not in metrics._told
+    began = time.process_time()
+    for shards in range(200):
+        metrics.tell(300, Totals(shards=shards, retries=shards), audit="alarm")
+    assert time.process_time() - began < 200 * 2e-3
+    assert metrics._told[ALARMS, "{}"] == 1
