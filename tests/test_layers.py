@@ -146,6 +146,11 @@ def test_tests_are_imported_by_nothing():
         ("jobs.cli", TORCH | {"ray"}),
         ("scanner.detect", TORCH | {"ray"}),
         ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
+        # these run where nothing of ours is installed but them
+        ("scanner.gpu.greenlist", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
+        ("scanner.gpu.gumbel", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
+        ("scanner.gpu.vectors", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
+        ("scanner.gpu.devices", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
     ],
 )
 def test_importing_stays_light(module, forbidden):

@@ -63,6 +63,11 @@ class Keyed:
         self.commitment = secret.commitment(secret_bytes, self.label)
         self._keys = secret.derive(secret_bytes, self.label)
 
+    @property
+    def sub_keys(self) -> secret.SubKeys:
+        """What the label's streams are drawn with, as secret as the master key; for kernels elsewhere (scanner.gpu)."""
+        return self._keys
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label}, commitment {self.commitment.hex()[:16]}…)"
 

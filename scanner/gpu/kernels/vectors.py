@@ -1,0 +1,64 @@
+"""Secret vectors of a step's rows, from their windows (scanner.gpu.vectors)."""
+
+import triton
+import triton.language as tl
+
+from scanner.gpu.kernels.ciphers import chacha8, load_key, siphash
+from scanner.gpu.kernels.greenlist import below
+
+
+@triton.jit
+def _blocks(
+    sip, key, windows, starts,
+    WIDTH: tl.constexpr, ENTRIES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Blocks of one row and chunk, and where the first entry of each one's first word stands in the row's vector."""
+    row, chunk = tl.program_id(0), tl.program_id(1)
+    nonce = siphash(sip, windows + row * WINDOW, WINDOW)
+    start = tl.load(starts + row)
+    first = start // (WIDTH * ENTRIES) + chunk * GROUPS
+    lane = tl.arange(0, GROUPS * 16)
+    counter = lane.to(tl.uint32) + 16 * first.to(tl.uint32)
+    block = chacha8(load_key(key), counter, nonce.to(tl.uint32), (nonce >> 32).to(tl.uint32))
+    place = (first * WIDTH + (lane // 16) * WIDTH + lane % 16) * ENTRIES - start
+    return block, place
+
+
+@triton.jit(do_not_specialize=["count"])
+def green_entries(
+    sip, key, windows, starts, strips, out, count,
+    N: tl.constexpr, BITS: tl.constexpr, PLANES: tl.constexpr, WINDOW: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Green (1) or not (0), entries start … start+count−1 of each row's vector.
+
+    sip: int64[2]; key: int32[8]; windows: int64[R, h]; starts: int64[R]; strips: int32[R, chunks · WORDS], scratch;
+    out: int8[R, count], written.
+    """
+    HEIGHT: tl.constexpr = 16 // PLANES
+    WORDS: tl.constexpr = GROUPS * 16 * HEIGHT
+    AT_ONCE: tl.constexpr = 256
+    block, place = _blocks(sip, key, windows, starts, 16 * HEIGHT, 32, WINDOW, GROUPS)
+    first = tl.min(place, axis=0)
+    strip = strips + (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * WORDS
+    word = ((place - first) // 32).to(tl.int32)
+    for i in tl.static_range(HEIGHT):
+        tl.store(strip + (word + 16 * i), below(block, i, N, BITS, HEIGHT).to(tl.int32, bitcast=True))
+    tl.debug_barrier()
+    row = out + tl.program_id(0).to(tl.int64) * count
+    for begin in range(0, 32 * WORDS, AT_ONCE):
+        bit = begin + tl.arange(0, AT_ONCE)
+        green = (tl.load(strip + bit // 32) >> (bit % 32)) & 1
+        entry = first + bit
+        tl.store(row + entry, green.to(tl.int8), mask=(entry >= 0) & (entry < count))
+
+
+@triton.jit(do_not_specialize=["count"])
+def draw_entries(
+    sip, key, windows, starts, out, count, WINDOW: tl.constexpr, GROUPS: tl.constexpr
+):  # fmt: skip
+    """Draws start … start+count−1 of each row's vector; out: int32[R, count], written; the rest as in green_entries."""
+    block, place = _blocks(sip, key, windows, starts, 256, 1, WINDOW, GROUPS)
+    row = out + tl.program_id(0).to(tl.int64) * count
+    for i in tl.static_range(16):
+        entry = place + 16 * i
+        tl.store(row + entry, block[i].to(tl.int32, bitcast=True), mask=(entry >= 0) & (entry < count))

@@ -1,0 +1,112 @@
+"""What the kernels cost on a Hopper GPU, read off their machine code; no GPU needed: `python -m tests.gpu.cost`.
+
+Integer logic, shifts and selections share a pipe of 64 lanes a multiprocessor and clock, additions may take another one
+(IMAD.IADD): that first pipe is what ChaCha and all kernels around it wait for. What is counted is their innermost loop,
+for one block of the stream; memory and barriers are not in it.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from scanner.gpu.batch import STEP
+from scanner.gpu.greenlist import LEVELS, REGISTERS
+from scanner.gpu.gumbel import FRACTION
+from scanner.gpu.kernels.greenlist import count_green
+from scanner.gpu.kernels.gumbel import sum_logarithms
+from scanner.gpu.kernels.vectors import draw_entries, green_entries
+from tests.bench.device_kernels import core
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+SLOW_PIPE = {"LOP3", "SHF", "LEA", "SEL", "VIADD", "VIMNMX", "IADD3", "ISETP", "PRMT", "LOP", "I2FP", "SGXT", "FLO"}
+
+BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
+TILES = {"first": "i64", "count": "i64", "items": "i32", "tiles": "i32"}
+ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
+GREEN = BATCH | {"strips": "*i32", "best": "*i64"} | TILES
+QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
+
+KERNELS = {
+    "core": (core, {"key": "*i32", "out": "*i32", "rounds": "i32"}, {"BLOCKS": 128}, 1),
+    "greenlist 1/4": (count_green, GREEN, {**QUARTER, "GROUPS": 8, "LEVELS": 8, "STEP": STEP}, STEP),
+    "greenlist 1/4, long": (count_green, GREEN, {**QUARTER, "GROUPS": 8, "LEVELS": 16, "STEP": STEP}, STEP),
+    "greenlist 1/2": (
+        count_green, GREEN, {"N": 1, "BITS": 1, "PLANES": 1, "GROUPS": 8, "LEVELS": 8, "STEP": STEP}, STEP,
+    ),
+    "gumbel": (
+        sum_logarithms, BATCH | {"strips": "*i16", "sums": "*i32"} | TILES,
+        {"GROUPS": 8, "FRACTION": FRACTION, "STEP": STEP}, STEP,
+    ),
+    "green vectors": (
+        green_entries, ROWS | {"strips": "*i32", "out": "*i8", "count": "i32"},
+        {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,
+    ),
+    "draw vectors": (draw_entries, ROWS | {"out": "*i32", "count": "i32"}, {"WINDOW": 4, "GROUPS": 2}, 1),
+}  # fmt: skip
+"""Kernel, types of its arguments, constants, and blocks that a thread computes in one turn of its loop."""
+
+
+def cost(name: str) -> dict[str, float]:
+    """Registers, bytes of stack, and instructions of the innermost loop (or of the whole) for one block."""
+    kernel, types, constants, blocks = KERNELS[name]
+    source = ASTSource(fn=kernel, signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=constants)
+    options = {"num_warps": constants.get("GROUPS", 8) // 2, "num_stages": 1, "enable_fp_fusion": False}
+    if constants.get("LEVELS") == LEVELS[0] and constants["PLANES"] > 1:
+        options["maxnreg"] = REGISTERS
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(compiled.asm["cubin"])
+        usage, code = (
+            subprocess.run([TOOLS / "cuobjdump", option, file], capture_output=True, text=True, check=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    counts = Counter(_loop(code))
+    barriers = counts["BAR"]
+    return {
+        "registers": int(re.findall(r"REG:(\d+)", usage)[0]),
+        "stack": int(re.findall(r"STACK:(\d+)", usage)[0]),
+        "issued": sum(counts.values()) / blocks,
+        "alu": sum(counts[op] for op in SLOW_PIPE) / blocks,
+        "loads": counts["LDG"] / blocks,
+        "stores": counts["STG"] / blocks,
+        "barriers": barriers,
+    }
+
+
+def _loop(code: str) -> list[str]:
+    """Operations of the shortest loop that computes blocks, or of all code where there is none."""
+    lines = [
+        (int(place, 16), text) for place, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.MULTILINE)
+    ]
+    jumps = [(int(found[1], 16), place) for place, text in lines if (found := re.search(r"BRA.*?0x([0-9a-f]+)", text))]
+    bodies = [
+        [re.sub(r"^@!?U?P\w+ ", "", text).split()[0].split(".")[0] for place, text in lines if begin <= place <= end]
+        for begin, end in [*((begin, end) for begin, end in jumps if begin < end), (0, lines[-1][0])]
+    ]
+    return min((body for body in bodies if len(body) > 300), key=len)
+
+
+def main() -> None:
+    found = {name: cost(name) for name in KERNELS}
+    if "--json" in sys.argv:
+        print(json.dumps(found))
+        return
+    print(f"Triton {triton.__version__}, sm_90, for one block of the stream and thread")
+    columns = ("registers", "stack", "issued", "alu", "loads", "stores", "barriers")
+    print(f"{'kernel':22}" + "".join(f"{column:>11}" for column in columns) + f"{'core/alu':>11}")
+    for name, figures in found.items():
+        share = found["core"]["alu"] / figures["alu"]
+        print(f"{name:22}" + "".join(f"{figures[column]:11.4g}" for column in columns) + f"{share:11.2f}")
+
+
+if __name__ == "__main__":
+    main()
