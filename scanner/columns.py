@@ -104,8 +104,8 @@ def lengths(array: pa.Array) -> NDArray[np.int64]:
         return np.take(of_values, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
     if not is_text(plain_type(array.type)) or pa.types.is_null(array.type):
         return np.full(len(array), array.nbytes // max(len(array), 1), np.int64)
-    found = pc.binary_length(_plain(array).cast(pa.large_binary())).fill_null(0)
-    return np.asarray(found, np.int64)
+    found = pc.binary_length(_plain(array).cast(pa.large_binary()))
+    return np.asarray(found.fill_null(0) if found.null_count else found, np.int64)
 
 
 def documents_of(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.RecordBatch:

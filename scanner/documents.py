@@ -16,7 +16,7 @@ from scanner.files import FileFault, InputFile
 __all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read"]
 
 MAX_ROWS_AT_A_TIME = 64
-MANY_ROWS_AT_A_TIME = 512
+MANY_ROWS_AT_A_TIME = 4096
 """In row groups of no more than LARGEST_READ bytes."""
 LARGEST_READ = 2**28
 """Bytes that rows which are decoded together may take, when there are several."""
@@ -97,7 +97,7 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
             yield part
             continue
         if held and size + part.nbytes > BATCH_TEXT_BYTES:
-            yield pa.concat_batches(held)
+            yield _together(held)
             held, size = [], 0
         if part.nbytes >= BATCH_TEXT_BYTES:
             yield part  # without a copy, since it may be very long
@@ -105,8 +105,13 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
             held.append(part)
             size += part.nbytes
     if held:
-        yield pa.concat_batches(held)
+        yield _together(held)
     file.check_unchanged()
+
+
+def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of several, and one as it is: it need not be copied."""
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:

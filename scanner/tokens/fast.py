@@ -8,9 +8,10 @@ import importlib
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanner.tokens.golden import golden_strings
 from scanner.tokens.reference import HuggingFaceTokenizer
@@ -20,6 +21,7 @@ SAMPLE_TEXTS, SAMPLE_CHARACTERS = 256, 200_000
 """How many of the first texts, and how much of them, are tokenised by both backends."""
 
 _log = logging.getLogger(__name__)
+Scalar = TypeVar("Scalar", np.uint32, np.int64)
 
 
 class NotInstalled(Exception):
@@ -84,8 +86,7 @@ class FastTokenizer:
                 np.concatenate([first.ids, second.ids]),
                 np.concatenate([first.offsets, second.offsets[1:] + len(first.ids)]),
             )
-        # copied, since the buffers cannot be written, and numba would compile every kernel anew for such arrays
-        return Tokens(np.frombuffer(ids, np.uint32).copy(), np.frombuffer(offsets, np.int64).copy())
+        return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
 
     def _compare(self, texts: Sequence[str]) -> None:
         expected, found = self._reference.encode(texts), self._encode(texts)
@@ -95,6 +96,26 @@ class FastTokenizer:
             a, b = (tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() for tokens in (expected, found))
             if a != b:
                 raise Unlike(f"fastokens reads {text[:40]!r} as {b[:8]}, not as {a[:8]}")
+
+
+def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
+    """A buffer as an array, without a copy. Nobody writes to it, but numba compiles kernels anew for what is read-only.
+
+    An empty one is made anew, since it has no place in memory.
+    """
+    read_only = np.frombuffer(buffer, kind)
+    if not len(read_only):
+        return read_only.copy()
+    said = read_only.__array_interface__ | {"data": (read_only.__array_interface__["data"][0], False)}
+    return np.asarray(_Held(said, read_only))
+
+
+class _Held:
+    """What numpy makes an array of (its array interface, version 3) and keeps alive as long as that."""
+
+    def __init__(self, said: dict[str, Any], buffer: object) -> None:
+        self.__array_interface__ = said
+        self._buffer = buffer
 
 
 def _sample(texts: Sequence[str]) -> list[str]:

@@ -21,6 +21,9 @@ GROUP = 16 * LANES
 CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
+FEW = 64
+"""Up to so many lanes are computed for themselves, and not as a whole chunk."""
+
 
 @kernel
 def _quarter_round(a: uint32, b: uint32, c: uint32, d: uint32) -> tuple[uint32, uint32, uint32, uint32]:
@@ -54,19 +57,29 @@ def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
 
 
 @inlined
-def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
-    """ChaCha8 block: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
-    s = (
+def _start(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
+    """What a ChaCha block begins from: counter (low, high word) in words 12 and 13, nonce in words 14 and 15."""
+    return (
         uint32(0x61707865), uint32(0x3320646E), uint32(0x79622D32), uint32(0x6B206574),
         key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7],
         c0, c1, n0, n1,
     )  # fmt: skip
-    x = _double_round(_double_round(_double_round(_double_round(s))))
+
+
+@inlined
+def _sum(x: tuple[uint32, ...], s: tuple[uint32, ...]) -> tuple[uint32, ...]:
     return (
         x[0] + s[0], x[1] + s[1], x[2] + s[2], x[3] + s[3], x[4] + s[4], x[5] + s[5], x[6] + s[6], x[7] + s[7],
         x[8] + s[8], x[9] + s[9], x[10] + s[10], x[11] + s[11], x[12] + s[12], x[13] + s[13], x[14] + s[14],
         x[15] + s[15],
     )  # fmt: skip
+
+
+@inlined
+def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
+    """ChaCha8 block."""
+    s = _start(key, c0, c1, n0, n1)
+    return _sum(_double_round(_double_round(_double_round(_double_round(s)))), s)
 
 
 @kernel
@@ -95,24 +108,48 @@ def chacha8_group(key: NDArray[np.uint32], counter: uint64, nonce: uint64, out: 
 
 
 @kernel
+def _load(state: NDArray[np.uint32], w: int, i: int) -> tuple[uint32, ...]:
+    """The sixteen words of a lane, as `_store` left them."""
+    return (
+        state[i], state[w + i], state[2 * w + i], state[3 * w + i], state[4 * w + i], state[5 * w + i],
+        state[6 * w + i], state[7 * w + i], state[8 * w + i], state[9 * w + i], state[10 * w + i],
+        state[11 * w + i], state[12 * w + i], state[13 * w + i], state[14 * w + i], state[15 * w + i],
+    )  # fmt: skip
+
+
+@kernel
 def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: int, out: NDArray[np.uint32]) -> None:
     """One block a lane, each with its own counter and nonce.
 
-    Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector.
+    Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
+    long chain of steps, each of which waits for the last. So many lanes take it in four passes, a double round each:
+    short enough that the machine works on several vectors at a time.
 
     Args:
         key: uint32[8].
         inputs: uint32[4 · CHUNK]: low words of the counters, their high words, low words of the nonces, their high
             words, CHUNK each.
-        lanes: at most CHUNK; LANES at a time are computed, those beyond from whatever stands in inputs.
+        lanes: at most CHUNK; those beyond, up to CHUNK, may be computed from whatever stands in inputs.
         out: uint32[16 · CHUNK], written: word k of lane i at CHUNK · k + i.
     """
     k = (key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7])
-    for begin in range(0, lanes, LANES):
-        x, y = inputs[begin:], out[begin:]
-        for lane in range(LANES):
-            block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
-            _store(block, y, CHUNK, lane)
+    if lanes <= FEW:
+        for begin in range(0, lanes, LANES):
+            x, y = inputs[begin:], out[begin:]
+            for lane in range(LANES):
+                block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
+                _store(block, y, CHUNK, lane)
+        return
+    for i in range(CHUNK):
+        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
+        _store(_double_round(s), out, CHUNK, i)
+    for i in range(CHUNK):
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+    for i in range(CHUNK):
+        _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
+    for i in range(CHUNK):
+        s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
+        _store(_sum(_double_round(_load(out, CHUNK, i)), s), out, CHUNK, i)
 
 
 @kernel

@@ -1,7 +1,7 @@
-"""From scored positions to their blocks of the stream, a chunk of the text at a time, so that nothing leaves the cache.
+"""From scored positions to their blocks of the stream, CHUNK at a time, so that nothing leaves the cache.
 
-A chunk is a stretch of CHUNK tokens of the text and the scored positions in it. Most positions are scored, so windows
-are hashed for all of them: they stand in order then, and no lane has to collect its own.
+Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order then, and no
+lane has to collect its own.
 """
 
 import numpy as np
@@ -67,24 +67,60 @@ def nonces_of_positions(
 
 
 @kernel
-def entries_of_chunk(
+def steps_of_positions(
+    sip: NDArray[np.uint64],
     ids: NDArray[np.uint32],
-    index: NDArray[np.int64],
+    places: NDArray[np.int64],
+    window: int,
+    hashed: NDArray[np.int64],
+    scratch: NDArray[np.uint64],
+    nonces: NDArray[np.uint64],
+    entries: NDArray[np.int64],
+) -> None:
+    """Nonces and tokens of the next scored positions, which come in order from call to call.
+
+    Args:
+        sip: uint64[2].
+        ids: uint32[N], flat tokens.
+        places: int64[L], positions in ids, L ≤ CHUNK.
+        window: h.
+        hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first.
+        scratch: uint64[6 · CHUNK].
+        nonces: uint64[CHUNK], the first L are written.
+        entries: int64[CHUNK], the first L are written.
+    """
+    run = scratch[5 * CHUNK :]
+    begin, stop = hashed[0], hashed[1]
+    for i in range(len(places)):
+        place = places[i]
+        if place >= stop:
+            begin, stop = place, min(place + CHUNK, len(ids))
+            siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
+        nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
+        entries[i] = np.int64(ids[uint64(place)])
+    hashed[0], hashed[1] = begin, stop
+
+
+@kernel
+def add_messages(
     offsets: NDArray[np.int64],
     messages: NDArray[np.int64],
     p: int,
     end: int,
     document: int,
-    out: NDArray[np.int64],
+    entries: NDArray[np.int64],
 ) -> None:
-    """Entry x + m that each position p … end−1 meets under the message of its document; p is of `document`."""
+    """Turn tokens x of positions p … end−1 into entries x + m; p is of `document`. messages: int64[D], or int64[1]."""
+    if len(messages) == 1:
+        for i in range(end - p):
+            entries[i] += messages[0]
+        return
     at, d = p, document
     while at < end:
-        stop, message = min(offsets[d + 1], end), messages[d]
-        places, entries = index[at:stop], out[at - p :]
-        for i in range(len(places)):
-            entries[i] = np.int64(ids[places[i]]) + message
-        at = max(at, stop)
+        stop = max(min(offsets[d + 1], end), at)
+        for i in range(at - p, stop - p):
+            entries[i] += messages[d]
+        at = stop
         d += 1
 
 
@@ -120,6 +156,6 @@ def blocks_of_words(
 
 
 @kernel
-def row_of_word(word: int, height: int) -> int:
-    """Which word of its plane in a block word i of a stream is."""
-    return (word >> 4) & (height - 1)
+def row_of_word(word: int, height: int) -> uint64:
+    """Which word of its plane in a block word i of a stream is; unsigned: no look at the sign of an index is needed."""
+    return uint64((word >> 4) & (height - 1))

@@ -85,12 +85,12 @@ class Keyed:
 
     @staticmethod
     def _each(messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """The message of every document: int64[D].
+        """The message of every document: int64[D]; or int64[1], that of all of them.
 
         Raises:
             ValueError: a message below 0.
         """
-        wanted = np.array(np.broadcast_to(messages, len(positions.offsets) - 1), np.int64, order="C")
+        wanted = np.array(np.broadcast_to(messages, len(positions.offsets) - 1 if np.ndim(messages) else 1), np.int64)
         if (wanted < 0).any():
             raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
         return wanted

@@ -1,23 +1,17 @@
 """One message a document: its green positions, or its Gumbel score, everything but the text in the first-level cache.
 
-One pass over the scored positions, a chunk of the text at a time (lanes.py): nonces, entries, blocks, scores.
+One pass over the scored positions, CHUNK at a time (lanes.py): nonces, entries, blocks, scores.
 """
 
 import math
 
 import numpy as np
-from numpy import uint32
+from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.ciphers import CHUNK
 from scanner.watermark.kernel import kernel
-from scanner.watermark.lanes import (
-    blocks_of_words,
-    end_of_chunk,
-    entries_of_chunk,
-    nonces_of_chunk,
-    row_of_word,
-)
+from scanner.watermark.lanes import add_messages, blocks_of_words, row_of_word, steps_of_positions
 
 
 @kernel
@@ -53,30 +47,30 @@ def count_green(
     """Green positions of each document under its message. One block a position: it holds all planes of a word."""
     n, bits, planes = rule
     height = 16 // planes
-    counts = np.zeros(len(messages), np.int64)
-    scratch, nonces = np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    counts = np.zeros(len(offsets) - 1, np.int64)
+    hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
     entries, words = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
     p, d = 0, 0
     while p < len(index):
-        end = end_of_chunk(index, p)
+        end = min(p + CHUNK, len(index))
         while offsets[d + 1] <= p:
             d += 1
         lanes = end - p
-        nonces_of_chunk(sip, ids, index[p:end], window, scratch, nonces)
-        entries_of_chunk(ids, index, offsets, messages, p, end, d, entries)
+        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, entries)
+        add_messages(offsets, messages, p, end, d, entries)
         for i in range(lanes):
             words[i] = entries[i] >> 5
         blocks_of_words(chacha, nonces, words[:lanes], height, inputs, block)
         below(n, bits, height * CHUNK, block, greens)
         for i in range(lanes):
-            word = greens[row_of_word(words[i], height) * CHUNK + i]
+            word = greens[row_of_word(words[i], height) * uint64(CHUNK) + uint64(i)]
             green[i] = uint32(word >> uint32(entries[i] & 31)) & uint32(1)
         while p < end:
             stop = min(offsets[d + 1], end)
-            for term in green[lanes - (end - p) : lanes - (end - stop)]:
-                counts[d] += term
+            for one in green[lanes - (end - p) : lanes - (end - stop)]:
+                counts[d] += one
             p = max(p, stop)
             d += p < end
     return counts
@@ -106,7 +100,7 @@ def draws_of_chunk(
     """Draw of entry j of each nonce's vector, one block each."""
     blocks_of_words(key, nonces, entries, 16, inputs, block)
     for i in range(len(entries)):
-        out[i] = block[row_of_word(entries[i], 16) * CHUNK + i]
+        out[i] = block[row_of_word(entries[i], 16) * uint64(CHUNK) + uint64(i)]
 
 
 @kernel
@@ -121,18 +115,18 @@ def score_under(
     unweighted: bool,
 ) -> NDArray[np.float64]:
     """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r."""
-    sums = np.zeros(len(messages))
-    scratch, nonces = np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
+    sums = np.zeros(len(offsets) - 1)
+    hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
     entries, draws = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     p, d = 0, 0
     while p < len(index):
-        end = end_of_chunk(index, p)
+        end = min(p + CHUNK, len(index))
         while offsets[d + 1] <= p:
             d += 1
         lanes = end - p
-        nonces_of_chunk(sip, ids, index[p:end], window, scratch, nonces)
-        entries_of_chunk(ids, index, offsets, messages, p, end, d, entries)
+        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, entries)
+        add_messages(offsets, messages, p, end, d, entries)
         draws_of_chunk(chacha, nonces, entries[:lanes], inputs, block, draws)
         while p < end:
             stop = min(offsets[d + 1], end)

@@ -6,6 +6,7 @@ The probability of one outcome comes from Loader's saddle-point expansion (C. Lo
 Binomial Probabilities, 2000): the deviance is computed without cancellation where the outcome is near its mean.
 """
 
+import functools
 import math
 from fractions import Fraction
 
@@ -14,7 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.kernel import kernel
 
+SHORT = 255
+"""Scored positions up to which the green list's law is tabulated, half a megabyte for each γ."""
+
 _LN10 = math.log(10.0)
+
+# _stirling_error of 1 … 15
+_SMALL_STIRLING_ERRORS = np.array([
+    0.08106146679532733, 0.041340695955409235, 0.02767792568499816, 0.020790672103765395, 0.016644691189821703,
+    0.013876128823070655, 0.011896709945890205, 0.010411265261975, 0.00925546218271256, 0.008330563433362581,
+    0.00757367548795207, 0.006942840107212245, 0.00640899418800478, 0.0059513701127626994, 0.005554733551961899,
+])  # fmt: skip
 
 
 def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDArray[np.float64]:
@@ -29,7 +40,7 @@ def log10_greenlist(score: ArrayLike, scored: ArrayLike, gamma: Fraction) -> NDA
         float64 of their common shape.
     """
     s, t = _broadcast(score, scored)
-    return _each_greenlist(s.flatten(), t.flatten(), float(gamma)).reshape(s.shape)
+    return _each_greenlist(s.flatten(), t.flatten(), float(gamma), _short_law(float(gamma))).reshape(s.shape)
 
 
 def log10_gumbel(score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
@@ -92,19 +103,26 @@ def log10_any_of(log10_p: ArrayLike, tests: ArrayLike) -> NDArray[np.float64]:
     return _each_any_of(p.flatten(), n.flatten()).reshape(p.shape)
 
 
+@functools.lru_cache(maxsize=128)
+def _short_law(gamma: float) -> NDArray[np.float64]:
+    """log10 p of every score of up to SHORT scored positions, float64[T, S]: most documents are looked up here."""
+    t, s = np.mgrid[: SHORT + 1, : SHORT + 1].astype(np.float64)
+    return _each_greenlist(np.minimum(s, t).ravel(), t.ravel(), gamma, np.empty((0, 0))).reshape(t.shape)
+
+
 def _broadcast(score: ArrayLike, scored: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
     return s, t
 
 
 @kernel
-def _log_any_of(log_p: float, tests: float) -> float:
+def _log_any_of(log_p: float, log_tests: float) -> float:
     if log_p >= 0.0:
         return 0.0
     if log_p < -40.0:  # −ln(1 − p) = p to the last bit
-        log_hazard = math.log(tests) + log_p
+        log_hazard = log_tests + log_p
     else:
-        log_hazard = math.log(tests) + math.log(-_log1m_exp(log_p))
+        log_hazard = log_tests + math.log(-_log1m_exp(log_p))
     if log_hazard < -40.0:
         return log_hazard
     return _log1m_exp(-math.exp(log_hazard))
@@ -122,7 +140,7 @@ def _log1m_exp(x: float) -> float:
 def _stirling_error(n: float) -> float:
     """ln n! − ln(√(2πn) (n/e)^n) for an integer n ≥ 1."""
     if n < 16.0:
-        return math.lgamma(n + 1.0) - (n + 0.5) * math.log(n) + n - 0.9189385332046727
+        return float(_SMALL_STIRLING_ERRORS[int(n) - 1])
     m = n * n
     return (1.0 / 12.0 - (1.0 / 360.0 - (1.0 / 1260.0 - (1.0 / 1680.0 - 1.0 / 1188.0 / m) / m) / m) / m) / n
 
@@ -232,10 +250,14 @@ def _log_lower_gamma(t: float, s: float) -> float:
 
 
 @kernel
-def _each_greenlist(s: NDArray[np.float64], t: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+def _each_greenlist(
+    s: NDArray[np.float64], t: NDArray[np.float64], gamma: float, short: NDArray[np.float64]
+) -> NDArray[np.float64]:
     out = np.zeros(len(s))
     for i in range(len(s)):
-        if t[i] > 0.0:
+        if 0.0 <= s[i] <= t[i] < len(short):
+            out[i] = short[np.uint64(t[i]), np.uint64(s[i])]
+        elif t[i] > 0.0:
             out[i] = _log_binomial_tail(s[i], t[i], gamma) / _LN10
     return out
 
@@ -261,8 +283,11 @@ def _each_gumbel_log(s: NDArray[np.float64], t: NDArray[np.float64]) -> NDArray[
 @kernel
 def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> NDArray[np.float64]:
     out = np.empty(len(log10_p))
+    last, log_last = 1.0, 0.0  # N is the same for most
     for i in range(len(log10_p)):
-        out[i] = _log_any_of(log10_p[i] * _LN10, tests[i]) / _LN10
+        if tests[i] != last:
+            last, log_last = tests[i], math.log(tests[i])
+        out[i] = _log_any_of(log10_p[i] * _LN10, log_last) / _LN10
     return out
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.watermark import pvalues
 from scanner.watermark.pvalues import log10_greenlist, log10_gumbel, log10_gumbel_log
 from tests import reference
 from tests.watermark.strategies import GAMMAS, many
@@ -129,3 +130,17 @@ def test_shapes():
         assert (got.shape, got.dtype) == ((2, 3), np.float64)
     assert log10_gumbel(np.empty(0), np.empty(0)).shape == (0,)
     assert float(log10_gumbel(5, 9)) == log10_gumbel([5], [9])[0]
+
+
+@pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(77, 256)], ids=str)
+def test_what_is_looked_up_is_what_would_be_summed(gamma):
+    for scored in (0, 1, 2, 16, pvalues.SHORT - 1, pvalues.SHORT, pvalues.SHORT + 1):
+        scores, all_scored = np.arange(scored + 1.0), np.full(scored + 1, float(scored))
+        summed = pvalues._each_greenlist(scores, all_scored, float(gamma), np.empty((0, 0)))
+        assert log10_greenlist(scores, scored, gamma).tobytes() == summed.tobytes()
+
+
+def test_small_stirling_errors():
+    for n, error in enumerate(pvalues._SMALL_STIRLING_ERRORS, start=1):
+        exact = mpmath.log(mpmath.factorial(n)) - mpmath.log(mpmath.sqrt(2 * mpmath.pi * n) * (n / mpmath.e) ** n)
+        assert abs(float(error) - exact) < 1e-14
