@@ -39,6 +39,13 @@ class Progress:
         }
         _log(fields)
 
+    def compiling(self) -> None:
+        """Say why the first scan after an installation or upgrade begins slowly."""
+        if sys.stderr.isatty():
+            print("compiling kernels for this machine, once: some tens of seconds", file=sys.stderr)
+        else:
+            _log({"event": "compile_kernels", "once": "true"})
+
     def audited(self, audit: LiveAudit) -> None:
         """Tell how the audit ended, where no one watches a bar."""
         if not sys.stderr.isatty():

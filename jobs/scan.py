@@ -55,9 +55,12 @@ def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
     from jobs.progress import Progress
     from scanner.cluster import run_scan
     from scanner.plan import make_plan
+    from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
     progress = Progress()
+    if not compiled_before():
+        progress.compiling()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
             outcome = run_scan(plan, progress)

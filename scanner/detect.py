@@ -137,7 +137,9 @@ class Detector:
                 texts.append(text)
                 digests.append(hashlib.sha256(raw).digest())
         rest = documents.drop_columns(["text"])  # which need not be copied
-        kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
+        kept, refused = rest, rest.slice(0, 0)
+        if faults:
+            kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
         reasons, details = zip(*faults, strict=True) if faults else ((), ())
         scores, seen = self._score(texts)
         if witness is not None:

@@ -80,6 +80,8 @@ ORPHANS_AFTER_HOURS = 24
 """When a file that is no part of its table is certainly no running scan's, which would have committed it."""
 
 _WITH_BOUNDS = ("path", "row", "log10_p_global")
+_DISTINCT = ("row", "doc_id", "text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p")
+"""Columns in which few values come twice, so that a dictionary of them is work for nothing."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
     if not len(rows):
         return None
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd")
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=[c for c in rows.column_names if c not in _DISTINCT])
     data = sink.getvalue()
     file = DataFile(f"part-{uuid.uuid4().hex}.parquet", len(data), len(rows), _stats(rows))
     filesystem, folder = filesystem_of(table_uri(results, name))

@@ -38,6 +38,11 @@ def _cache_folder() -> str:
 _FOLDER = _cache_folder()
 
 
+def compiled_before() -> bool:
+    """Whether kernels of these sources lie compiled on this machine's disk; else a first use compiles for a while."""
+    return any(Path(_FOLDER).rglob("*.nbi"))
+
+
 def _compile(function: Function, inline: Literal["never", "always"]) -> Function:
     before, config.CACHE_DIR = config.CACHE_DIR, _FOLDER
     try:

@@ -18,6 +18,7 @@ from scanner.cluster import Counts, Totals, Work
 from scanner.files import InputFile
 from scanner.results import Entry, commit, open_tables, write_file
 from scanner.shards import Range, Shard
+from scanner.watermark import kernel
 from schemas.tables import NAMING, VERDICTS
 from tests.scan.conftest import message_of
 
@@ -174,3 +175,18 @@ def test_a_bar_on_a_terminal(monkeypatch):
     assert "7.00/10.0" in shown
     assert "MB/s, 2 flagged" in shown
     assert "event=" not in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_first_scan_says_once_that_it_compiles(monkeypatch, tmp_path, terminal):
+    monkeypatch.setattr(kernel, "_FOLDER", str(tmp_path))
+    assert not kernel.compiled_before()
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal, raising=False)
+    with redirect_stderr(shown):
+        Progress().compiling()
+    said = "compiling kernels for this machine, once" if terminal else "event=compile_kernels once=true"
+    assert shown.getvalue().startswith(said)
+    assert shown.getvalue().count("\n") == 1
+    (tmp_path / "a.nbi").touch()
+    assert kernel.compiled_before()

@@ -1,0 +1,56 @@
+"""Speed changes no result: whole tables of real documents, marked and unmarked, as they were before any of it.
+
+The digest was made by the version that scored straightforwardly (commit fa48ae4). Numbers go in to ten digits, so that
+another machine's mathematics library may round its own way.
+"""
+
+import hashlib
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.demo.registry import HERE, make_registry
+from scanner.detect import Detector, KeyUnderTest, Origin
+from scanner.documents import Columns, read
+from scanner.files import list_files
+from scanner.registry import Holders, load_registry, open_key, tokenizer_path
+from scanner.tokens import load_tokenizer
+from schemas.tables import QUARANTINE, VERDICTS
+
+BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
+ROWS = 120
+
+
+def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    make_registry(folder)
+    tests = [
+        KeyUnderTest(key, open_key(folder, key), load_tokenizer(tokenizer_path(folder, key), key.tokenizer.sha256))
+        for key in load_registry(folder).keys
+    ]
+    holders = Holders.load(folder, [test.key.key_id for test in tests])
+    detector = Detector(tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6)
+    verdicts, quarantine = [], []
+    (file,) = list_files((str(HERE / "sample-1.parquet"),))
+    names = pq.read_schema(file.path).names
+    columns = Columns("text", "doc_id", *(name if name in names else None for name in ("account_id", "created_at")))
+    for batch in read(file, columns, 0, ROWS):
+        scored, refused = detector.detect(batch, Origin("scan", "shard", "sample-1"))
+        verdicts.append(scored)
+        quarantine.append(refused)
+    found = (pa.Table.from_batches(verdicts, VERDICTS), pa.Table.from_batches(quarantine, QUARANTINE))
+    return tuple(pl.from_arrow(table).drop("scan_id", "scanned_at") for table in found)
+
+
+def test_whole_tables_are_what_they_were(tmp_path):
+    verdicts, quarantine = tables(tmp_path / "registry")
+    assert len(verdicts) + len(quarantine) == ROWS
+    assert verdicts["flagged"].sum() > 10
+    assert (verdicts["status"] == "too_short").any() or len(quarantine)
+    numbers = pl.selectors.float()
+    told = [
+        table.with_columns(numbers.map_elements(lambda value: f"{value:.10g}", return_dtype=pl.String)).rows()
+        for table in (verdicts, quarantine)
+    ]
+    assert hashlib.sha256(repr(told).encode()).hexdigest() == BEFORE
