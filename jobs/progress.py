@@ -1,8 +1,10 @@
 """How far a scan is: a bar on a terminal, a line of key=value pairs per commit elsewhere; both on stderr."""
 
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from tqdm import tqdm
 
@@ -27,7 +29,7 @@ class Progress:
             self._bar.set_postfix_str(f"{rate:.2f} MB/s, {totals.counts.flagged} flagged", refresh=False)
             self._bar.update(totals.counts.documents - self._bar.n)
             return
-        fields = {
+        pairs = {
             "event": "scan",
             "shards": f"{totals.shards + work.skipped}/{work.shards}",
             "documents": f"{totals.counts.documents}/{work.documents}",
@@ -37,7 +39,7 @@ class Progress:
             "mb_per_s": f"{rate:.2f}",
             "seconds": f"{seconds:.1f}",
         }
-        _log(fields)
+        _log(pairs)
 
     def compiling(self) -> None:
         """Say why the first scan after an installation or upgrade begins slowly."""
@@ -55,6 +57,73 @@ class Progress:
         """Leave the terminal as it was."""
         if self._bar is not None:
             self._bar.close()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the scans of a run that follows its input have committed together."""
+
+    scans: int = 0
+    files: int = 0
+    shards: int = 0
+    documents: int = 0
+    flagged: int = 0
+    quarantined: int = 0
+    files_quarantined: int = 0
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+
+
+class StatusLine:
+    """A line of key=value pairs on stderr at every interval, whatever else happens; to be called as Progress is.
+
+    Args:
+        interval: seconds between two lines.
+    """
+
+    def __init__(self, interval: float = 60.0) -> None:
+        self._began = time.monotonic()
+        self._interval = interval
+        self._work: Work | None = None
+        self._before = self._now = Sums()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def sums(self) -> Sums:
+        """Of all scans so far, the one that runs included."""
+        return self._before + self._now
+
+    def __call__(self, work: Work, totals: Totals) -> None:
+        """Take note of what a scan, the same as before or the next one, has committed."""
+        if work is not self._work:
+            self._work, self._before = work, self._before + self._now
+        counts = totals.counts
+        self._now = Sums(
+            scans=1,
+            files=work.files,
+            shards=totals.shards,
+            documents=counts.documents,
+            flagged=counts.flagged,
+            quarantined=counts.quarantined,
+            files_quarantined=totals.files_quarantined,
+        )
+
+    def close(self) -> None:
+        """Print a last line, and no more."""
+        self._closed.set()
+        self._thread.join()
+        self._print()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval):
+            self._print()
+
+    def _print(self) -> None:
+        sums = {field.name: getattr(self.sums, field.name) for field in fields(Sums)}
+        _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"})
 
 
 def _log(fields: Mapping[str, object]) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 from jobs.admission import admit, audit_secret
 from jobs.text import printable
 from scanner.errors import Refused
+from scanner.files import is_uri
 from scanner.registry import (
     add_users,
     erase_users,
@@ -21,7 +22,19 @@ from scanner.registry import (
     unknown_users,
 )
 
-_registry = click.option("--registry", required=True, type=click.Path(path_type=Path), help="Folder of the registry.")
+
+class _Place(click.ParamType[Path | str]):
+    """A folder, or a URI."""
+
+    name = "folder"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        return str(value).rstrip("/") if is_uri(str(value)) else Path(str(value))
+
+
+_registry = click.option(
+    "--registry", required=True, type=_Place(), help="Folder of the registry; its URI to list or to change users."
+)
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 _key_ids = click.option("--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times.")
 
@@ -56,7 +69,7 @@ def keys() -> None:
 @click.option("--active-until", type=_DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
 def _new(
     key_id: str,
-    registry: Path,
+    registry: Path | str,
     method: str,
     window: int,
     gamma: str | None,
@@ -104,7 +117,7 @@ def _new(
 
 @keys.command("list")
 @_registry
-def _list_keys(registry: Path) -> None:
+def _list_keys(registry: Path | str) -> None:
     """Show the keys of a registry, their parameters and their commitments.
 
     \b
@@ -135,7 +148,7 @@ def _list_keys(registry: Path) -> None:
 @keys.command("retire")
 @click.argument("key_id")
 @_registry
-def _retire(key_id: str, registry: Path) -> None:
+def _retire(key_id: str, registry: Path | str) -> None:
     """Retire a key: nothing is marked with it any more, and what was marked is still found.
 
     \b
@@ -168,7 +181,9 @@ def users() -> None:
 @_key_ids
 @click.option("--file", type=click.Path(path_type=Path), help="Take the users from a .csv or .parquet file.")
 @click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
-def _add(user_ids: tuple[str, ...], registry: Path, key_ids: tuple[str, ...], file: Path | None, column: str) -> None:
+def _add(
+    user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str
+) -> None:
     """Give each user a random message that nobody ever had, under each key (by default every key not retired).
 
     A user who has a message keeps it, so the same call can be made again, and from several machines at once.
@@ -208,7 +223,7 @@ def _list_users(registry: Path, key_ids: tuple[str, ...]) -> None:
 @_registry
 @click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
 @click.option("--results", metavar="DIR", help="With --erase: take them out of these results too.")
-def _remove(user_ids: tuple[str, ...], registry: Path, erase: bool, results: str | None) -> None:
+def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, results: str | None) -> None:
     """Withdraw all messages of users: never given again, naming nobody, and no false accusation when found.
 
     A scan that is running may still write a name that it read before: repeat --erase --results when it has ended.

@@ -19,12 +19,16 @@ _date = click.option(
     type=click.DateTime(["%Y-%m-%d"]),
     help="Fills {date} in the configured paths, as in 2026-08-31.",
 )
+_follow = click.option(
+    "--follow", is_flag=True, help="Keep running, and scan files as they land, until SIGTERM or Ctrl-C."
+)
 
 
 @click.command()
 @click.argument("config", type=_CONFIG)
 @_date
-def scan(config: Path, date: datetime.datetime | None) -> int:
+@_follow
+def scan(config: Path, date: datetime.datetime | None, follow: bool) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     Run again after an interruption, it goes on from what was committed. Exit codes: 0 done (documents in quarantine
@@ -35,15 +39,16 @@ def scan(config: Path, date: datetime.datetime | None) -> int:
     Example:
       brickscan scan nightly.toml --date 2026-08-31
     """
-    return scan_and_tell(config, date)
+    return follow_and_tell(config, date) if follow else scan_and_tell(config, date)
 
 
 @click.command(name="python -m jobs.scan")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
 @_date
-def module(config: Path, date: datetime.datetime | None) -> int:
+@_follow
+def module(config: Path, date: datetime.datetime | None, follow: bool) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
-    return scan_and_tell(config, date)
+    return follow_and_tell(config, date) if follow else scan_and_tell(config, date)
 
 
 def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
@@ -70,6 +75,32 @@ def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
         progress.audited(outcome.audit)
     click.echo(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
+
+
+def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
+    """Scan files as they land, with a status line a minute on stderr and a summary on stdout. Returns the exit code.
+
+    Raises:
+        BrickscanError: see scanner.errors.
+    """
+    from jobs.progress import StatusLine
+    from scanner.cluster import follow
+    from scanner.plan import make_plan
+
+    day = None if date is None else date.date()
+    results = make_plan(config, day).results
+    status = StatusLine()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            code = follow(lambda: make_plan(config, day), status)
+    finally:
+        status.close()
+    done = status.sums
+    click.echo(
+        f"{done.scans:,} scans of {done.files:,} files; {done.documents:,} documents, {done.flagged:,} flagged; "
+        f"in quarantine {done.quarantined:,} documents, {done.files_quarantined:,} files; tables {results}"
+    )
+    return code
 
 
 def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str:

@@ -25,7 +25,7 @@ def compact(results: str) -> None:
     from scanner import upkeep
 
     for table, gone, made in upkeep.compact(_folder(results)):
-        click.echo(f"{table:<11} {gone:,} files merged into {made:,}")
+        click.echo(f"{table:<13} {gone:,} files merged into {made:,}")
 
 
 @click.command()
@@ -46,7 +46,7 @@ def vacuum(results: str, retention: int) -> None:
     from scanner import upkeep
 
     for table, gone, _ in upkeep.vacuum(_folder(results), retention):
-        click.echo(f"{table:<11} {gone:,} files deleted")
+        click.echo(f"{table:<13} {gone:,} files deleted")
 
 
 def _folder(results: str) -> str:

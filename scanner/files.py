@@ -102,6 +102,31 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
 
 
+def place(field: str, location: str, base: Path) -> str:
+    """Where tables or a registry lie: an absolute path or a URI, without a slash at its end.
+
+    Args:
+        field: of the configuration, for the error.
+        location: a plain path, relative ones starting at `base`, or a URI; that of a local folder becomes a plain path.
+        base: a folder.
+
+    Raises:
+        Refused: a password or options in a URI; a scheme that nothing reads.
+    """
+    refuse_password(field, location)
+    if "://" not in location:
+        return str(base / location)
+    if "?" in location:
+        raise Refused(f"{field}: {location!r} holds options after a '?'; give them by the environment: AWS_REGION, …")
+    inner = filesystem_of(location)[1]
+    return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
+
+
+def is_uri(location: Path | str) -> bool:
+    """Whether it is the URI of another machine's folder, not a plain path."""
+    return "://" in str(location)
+
+
 def refuse_password(field: str, location: str) -> None:
     """Raise Refused when a URI holds a password, without repeating it."""
     if "://" in location and urlsplit(location).password is not None:
@@ -121,7 +146,7 @@ def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
         filesystem, inner = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, ValueError) as error:
         raise Refused(
-            f"input.paths: {location!r} is no path that can be read: {error}; "
+            f"{location!r} is no path that can be read: {error}; "
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
         ) from None
     return filesystem, inner
@@ -158,7 +183,7 @@ def list_files(locations: Iterable[str]) -> list[InputFile]:
             files.setdefault(path, InputFile(path, location, item.path, max(item.size or 0, 0), item.mtime_ns or 0))
     by_place: dict[str, InputFile] = {}
     for file in sorted(files.values(), key=lambda file: file.path):
-        by_place.setdefault(real_place(file.path), file)
+        by_place.setdefault(file.path if "://" in file.path else os.path.realpath(file.path), file)
     return list(by_place.values())
 
 
@@ -166,7 +191,7 @@ def real_place(location: str) -> str:
     """Where a local path or its URI leads, links followed; any other URI stays what it is."""
     if location.startswith("file://"):
         location = filesystem_of(location)[1]
-    return location if "://" in location else os.path.realpath(location)
+    return location.partition("?")[0] if "://" in location else os.path.realpath(location)
 
 
 def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from scanner.detect import Detector, KeyUnderTest
 from scanner.documents import Columns
 from scanner.errors import Refused
-from scanner.files import real_place, refuse_password, resolve
+from scanner.files import place, real_place, resolve
 from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.shards import what_decides
 from scanner.tokens import Tokenizer, load_tokenizer
@@ -22,7 +22,7 @@ from schemas.registry import MasterKey, Registry
 class Plan:
     """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
 
-    registry: folder; results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
+    registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others;
     second: the configured second score, its model's path made absolute;
     audit_secret: where the secret of decoy keys is, None: there are none.
@@ -70,10 +70,9 @@ def results_of(config: ScanConfig, config_file: Path) -> str:
     """Folder or URI of the results; a relative path starts at the configuration's folder.
 
     Raises:
-        Refused: a password in a URI.
+        Refused: a password or options in a URI.
     """
-    refuse_password("results", config.results)
-    return config.results if "://" in config.results else str(config_file.absolute().parent / config.results)
+    return place("results", config.results, config_file.absolute().parent)
 
 
 def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
@@ -84,20 +83,21 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     """
     config = read_config(config_file)
     base = config_file.absolute().parent
-    registry = load_registry(base / config.registry)
+    folder = place("registry", config.registry, base)
+    registry = load_registry(folder)
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = _keys_under_test(registry, config)
     if config.audit.require_admission:
         _refuse_unadmitted(keys)
-    _refuse_own_tables("registry", str(base / config.registry), locations)
+    _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
     if second is not None and second.model is not None:
         second = second.model_copy(update={"model": str(base / second.model)})
     return Plan(
         config=config,
-        registry=str(base / config.registry),
+        registry=folder,
         results=results,
         locations=locations,
         keys=keys,

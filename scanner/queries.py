@@ -18,13 +18,19 @@ def exist(results: str) -> bool:
 
 
 def verdicts(results: str) -> pl.LazyFrame:
-    """Verdicts on all documents, the newest per (path, row). Columns as in schemas.tables.VERDICTS.
+    """Verdicts on all documents, the newest per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
 
     Raises:
         Refused: there are no results.
     """
-    by_age = _read(results, "verdicts").sort("scanned_at", "scan_id")
-    return by_age.unique(["path", "row"], keep="last", maintain_order=True)
+    rows = _read(results, "verdicts")
+    # only files that were scanned more than once are sorted by age: there, rows of two shards overlap
+    shards = rows.group_by("path", "shard_id").agg(first=pl.col("row").min(), last=pl.col("row").max())
+    reached = pl.col("last").cum_max().shift().over("path")
+    again = shards.sort("path", "first").filter(pl.col("first") <= reached).select("path").unique()
+    by_age = rows.join(again, on="path", how="semi").sort("scanned_at", "scan_id")
+    newest = by_age.unique(["path", "row"], keep="last", maintain_order=True)
+    return pl.concat([rows.join(again, on="path", how="anti"), newest])
 
 
 def committed_verdicts(results: str) -> pl.LazyFrame:
@@ -40,7 +46,7 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     while no scan that covers the row has ended: `alarm` when any audit that covered its scan ended so, else the newest.
     """
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    rows = verdicts(results).filter("flagged", strict).reverse()
+    rows = verdicts(results).filter("flagged", strict).sort("scanned_at", "scan_id", descending=True)
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 

@@ -242,11 +242,18 @@ def read_toml(path: Path, model: type[Model]) -> Model:
         ConfigError: the file is missing, is not TOML, or holds a value that is not allowed.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); name an existing TOML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: is not UTF-8 text; a TOML file is needed") from None
+    return read_toml_text(str(path), text, model)
+
+
+def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
+    """Read the text of a TOML file into a model; raises ConfigError as `read_toml` does, naming `path`."""
+    try:
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     try:

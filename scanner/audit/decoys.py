@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,5 +238,5 @@ def open_decoys(plan: Plan) -> Decoys | None:
     how = plan.config.audit
     if plan.audit_secret is None or not (how.share or how.all_messages_share):
         return None
-    secret = read_secret(plan.audit_secret, Path(plan.registry))
+    secret = read_secret(plan.audit_secret, plan.registry)
     return Decoys(secret, plan.keys, plan.config.dedup, how.share, how.all_messages_share)

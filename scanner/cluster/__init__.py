@@ -1,7 +1,8 @@
 """A bounded pool of Ray actors: shards in, commits out. The only package that imports Ray."""
 
 from scanner.cluster.commits import Totals
+from scanner.cluster.follow import follow
 from scanner.cluster.scan import Outcome, Work, run_scan
 from scanner.cluster.worker import Counts, Worker
 
-__all__ = ["Counts", "Outcome", "Totals", "Work", "Worker", "run_scan"]
+__all__ = ["Counts", "Outcome", "Totals", "Work", "Worker", "follow", "run_scan"]

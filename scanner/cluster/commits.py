@@ -50,6 +50,7 @@ class Committer:
         self._audit: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
+        self.again: set[InputFile] = set()  # at fault for now
         left = list(left)
         self._half_committed = committed(plan.results, "quarantine", left)
         self._half_counted = committed(plan.results, "audit_counts", left)
@@ -92,6 +93,8 @@ class Committer:
         self._quarantine[transaction] = Entry(transaction, (written,) if written else ())
         if fault.lasting:
             self._verdicts[whole] = Entry(whole, ())
+        else:
+            self.again.add(file)
 
     def due(self) -> bool:
         """Enough is waiting, or for long enough, or nothing was committed yet."""

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -58,7 +58,8 @@ class Work:
 class Outcome:
     """How a scan ended.
 
-    first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows.
+    first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
+    again: files at fault for now, to be tried again.
     """
 
     scan_id: str
@@ -69,19 +70,26 @@ class Outcome:
     first_commit: float | None
     audit: LiveAudit | None
     second_scores: int = 0
+    again: frozenset[InputFile] = frozenset()
 
 
 class _Terminated(KeyboardInterrupt):
     """SIGTERM, to be handled as Ctrl-C is."""
 
 
-def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = Worker) -> Outcome:
+def run_scan(
+    plan: Plan,
+    watch: Callable[[Work, Totals], None],
+    worker: type = Worker,
+    files: Sequence[InputFile] | None = None,
+) -> Outcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
     Args:
         plan: what to do.
         watch: is called before the work and after every commit.
         worker: class of the actors.
+        files: of the input, those that are scanned; None for all.
 
     Raises:
         Refused: something cannot be right; nothing was done.
@@ -91,7 +99,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
     scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
     open_detector(plan)
     check_second(plan)
-    files = list_files(plan.locations)
+    files = list_files(plan.locations) if files is None else files
     open_tables(plan.results)
     work = _find_work(plan, files)
     committer = Committer(plan, scan_id, [shard.shard_id for shard in work.left])
@@ -123,7 +131,7 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
             committer.add_fault(file, fault)
         if work.left:
             # around Ray's start, and again after it: Ray replaces the handler
-            with _sigterm_interrupts(), cluster(plan.config.cluster) as workers, _sigterm_interrupts():
+            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 tell_metrics()
                 _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
                 commit_and_tell()  # while the metrics of Ray can still take it
@@ -142,7 +150,15 @@ def run_scan(plan: Plan, watch: Callable[[Work, Totals], None], worker: type = W
         raise
     append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
     return Outcome(
-        scan_id, exit_code, work, committer.totals, time.monotonic() - began, first_commit, audit, second_scores
+        scan_id,
+        exit_code,
+        work,
+        committer.totals,
+        time.monotonic() - began,
+        first_commit,
+        audit,
+        second_scores,
+        frozenset(committer.again),
     )
 
 
@@ -173,11 +189,11 @@ def _score_again(plan: Plan, scan_id: str, work: Work) -> int:
     flagged = flagged_without(plan, work.found) if plan.second is not None else {}
     if not flagged:
         return 0
-    with _sigterm_interrupts(), cluster(plan.config.cluster), _sigterm_interrupts():
+    with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
         return second_pass(plan, scan_id, work.found, flagged)
 
 
-def _find_work(plan: Plan, files: list[InputFile]) -> Work:
+def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
 
@@ -205,7 +221,8 @@ def _find_work(plan: Plan, files: list[InputFile]) -> Work:
 
 
 @contextlib.contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise a KeyboardInterrupt meanwhile, as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -6,6 +6,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from scanner.errors import Refused
+from scanner.files import filesystem_of, is_uri
+
+
+def read_far(uri: str) -> str:
+    """Text of a file that lies on another machine.
+
+    Raises:
+        Refused: it is not there or cannot be read.
+    """
+    filesystem, path = filesystem_of(uri)
+    try:
+        with filesystem.open_input_file(path) as file:
+            return str(file.read().decode("utf-8"))
+    except FileNotFoundError:
+        raise Refused(f"registry: there is no {uri}; make it with `brickscan keys new` and copy it there") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"registry: {uri} cannot be read: {error}") from None
+
+
+def local_folder(folder: Path | str) -> Path:
+    """A registry's folder, where its keys can be changed.
+
+    Raises:
+        Refused: it lies on another machine, where no lock can be held.
+    """
+    if is_uri(folder):
+        raise Refused(f"registry {folder}: keys are made and changed in a local folder; copy its keys.toml there then")
+    return Path(folder)
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:

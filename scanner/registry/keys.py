@@ -12,9 +12,10 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.registry.files import locked, replace_file
+from scanner.files import is_uri
+from scanner.registry.files import local_folder, locked, read_far, replace_file
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
-from schemas.config import ConfigError, read_toml
+from schemas.config import ConfigError, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ def load_registry(folder: Path | str) -> Registry:
     Raises:
         Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
     """
-    path = Path(folder) / KEYS_FILE
-    if not path.is_file():
-        raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
     try:
-        return read_toml(path, Registry)
+        if is_uri(folder):
+            return read_toml_text(f"{folder}/{KEYS_FILE}", read_far(f"{folder}/{KEYS_FILE}"), Registry)
+        if not (Path(folder) / KEYS_FILE).is_file():
+            raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
+        return read_toml(Path(folder) / KEYS_FILE, Registry)
     except ConfigError as error:
         raise Refused(str(error)) from None
 
@@ -97,7 +99,7 @@ def new_key(
         Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
             TokenizerError. Nothing was written then.
     """
-    folder = Path(folder)
+    folder = local_folder(folder)
     reference = f"file:secrets/{key_id}.key" if secret is None else secret
     key = _checked(
         key_id=key_id,
@@ -148,7 +150,7 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
     Raises:
         Refused: there is no registry, or the reference is none; SecretError: the secret cannot be read or made.
     """
-    folder = Path(folder)
+    folder = local_folder(folder)
     load_registry(folder)
     with locked(folder):
         registry = load_registry(folder)
@@ -184,7 +186,7 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
             raise Refused(f"key {key_id!r} was retired on {key.retired_at:%Y-%m-%d %H:%M} UTC already; nothing to do")
         return {"retired_at": datetime.now(UTC)}
 
-    return _change(Path(folder), key_id, retire)
+    return _change(local_folder(folder), key_id, retire)
 
 
 def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKey:
@@ -193,7 +195,7 @@ def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKe
     Raises:
         Refused: the key is unknown.
     """
-    return _change(Path(folder), key_id, lambda key: {"admission": admission})
+    return _change(local_folder(folder), key_id, lambda key: {"admission": admission})
 
 
 def _change(folder: Path, key_id: str, change: Callable[[MasterKey], dict[str, object]]) -> MasterKey:
@@ -213,7 +215,7 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
     """
-    watermark = watermark_of(key, read_secret(key.secret, Path(folder)))
+    watermark = watermark_of(key, read_secret(key.secret, folder))
     if watermark.commitment.hex() != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
@@ -230,8 +232,10 @@ def watermark_of(key: MasterKey, key_bytes: bytes) -> "Watermark":
     return Gumbel(key_bytes, key.window) if gamma is None else GreenList(key_bytes, key.window, gamma)
 
 
-def tokenizer_path(folder: Path | str, key: MasterKey) -> Path:
-    """Where the key's tokenizer.json is; a relative path starts at the registry's folder."""
+def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
+    """Path or URI of the key's tokenizer.json; a relative path starts at the registry's folder."""
+    if is_uri(folder) and not Path(key.tokenizer.file).is_absolute():
+        return f"{folder}/{key.tokenizer.file}"
     return Path(folder) / key.tokenizer.file
 
 

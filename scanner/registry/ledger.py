@@ -101,13 +101,13 @@ def erase_names(folder: Path | str, choose: Callable[[pl.DataFrame], pl.DataFram
 
 
 def _open(folder: Path | str) -> DeltaTable | None:
-    place = str(Path(folder) / FOLDER)
+    place = f"{folder}/{FOLDER}"
     return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
 
 
 def _create(folder: Path | str) -> None:
     DeltaTable.create(
-        str(Path(folder) / FOLDER),
+        f"{folder}/{FOLDER}",
         USERS,
         mode="ignore",
         configuration={"delta.dataSkippingStatsColumns": "key_id,message"},  # statistics go to the log: no names there

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from scanner.errors import SecretError
+from scanner.files import is_uri
 from scanner.registry.files import sync_folder
 
 MIN_BYTES, MAX_BYTES = 16, 64
@@ -16,13 +17,22 @@ NEW_BYTES = 32
 _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
-def secret_path(reference: str, base: Path) -> Path | None:
-    """The file that a `file:` reference names (a relative path starts at `base`), or None for `env:`."""
+def secret_path(reference: str, base: Path | str) -> Path | None:
+    """The file that a `file:` reference names (a relative path starts at `base`), or None for `env:`.
+
+    Raises:
+        SecretError: a relative path, and `base` is a URI: secrets are not fetched from afar.
+    """
     kind, _, place = reference.partition(":")
-    return base / place if kind == "file" else None
+    if kind == "file" and is_uri(base) and not Path(place).is_absolute():
+        raise SecretError(
+            f"secret {reference}: a relative path cannot start at {base}; in keys.toml, give the absolute path of a "
+            "mounted file, or env:NAME"
+        )
+    return Path(base) / place if kind == "file" else None
 
 
-def read_secret(reference: str, base: Path) -> bytes:
+def read_secret(reference: str, base: Path | str) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
     Args:

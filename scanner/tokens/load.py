@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from scanner.errors import TokenizerError
+from scanner.files import filesystem_of, is_uri
 from scanner.tokens.fast import FastTokenizer, NotInstalled, Unlike
 from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
 
@@ -17,8 +18,8 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
-    """Load a tokenizer.json, after checking that it is the pinned one. What is hashed is what is loaded.
+def load_tokenizer(path: Path | str, sha256: str) -> Tokenizer:
+    """Load a tokenizer.json, a path or URI, after checking that it is the pinned one. What is hashed is what is loaded.
 
     The fast backend is taken where it is installed and agrees with the reference; else a warning says why not.
 
@@ -26,9 +27,9 @@ def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
         TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
     """
     try:
-        data = path.read_bytes()
+        data = _read(path)
     except OSError as error:
-        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror}); put it there") from None
+        raise TokenizerError(f"tokenizer {path}: cannot be read ({error.strerror or error}); put it there") from None
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise TokenizerError(
@@ -44,5 +45,13 @@ def load_tokenizer(path: Path, sha256: str) -> Tokenizer:
     except NotInstalled as error:
         _log.info("%s", error)
     except Unlike as error:
-        _log.warning("tokenizer %s: %s; Hugging Face tokenizers is used instead, which is slower", path.name, error)
+        _log.warning("tokenizer %s: %s; Hugging Face tokenizers is used instead, which is slower", path, error)
     return reference
+
+
+def _read(path: Path | str) -> bytes:
+    if not is_uri(path):
+        return Path(path).read_bytes()
+    filesystem, inner = filesystem_of(str(path))
+    with filesystem.open_input_file(inner) as file:
+        return bytes(file.read())

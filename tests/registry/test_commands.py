@@ -63,12 +63,13 @@ def test_keys_are_listed_and_retired(cli, registry):
         "from",
         "until",
         "retired",
+        "admitted",
         "commitment",
     ]
     assert row.split()[:6] == ["k1", "greenlist", "4", "1/4", "1,000", key.tokenizer.sha256[:12]]
-    assert row.split()[-4:] == ["-", "-", "-", key.commitment]
+    assert row.split()[-5:] == ["-", "-", "-", "-", key.commitment]
     assert "still test it" in cli("keys", "retire", "k1", "--registry", registry).out
-    assert cli("keys", "list", "--registry", registry).out.splitlines()[1].split()[-2].endswith("Z")
+    assert cli("keys", "list", "--registry", registry).out.splitlines()[1].split()[-3].endswith("Z")
     again = cli("keys", "retire", "k1", "--registry", registry)
     assert again.code == 2
     assert again.err.startswith("brickscan: key 'k1' was retired on")

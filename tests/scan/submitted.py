@@ -23,16 +23,27 @@ from tests import reference
 from tests.scan.faulty_scan import PLANTED
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
+SECONDS = 240.0
 
 
 class Head(NamedTuple):
-    """A cluster of one node: its dashboard's and its metrics' ports, its token, and the folder of its sessions."""
+    """A cluster: ports of its control store, dashboard and metrics, its token, and the folder of its sessions."""
 
+    port: int
     dashboard: int
     metrics: int
     token: str
     folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to talk to it: the token lies in a file, as a mounted secret does."""
+        return {
+            **os.environ,
+            "HOME": str(self.folder),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
+        }
 
     def ask(self, path: str, body: object = None) -> Any:
         """Text of an answer of the dashboard's; a POST where there is a body."""
@@ -58,12 +69,15 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start_head(environment: dict[str, str]) -> Iterator[Head]:
+def start_head(environment: dict[str, str], cpus: int = 2) -> Iterator[Head]:
     """Start a head in a process group of its own; end it, and nothing else, when the generator is closed."""
     folder = Path(tempfile.mkdtemp(prefix="bs-"))  # short, since names of sockets must be
     port, dashboard, agent, client, metrics = free_ports(5)
-    token = secrets.token_hex(32)
+    head = Head(port, dashboard, metrics, secrets.token_hex(32), folder)
+    (folder / "token").write_text(head.token)
+    (folder / "token").chmod(0o600)
     options = {
+        "head": None,
         "port": port,
         "node-ip-address": "127.0.0.1",
         "dashboard-host": "127.0.0.1",
@@ -71,31 +85,12 @@ def start_head(environment: dict[str, str]) -> Iterator[Head]:
         "dashboard-agent-listen-port": agent,
         "ray-client-server-port": client,
         "metrics-export-port": metrics,
-        "num-cpus": 2,
+        "num-cpus": cpus,
         "object-store-memory": 10**8,
         "temp-dir": folder / "ray",
         "labels": f"planted={PLANTED[:24].hex()}",
     }
-    with (folder / "head.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                str(Path(sys.executable).with_name("ray")),
-                *("start", "--head", "--block", "--disable-usage-stats"),
-                *(f"--{name}={value}" for name, value in options.items()),
-            ],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={
-                **os.environ,
-                **environment,
-                "HOME": str(folder),
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN": token,
-                "RAY_metrics_report_interval_ms": "200",
-            },
-        )
-    head = Head(dashboard, metrics, token, folder)
+    process = start_node(head, "head", options, {**environment, "RAY_metrics_report_interval_ms": "200"})
     try:
         wait_for(lambda: head.ask("/api/version"), process)
         wait_for(lambda: b"ray_node_cpu_count" in head.scrape(), process)  # the agent, which runs jobs too
@@ -104,6 +99,21 @@ def start_head(environment: dict[str, str]) -> Iterator[Head]:
         process.terminate()
         process.wait(60)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_node(
+    head: Head, name: str, options: dict[str, object], environment: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Begin `ray start --block` in a process group of its own, which ends when that process does."""
+    words = [f"--{option}" if value is None else f"--{option}={value}" for option, value in options.items()]
+    with (head.folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("ray")), "start", "--block", "--disable-usage-stats", *words],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**head.environment, **environment},
+        )
 
 
 def wait_for(question, process=None) -> Any:

@@ -4,6 +4,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -216,8 +217,10 @@ def test_commits_that_always_lose_end(folder, monkeypatch):
 
 
 def test_the_newest_verdict_of_a_row_counts(folder):
-    add(folder, "old", [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)])
-    add(folder, "new", [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)])
+    old = [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)]
+    new = [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)]
+    add(folder, "old", [row | {"shard_id": "old"} for row in old])
+    add(folder, "new", [row | {"shard_id": "new"} for row in new])
     found = results.verdicts(folder).sort("path", "row").collect()
     assert found.select("path", "row", "user_id").rows() == [
         ("/in/a", 1, None),
@@ -226,6 +229,24 @@ def test_the_newest_verdict_of_a_row_counts(folder):
         ("/in/b", 1, "w"),
     ]
     assert results.flagged(folder).collect()["user_id"].to_list() == ["v", "u", "w"]  # newest first
+
+
+def test_the_newest_verdicts_whatever_shards_there_were(folder):
+    """Against a plain loop: files scanned once, again in other shards, or in part; shards within shards."""
+    generator = np.random.default_rng(7)
+    expected: dict[tuple[str, int], float] = {}
+    for i in range(60):
+        path, age = f"/in/{generator.integers(20)}", int(generator.integers(1000))
+        start = int(generator.integers(8)) * 5
+        rows = range(start, start + 5 * int(generator.integers(1, 4)))
+        add(folder, f"t{i}", [verdict(row, path, age=age, score=float(age), shard_id=f"t{i}") for row in rows])
+        for row in rows:
+            expected[path, row] = min(age, expected.get((path, row), age))
+    found = results.verdicts(folder).collect()
+    shards = pl.read_delta(table_uri(folder, "verdicts")).group_by("path").agg(pl.col("shard_id").n_unique())
+    assert shards["shard_id"].min() == 1  # both ways are taken
+    assert {(path, row): score for path, row, score in found.select("path", "row", "score").iter_rows()} == expected
+    assert len(found) == len(expected)
 
 
 def test_statistics_do_not_hide_rows(folder):

@@ -121,8 +121,9 @@ def test_two_drivers_of_the_same_night(night, full):
     out, err = other.communicate(timeout=120)
     assert other.returncode == 0, (out, err)
     assert same(night.verdicts(), full.expected)
-    documents = results.scans(night.results).collect()["documents"]
-    assert documents.sum() == SHARDS * ROWS  # each counted by the driver that committed it
+    scans = results.scans(night.results).collect()
+    assert scans["documents"].sum() == SHARDS * ROWS  # each counted by the driver that committed it
+    assert scans.select("exit_code", "shards").rows() == [(0, SHARDS)] * 2
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once(night):

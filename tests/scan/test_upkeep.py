@@ -64,7 +64,8 @@ def test_small_files_become_one_and_no_row_changes(folder):
         append_scan(folder, filled(SCANS, scan_id=f"scan {i}"))
     tables = ("verdicts", "quarantine", "scans")
     before = {name: pl.read_delta(table_uri(folder, name)) for name in tables}
-    assert {done.table: (done.gone, done.made) for done in compact(folder)} == dict.fromkeys(tables, (6, 1))
+    done = {done.table: (done.gone, done.made) for done in compact(folder) if done.gone}
+    assert done == dict.fromkeys(tables, (6, 1))
     for name in tables:
         after = pl.read_delta(table_uri(folder, name))
         assert after.schema == before[name].schema
@@ -73,7 +74,7 @@ def test_small_files_become_one_and_no_row_changes(folder):
     found = results.verdicts(folder)
     assert found.filter(pl.col("log10_p_global") <= -4).collect().height == 2  # the statistics are the merged file's
     assert DeltaTable(table_uri(folder, "verdicts")).count() == 12
-    assert [(done.gone, done.made) for done in compact(folder)] == [(0, 0)] * 3
+    assert {(done.gone, done.made) for done in compact(folder)} == {(0, 0)}
 
 
 def test_files_that_delta_wrote_itself_are_merged_too(folder):
@@ -99,7 +100,7 @@ def test_large_files_are_left_alone_and_groups_have_a_size(folder, monkeypatch):
     assert len(part_of(folder)) in (3, 4)
     assert rows_of(folder) == list(range(12))
     monkeypatch.setattr(upkeep, "MERGED_BYTES", one)
-    assert compact(folder)[1].gone == 0
+    assert {done.gone for done in compact(folder)} == {0}
 
 
 def together(*calls) -> list[BaseException]:
@@ -162,7 +163,7 @@ def test_a_commit_whose_success_was_not_told_is_not_undone(folder, monkeypatch):
         raise upkeep.CommitFailedError("exists")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_and_deny)
-    assert [done.gone for done in compact(folder)] == [0, 4, 0]
+    assert {done.table: done.gone for done in compact(folder)}["verdicts"] == 4
     assert rows_of(folder) == [0, 1, 2, 3]
     assert part_of(folder) <= files_of(folder)
 
@@ -235,7 +236,7 @@ def test_vacuum_removes_what_nothing_needs_after_the_retention(folder):
     half.write_bytes(b"PAR1 and no more")
     age(folder, {lost, half.name, *merged}, 8)
     compact(folder)
-    assert [(done.table, done.gone) for done in vacuum(folder)] == [("quarantine", 0), ("verdicts", 2), ("scans", 0)]
+    assert {done.table: done.gone for done in vacuum(folder) if done.gone} == {"verdicts": 2}
     # the merged ones are old, but were replaced only now: whoever began to read them goes on
     assert files_of(folder) == part_of(folder) | merged | {being_written}
     assert rows_of(folder) == list(range(4))
@@ -278,9 +279,10 @@ def test_commands(night):
     for i in range(3):
         add(night.results, f"t{i}", [verdict(i)])
     code, out, err = call("compact", night.config)
-    assert (code, out.splitlines()[1], err) == (0, "verdicts    3 files merged into 1", "")
+    assert (code, err) == (0, "")
+    assert "verdicts      3 files merged into 1" in out.splitlines()
     old = files_of(night.results) - part_of(night.results)
-    assert call("vacuum", night.results)[1].splitlines()[1] == "verdicts    0 files deleted"
+    assert "verdicts      0 files deleted" in call("vacuum", night.results)[1].splitlines()
     assert old <= files_of(night.results)
     for command in ("compact", "vacuum"):
         assert call(command, night.folder / "nowhere")[0] == 2

@@ -1,0 +1,101 @@
+"""Following the input: a look every few seconds, and a scan of what has landed, until SIGTERM or Ctrl-C.
+
+Each scan is one of its own, with fresh workers and a row in `scans`: keys and users are those of its beginning. Nothing
+that is needed later is kept here, so a stop at any moment loses nothing, and the next start goes on from the tables.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from scanner.cluster.commits import Totals
+from scanner.cluster.connect import cluster
+from scanner.cluster.scan import DONE, INTERRUPTED, Work, run_scan, sigterm_interrupts
+from scanner.documents import Columns, inspect
+from scanner.files import FileFault, InputFile, list_files
+from scanner.plan import Plan
+
+LOOK_SECONDS = 5.0
+"""Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""
+
+UNFINISHED_SECONDS = 600.0
+"""For how long a file without a Parquet footer must stay the same until it is taken for broken, not for unfinished."""
+
+RETRY_SECONDS = 600.0
+"""Until a file is tried again that could not be read, though it may be sound."""
+
+_UNFINISHED = ("not_parquet", "truncated", "unreadable")
+
+
+class Landing:
+    """Tells which of the files that are there are to be scanned now. Times are of this process's own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[InputFile, float] = {}
+        self._not_before: dict[InputFile, float] = {}
+
+    def ready(self, files: Iterable[InputFile], columns: Columns) -> list[InputFile]:
+        """Those of the files that are there which are not done, and that nobody seems to be writing any more."""
+        now = self._clock()
+        self._since = {file: self._since.get(file, now) for file in files}
+        self._not_before = {file: then for file, then in self._not_before.items() if file in self._since}
+        return [
+            file
+            for file, since in self._since.items()
+            if now - since >= LOOK_SECONDS
+            and now >= self._not_before.get(file, 0)
+            and (now - since >= UNFINISHED_SECONDS or _finished(file, columns))
+        ]
+
+    def done(self, files: Iterable[InputFile], again: Collection[InputFile]) -> None:
+        """Take note that files were scanned; those in `again` could not be read, and come back some time later."""
+        later = self._clock() + RETRY_SECONDS
+        self._not_before |= {file: later if file in again else math.inf for file in files}
+
+    def forget(self) -> None:
+        """Take no file for done any more."""
+        self._not_before.clear()
+
+
+def _finished(file: InputFile, columns: Columns) -> bool:
+    """Whether a file has its footer; one that is at fault in another way is for the scan to judge."""
+    try:
+        inspect(file, columns)
+    except FileFault as fault:
+        return fault.reason not in _UNFINISHED
+    return True
+
+
+def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None]) -> int:
+    """Scan what is there and what lands, until SIGTERM or Ctrl-C.
+
+    Args:
+        renew: makes the plan, called again before each scan, so that new keys and settings count.
+        watch: is called as by run_scan.
+
+    Returns:
+        0 (scanner.cluster.scan.DONE), or the highest exit code of a scan that was not interrupted.
+
+    Raises:
+        Refused: something cannot be right.
+        ScanFailed: the work had to stop; what was committed stays.
+    """
+    plan, landing, worst = renew(), Landing(), DONE
+    try:
+        # around Ray's start, and again after it: Ray replaces the handler
+        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
+            while True:
+                files = landing.ready(list_files(plan.locations), plan.columns)
+                if files:
+                    before, plan = plan, renew()
+                    if plan.decides != before.decides:
+                        landing.forget()
+                    outcome = run_scan(plan, watch, files=files)
+                    if outcome.exit_code >= INTERRUPTED:
+                        return worst
+                    worst = max(worst, outcome.exit_code)
+                    landing.done(files, outcome.again)
+                time.sleep(LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return worst

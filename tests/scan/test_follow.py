@@ -1,0 +1,188 @@
+"""A scan that follows its input: what lands is scanned soon, unfinished files are waited for, a stop loses nothing."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.progress import StatusLine
+from scanner import results
+from scanner.cluster import Counts, Totals
+from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
+from scanner.documents import Columns
+from scanner.files import list_files
+from tests.scan.submitted import wait_for
+from tests.scan.test_commands import work
+
+COLUMNS = Columns("text", None, None, None)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watch:
+    """A folder that is looked at, and a landing that is told so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = Clock()
+        self.landing = Landing(self.clock)
+
+    def look(self, after: float = LOOK_SECONDS) -> list[str]:
+        self.clock.now += after
+        self.found = self.landing.ready(list_files([str(self.folder)]), COLUMNS)
+        return [Path(file.path).name for file in self.found]
+
+    def write(self, name: str = "a.parquet") -> Path:
+        pq.write_table(pa.table({"text": ["one", "two"]}), self.folder / name)
+        return self.folder / name
+
+
+@pytest.fixture
+def watch(tmp_path) -> Watch:
+    return Watch(tmp_path)
+
+
+def test_a_file_is_ready_when_it_was_the_same_at_two_looks(watch):
+    watch.write()
+    assert watch.look() == []
+    assert watch.look(LOOK_SECONDS / 2) == []
+    assert watch.look(LOOK_SECONDS / 2) == ["a.parquet"]
+    assert watch.look() == ["a.parquet"]  # nobody said that it was scanned
+    watch.landing.done(watch.found, again=())
+    assert watch.look() == watch.look(1e6) == []
+
+
+def test_a_file_that_changes_is_another_one(watch):
+    path = watch.write()
+    watch.look()
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert watch.look() == []
+    assert watch.look() == ["a.parquet"]
+    watch.landing.done(watch.found, again=())
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert watch.look() == []
+    assert watch.look() == ["a.parquet"]
+
+
+@pytest.mark.parametrize("head", [b"", b"PA", b"PAR1", b"PAR1" + bytes(100)])
+def test_a_file_without_a_footer_is_waited_for_but_not_for_ever(watch, head):
+    (watch.folder / "a.parquet").write_bytes(head)
+    assert watch.look() == watch.look() == watch.look() == []
+    assert watch.look(UNFINISHED_SECONDS - 2 * LOOK_SECONDS - 1) == []
+    assert watch.look(1) == ["a.parquet"]
+    watch.landing.done(watch.found, again=())
+    watch.write()
+    assert watch.look() == []
+    assert watch.look() == ["a.parquet"]
+
+
+def test_a_file_of_other_columns_is_not_waited_for(watch):
+    pq.write_table(pa.table({"words": ["one"]}), watch.folder / "a.parquet")
+    watch.look()
+    assert watch.look() == ["a.parquet"]
+
+
+def test_what_could_not_be_read_comes_back(watch):
+    watch.write("a.parquet")
+    watch.write("b.parquet")
+    watch.look()
+    assert watch.look() == ["a.parquet", "b.parquet"]
+    watch.landing.done(watch.found, again=watch.found[1:])
+    assert watch.look(RETRY_SECONDS - 1) == []
+    assert watch.look(1) == ["b.parquet"]
+    watch.landing.forget()
+    assert watch.look() == ["a.parquet", "b.parquet"]
+
+
+@contextmanager
+def following(night) -> Iterator["subprocess.Popen[str]"]:
+    """A scan that follows, in a process of its own, which is gone in the end whatever happens."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobs.scan", "--follow", "--config", str(night.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "HOME": str(night.folder)},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def seen(night, rows: int) -> bool:
+    return results.exist(night.results) and night.verdicts().height >= rows
+
+
+def test_files_are_scanned_as_they_land_and_a_stop_is_clean(night, plain):
+    half = night.write("half", [plain(60, i) for i in range(10)])
+    whole = half.read_bytes()
+    half.write_bytes(whole[: len(whole) // 2])
+    night.write("early", [plain(60, 100 + i) for i in range(10)])
+    with following(night) as process:
+        wait_for(lambda: seen(night, 10), process)
+        landed = time.monotonic()
+        night.write("late", [plain(60, 200 + i) for i in range(10)])
+        half.write_bytes(whole)
+        wait_for(lambda: seen(night, 30), process)
+        assert time.monotonic() - landed < 2 * LOOK_SECONDS + 60  # for a machine that has little time for us
+        assert night.quarantine().height == 0
+
+        for i in range(8):
+            night.write(f"much{i}", [plain(60, 1000 * i + j) for j in range(200)])
+        wait_for(lambda: seen(night, 31), process)
+        stopped = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert time.monotonic() - stopped < 30
+        assert process.returncode == 0, err
+    assert night.verdicts().height >= 31
+    scans = results.scans(night.results).collect()
+    assert scans["documents"].sum() == night.verdicts().height
+    assert scans["exit_code"].to_list()[-1] in (0, 143)
+    assert f"{night.verdicts().height} documents" in out.replace(",", "")
+    assert err.splitlines()[-1].startswith("event=follow scans=")
+
+
+def test_a_status_line_at_every_interval(capsys):
+    err = io.StringIO()
+    with redirect_stderr(err):
+        status = StatusLine(interval=0.1)
+        first, second = work(10), work(20)
+        status(first, Totals())
+        status(first, replace(Totals(), shards=1, counts=Counts(documents=7, flagged=2)))
+        status(first, replace(Totals(), shards=2, counts=Counts(documents=10, flagged=2)))
+        status(second, replace(Totals(), shards=1, counts=Counts(documents=5, quarantined=1), files_quarantined=3))
+        time.sleep(0.55)
+        status.close()
+    lines = [dict(pair.split("=") for pair in line.split()) for line in err.getvalue().splitlines()]
+    assert 3 <= len(lines) <= 7
+    last = {name: int(value) for name, value in lines[-1].items() if name != "event"}
+    assert last.pop("seconds") <= 5
+    assert last == {
+        "scans": 2,
+        "files": 2,
+        "shards": 3,
+        "documents": 15,
+        "flagged": 2,
+        "quarantined": 1,
+        "files_quarantined": 3,
+    }

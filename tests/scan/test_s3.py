@@ -1,0 +1,242 @@
+"""Input, registry and results on S3: a real server on this machine, real drivers, one of them killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+from pyarrow import fs
+
+from scanner import results, upkeep
+from scanner.errors import Refused, SecretError
+from scanner.plan import make_plan, open_detector
+from scanner.registry import add_users, list_users, load_registry, new_key, retire_key
+from scanner.results import committed, erase_user, open_tables, table_uri
+from schemas.tables import VERDICTS
+from tests.scan.conftest import TOKENIZER, Night, message_of
+from tests.scan.submitted import free_ports, wait_for
+from tests.scan.test_commands import call
+from tests.scan.test_results import add, entry, rows_of, verdict
+from tests.scan.test_resume import same
+
+BUCKET = "s3://night"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED00",
+    "AWS_SECRET_ACCESS_KEY": "planted/secret+of/the+bucket/0000000000",
+}
+FILES, ROWS = 30, 30
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory) -> Iterator[fs.S3FileSystem]:
+    """A server in a process of its own, with one bucket; the environment names it, as it would a real one."""
+    (port,) = free_ports(1)
+    patch = pytest.MonkeyPatch()
+    settings = {
+        **CREDENTIALS,
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",  # the name that Arrow knows
+        "AWS_ALLOW_HTTP": "true",  # of a server without certificate
+    }
+    for name, value in settings.items():
+        patch.setenv(name, value)
+    log = (tmp_path_factory.mktemp("s3") / "log").open("wb")
+    server = subprocess.Popen([sys.executable, "-m", "moto.server", "-p", str(port)], stdout=log, stderr=log)
+    try:
+        store = fs.S3FileSystem(endpoint_override=f"127.0.0.1:{port}", scheme="http", allow_bucket_creation=True)
+        wait_for(lambda: store.create_dir("night") is None, server)
+        yield store
+    finally:
+        server.terminate()
+        server.wait(30)
+        log.close()
+        patch.undo()
+
+
+def test_of_two_commits_to_one_snapshot_one_wins(s3):
+    """The conditional put that everything else stands on."""
+    folder = f"{BUCKET}/put"
+    open_tables(folder)
+    uri = table_uri(folder, "verdicts")
+    for version in range(10):
+        tables = [DeltaTable(uri) for _ in range(4)]
+        gate = threading.Barrier(len(tables))
+
+        def write(table: DeltaTable, gate=gate, version=version) -> bool:
+            (file,) = entry(folder, "x", [verdict(version)]).files
+            properties = CommitProperties(max_commit_retries=0, app_transactions=[Transaction(f"t{version}", 1)])
+            gate.wait()
+            try:
+                action = AddAction(file.name, file.size, {}, 0, True, file.stats)
+                table.create_write_transaction([action], "append", VERDICTS, commit_properties=properties)
+            except CommitFailedError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(tables)) as threads:
+            assert sorted(threads.map(write, tables)) == [False, False, False, True]
+    assert rows_of(folder) == list(range(10))
+
+
+def test_racing_drivers_commit_each_shard_once(s3):
+    folder = f"{BUCKET}/race"
+    open_tables(folder)
+
+    def drive(seed: int) -> set[str]:
+        order = sorted(range(10), key=lambda i: (i * (2 * seed + 7)) % 13)
+        return set().union(*(add(folder, f"shard-{i}", [verdict(i)]) for i in order))
+
+    with ThreadPoolExecutor(3) as threads:
+        won = list(threads.map(drive, range(3)))
+    assert rows_of(folder) == list(range(10))
+    assert sorted(shard for shards in won for shard in shards) == sorted(f"shard-{i}" for i in range(10))
+
+
+def test_upkeep_and_erasure(s3):
+    folder = f"{BUCKET}/upkeep"
+    open_tables(folder)
+    for i in range(6):
+        add(folder, f"t{i}", [verdict(i, user="alice" if i % 2 else "bob", message=i % 2)])
+    lost = entry(folder, "never", [verdict(9)]).files[0].name
+    with ThreadPoolExecutor(2) as threads:
+        merged = list(threads.map(upkeep.compact, [folder, folder]))
+    assert sum(done.made for both in merged for done in both if done.table == "verdicts") == 1
+    assert rows_of(folder) == list(range(6))
+    assert erase_user(folder, ["alice"]) == 3
+    assert {done.gone for done in upkeep.vacuum(folder)} == {0}  # what is lost is young: it could be a running scan's
+    assert rows_of(folder) == list(range(6))
+    there = s3.get_file_info(fs.FileSelector("night/upkeep/verdicts"))
+    files = {Path(info.path).name for info in there if info.is_file}
+    assert files == {lost} | {Path(uri).name for uri in DeltaTable(table_uri(folder, "verdicts")).file_uris()}
+    assert committed(folder, "verdicts", [f"t{i}" for i in range(7)]) == {f"t{i}" for i in range(6)}
+
+
+@pytest.fixture(scope="module")
+def far_registry(s3, registry, tmp_path_factory) -> str:
+    """The registry of the tests, copied: users and one tokenizer too, and secrets by absolute path."""
+    text = (registry / "keys.toml").read_text()
+    text = text.replace("file:secrets/", f"file:{registry}/secrets/").replace(str(TOKENIZER), "tokenizer.json")
+    with s3.open_output_stream("night/registry/keys.toml") as file:
+        file.write(text.encode())
+    with s3.open_output_stream("night/registry/tokenizer.json") as file:
+        file.write(TOKENIZER.read_bytes())
+    fs.copy_files(str(registry / "users"), "night/registry/users", fs.LocalFileSystem(), s3)
+    return f"{BUCKET}/registry"
+
+
+def driver(night: Night) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "jobs.scan", "--config", str(night.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "HOME": str(night.folder)},
+    )
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, night, registry, marked, plain):
+    alice = message_of(registry, "green", "alice")
+    for i in range(FILES):
+        night.write(f"f{i:02}", [marked(alice, 60, i), *(plain(60, 1000 * i + j) for j in range(ROWS - 1))])
+    night.scan()
+    expected = night.verdicts()
+    fs.copy_files(str(night.input), "night/in/2026-08-31", fs.LocalFileSystem(), s3)
+    with s3.open_output_stream("night/in/2026-08-31/broken.parquet") as file:
+        file.write(b"PAR1 and no more")
+    night.results = f"{BUCKET}/results"
+    config = night.configure(paths=[f"{BUCKET}/in"]).read_text()
+    config = config.replace(str(registry), far_registry).replace('"results"', f'"{night.results}"')
+    night.config.write_text(config)
+
+    killed = driver(night)
+    first_commit = f"night/results/verdicts/_delta_log/{2:020}.json"  # 1 is of the broken file
+    wait_for(lambda: s3.get_file_info(first_commit).is_file, killed)
+    killed.send_signal(signal.SIGKILL)
+    shown = [*killed.communicate()]
+    before = night.verdicts().height
+    assert 0 < before < FILES * ROWS
+    both = [driver(night), driver(night)]
+    for process in both:
+        shown += process.communicate(timeout=240)
+        assert process.returncode == 0, shown
+    found = night.verdicts().with_columns(path=str(night.input) + pl.col("path").str.tail(len("/f00.parquet")))
+    assert same(found.drop("shard_id"), expected.drop("shard_id"))
+    (faulty,) = night.quarantine().iter_rows(named=True)
+    assert (faulty["path"], faulty["reason"]) == (f"{BUCKET}/in/2026-08-31/broken.parquet", "truncated")
+    scans = results.scans(night.results).collect()
+    assert scans["exit_code"].to_list() == [0, 0]
+    assert scans["documents"].sum() == FILES * ROWS - before
+    assert night.scan().work.skipped == FILES + 1
+
+    assert results.flagged(night.results).collect()["user_id"].to_list() == ["alice"] * FILES
+    code, out, _ = call("flagged", night.config, "--limit", "100")
+    assert (code, out.count("alice")) == (0, FILES)
+    for command in ("compact", "vacuum"):
+        assert call(command, night.config)[0] == 0
+    assert same(night.verdicts(), found.with_columns(path=night.verdicts()["path"]))
+
+    shown += [out, repr(make_plan(night.config))]
+    objects = s3.get_file_info(fs.FileSelector("night", recursive=True))
+    shown += [s3.open_input_file(info.path).read().decode("latin-1") for info in objects if info.is_file]
+    assert not any(value in text for value in CREDENTIALS.values() for text in shown)
+
+
+def test_users_of_a_registry_on_s3(s3, tmp_path, registry):
+    new_key(tmp_path, "k", method="gumbel", window=1, gamma=None, messages=200, tokenizer=TOKENIZER)
+    far = f"{BUCKET}/users"
+    with s3.open_output_stream("night/users/keys.toml") as file:
+        file.write((tmp_path / "keys.toml").read_bytes())
+    names = [f"user{i}" for i in range(6)]
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(lambda name: add_users(far, None, [name]), names))
+    given = list_users(far)
+    assert sorted(given["user_id"]) == names
+    assert given["message"].n_unique() == len(names)
+    assert call("users", "list", "--registry", far)[1].count("user") == 1 + len(names)
+    assert call("users", "remove", "user0", "--registry", far + "/")[0] == 0
+    assert "in a local folder; copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
+    with pytest.raises(Refused, match="a local folder"):
+        retire_key(far, "k")
+
+
+def test_refusals(s3, far_registry, night):
+    with pytest.raises(Refused, match=r"there is no s3://night/none/keys\.toml"):
+        load_registry(f"{BUCKET}/none")
+    with s3.open_output_stream("night/relative/keys.toml") as file:
+        file.write((night.registry / "keys.toml").read_bytes())
+    text = night.config.read_text()
+    night.config.write_text(text.replace(str(night.registry), f"{BUCKET}/relative"))
+    with pytest.raises(SecretError, match="a relative path cannot start at s3://night/relative"):
+        open_detector(make_plan(night.config))
+    night.config.write_text(text.replace('"results"', '"s3://night/results?region=us-east-1"'))
+    with pytest.raises(Refused, match=r"results: .* holds options after a '\?'"):
+        make_plan(night.config)
+    night.config.write_text(
+        text.replace('["in"]', '["s3://night?region=us-east-1"]').replace('"results"', '"s3://night/x"')
+    )
+    with pytest.raises(Refused, match="results: s3://night/x lies in the input path"):
+        make_plan(night.config)
+
+
+def test_a_uri_of_a_local_folder_is_that_folder(night):
+    text = night.config.read_text()
+    there = make_plan(night.config)
+    text = text.replace(f'"{night.registry}"', f'"file://{night.registry}"')
+    night.config.write_text(
+        text.replace('"results"', f'"file://{night.results}"').replace('["in"]', f'["file://{night.input}"]')
+    )
+    here = make_plan(night.config)
+    assert (here.registry, here.results, here.locations) == (there.registry, there.results, there.locations)

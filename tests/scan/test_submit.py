@@ -1,0 +1,101 @@
+"""`ray job submit` to a cluster of two nodes with tokens: the upload is small, both nodes work, exit codes are seen."""
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scan.conftest import Night, message_of
+from tests.scan.submitted import ROOT, Head, start_head, start_node, wait_for
+
+RAY = str(Path(sys.executable).with_name("ray"))
+KERNELS = ROOT / "scanner" / "watermark" / "__pycache__"  # compiled by other tests already
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Head]:
+    """A head and a second node, of one CPU each: two workers can only be on both."""
+    environment = {"NUMBA_CACHE_DIR": str(KERNELS)}
+    for head in start_head(environment, cpus=1):
+        options = {
+            "address": f"127.0.0.1:{head.port}",
+            "num-cpus": 1,
+            "object-store-memory": 10**8,
+        }
+        node = start_node(head, "node", options, environment)
+        try:
+            wait_for(lambda head=head: len(alive(head)) == 2, node)
+            yield head
+        finally:
+            node.terminate()
+            node.wait(60)
+
+
+def alive(head: Head) -> list[str]:
+    listed = json.loads(head.ask("/api/v0/nodes?detail=1"))["data"]["result"]["result"]
+    return [node["node_id"] for node in listed if node["state"] == "ALIVE"]
+
+
+def submit(head: Head, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """`ray job submit` with these options and command."""
+    return subprocess.run(
+        [
+            *(RAY, "job", "submit", "--address", f"http://127.0.0.1:{head.dashboard}"),
+            *("--submission-id", name, "--working-dir", ".", *words),
+        ],
+        cwd=ROOT,
+        env=head.environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+def info(head: Head, name: str) -> dict[str, object]:
+    return json.loads(head.ask(f"/api/jobs/{name}"))
+
+
+def test_a_submitted_scan_runs_on_both_nodes_and_tells_its_exit_code(cluster, night, registry, marked, plain, tmp_path):
+    alice = message_of(registry, "green", "alice")
+    for i in range(4):
+        night.write(f"f{i}", [marked(alice, 60, i), *(plain(60, 100 * i + j) for j in range(150))])
+    (tmp_path / "refused").mkdir()
+    refused = Night(tmp_path / "refused", registry)
+    refused.configure(more='keys = ["nosuch"]')
+    listing = f"find . -type f -printf '%s %P\\n'; exec {sys.executable} -m jobs.scan --config {refused.config}"
+    assert submit(cluster, "refused", "--no-wait", "--", "sh", "-c", listing).returncode == 0
+    done = submit(cluster, "night", "--", sys.executable, "-m", "jobs.scan", "--config", str(night.config))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "604 documents in" in done.stdout
+
+    verdicts = night.verdicts()
+    assert verdicts.height == 604
+    assert verdicts.filter("flagged")["user_id"].to_list() == ["alice"] * 4
+    assert night.last_scan()["exit_code"] == 0
+    actors = json.loads(cluster.ask("/api/v0/actors?detail=1"))["data"]["result"]["result"]
+    assert {actor["node_id"] for actor in actors if actor["class_name"] == "Worker"} == set(alive(cluster))
+
+    said = info(cluster, "night")
+    assert (said["status"], said["driver_exit_code"]) == ("SUCCEEDED", 0)
+    said = wait_for(lambda: (found := info(cluster, "refused"))["status"] in ("SUCCEEDED", "FAILED") and found)
+    assert (said["status"], said["driver_exit_code"]) == ("FAILED", 2)
+    log = json.loads(cluster.ask("/api/jobs/refused/logs"))["logs"]
+    assert "'nosuch' is not in registry" in log
+
+    uploaded = {Path(path): int(size) for size, path in re.findall(r"^(\d+) (\S+)$", log, re.MULTILINE)}
+    assert {path.parts[0] for path in uploaded} == {"schemas", "scanner", "jobs", "pyproject.toml"}
+    assert {path.suffix for path in uploaded} == {".py", ".toml", ".md", ".json"}
+    assert sum(uploaded.values()) < 10**6
+
+
+def test_without_the_token_nothing_is_told(cluster):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        cluster._replace(token="0" * 64).ask("/api/jobs/")
+    with refused.value as answer:
+        assert answer.code in (401, 403)
