@@ -52,6 +52,7 @@ class Recipient(NamedTuple):
 @click.option("--top-p", type=float, default=0.95, show_default=True, help="1: all tokens.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
 @click.option("--delta", type=float, default=3.0, show_default=True, help="Bias of green tokens (green list only).")
+@click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 def mark(
@@ -67,6 +68,7 @@ def mark(
     top_p: float,
     top_k: int,
     delta: float,
+    skip_used_windows: bool,
     batch_size: int,
     seed: int,
 ) -> None:
@@ -106,7 +108,7 @@ def mark(
             "run `make model`, or pip install 'brickscan[model]'"
         ) from None
 
-    how = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, delta=delta)
+    how = Sampling(max_new_tokens, temperature, top_k, top_p, delta, skip_used_windows)
     watermark = open_key(registry, key)
     model = load_model(folder)
     if model.tokenizer_sha256 != key.tokenizer.sha256:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scanner.generation import LocalModel
 
 Verdict = Mapping[str, Any]
-"""A row of VERDICTS."""
+"""What names a row of VERDICTS: its shard_id, path, row, doc_id, key_id and message."""
 
 
 def settings(second: SecondScoreConfig) -> str:
@@ -150,8 +150,7 @@ _VALUES = ("scored", "score", "log10_p_not_independent")
 
 def second_row(verdict: Verdict, scan_id: str, second: SecondScoreConfig) -> dict[str, Any]:
     """A row of SECOND_SCORES without its values."""
-    same = {name: verdict[name] for name in ("shard_id", "path", "row", "doc_id", "key_id", "message")}
-    return same | {
+    return dict(verdict) | {
         "scan_id": scan_id,
         "score_name": second.score,
         "settings": settings(second),

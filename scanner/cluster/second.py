@@ -25,6 +25,8 @@ from scanner.shards import Shard
 from schemas.tables import SECOND_SCORES
 
 TABLE = "second_scores"
+NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message")
+"""Of a verdict: no names go to the workers."""
 
 Flagged = Mapping[str, Mapping[int, Verdict]]
 """Flagged documents that are to be scored: by shard and row, their verdicts."""
@@ -39,7 +41,7 @@ def flagged_without(plan: Plan, shards: Sequence[Shard]) -> Flagged:
     assert plan.second is not None  # noqa: S101
     open_tables(plan.results, [TABLE])
     keys = [key.key_id for key in gumbel_keys(plan)]
-    rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys)
+    rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys).select(NEEDED)
     found = {str(shard): part for (shard,), part in rows.group_by(pl.col("shard_id"))}
     names = {transaction(shard, plan.second): shard for shard in found}
     for done in committed(plan.results, TABLE, names):

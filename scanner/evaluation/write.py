@@ -16,6 +16,6 @@ def write_texts(model: LocalModel, unit: Unit) -> list[Completion]:
         temperature=setting.temperature,
         top_k=0,
         top_p=setting.top_p,
-        **({} if setting.delta is None else {"delta": setting.delta}),
+        delta=Sampling.delta if setting.delta is None else setting.delta,
     )
     return complete(model, unit.prompts, sampling, unit.seed, unit.watermarks() or None, unit.messages)

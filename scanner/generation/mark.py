@@ -33,6 +33,7 @@ class Sampling:
     top_k: int = 0  # 0: all tokens
     top_p: float = 0.95  # 1: all tokens
     delta: float = 3.0  # δ of the green list, in logits
+    skip_used_windows: bool = False  # leave a window that the completion has used before unmarked
 
     def __post_init__(self) -> None:
         check_sampling(self.temperature, self.top_k, self.top_p)
@@ -84,11 +85,12 @@ def complete(
             f" {room} positions; shorten one of them"
         )
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+    device = model.model.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():
         torch.manual_seed(seed)
         written = model.model.generate(  # type: ignore[operator]
-            input_ids=ids,
-            attention_mask=attention,
+            input_ids=ids.to(device),
+            attention_mask=attention.to(device),
             logits_processor=processors,
             max_new_tokens=sampling.max_new_tokens,
             pad_token_id=model.pad_id,
@@ -110,13 +112,12 @@ def _marking(
     if isinstance(mark, Sequence):
         return _marking_each(model, mark, messages, lengths, width, sampling, seed)
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+    checks: dict[str, Any] = {"vocabulary": model.vocabulary, "skip_used_windows": sampling.skip_used_windows}
     if isinstance(mark, Gumbel):
-        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, vocabulary=model.vocabulary, **how)
+        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, **checks, **how)
         return LogitsProcessorList([gumbel]), {"do_sample": False}
     if isinstance(mark, GreenList):
-        green_list = GreenListProcessor(
-            mark, messages, lengths, width, delta=sampling.delta, vocabulary=model.vocabulary
-        )
+        green_list = GreenListProcessor(mark, messages, lengths, width, delta=sampling.delta, **checks)
         return LogitsProcessorList([green_list]), how | {"do_sample": True}
     if mark is None:
         return LogitsProcessorList(), how | {"do_sample": True}

@@ -54,6 +54,19 @@ def test_the_same_seed_gives_the_same_text(tiny: LocalModel, mark: Watermark | N
         assert texts(1) != texts(2)
 
 
+@pytest.mark.parametrize("mark", MARKS[1::2], ids=lambda mark: mark.label)
+def test_used_windows_can_be_left_unmarked(tiny: LocalModel, mark: Watermark) -> None:
+    """At h = 1 windows repeat soon: from there on the text is another one."""
+    texts = [
+        complete(tiny, PROMPTS, Sampling(150, temperature=0.5, skip_used_windows=skip), 1, mark, MESSAGES)
+        for skip in (False, True)
+    ]
+    assert texts[0] != texts[1]
+    tokens = ragged([ids_of(tiny, completion.text) for completion in texts[1]])
+    positions = scored_positions(tokens, 1, "ngram")
+    assert mark.best_two(tokens, positions, 100).message.tolist() == MESSAGES
+
+
 def test_the_global_generator_is_left_alone(tiny: LocalModel) -> None:
     torch.manual_seed(8)
     state = torch.get_rng_state()
