@@ -1,6 +1,7 @@
 """`python -m tests.bench`: print the table of figures, and write it as JSON.
 
-Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers.
+Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers,
+8 marking (needs `make model`).
 """
 
 import argparse
@@ -13,7 +14,7 @@ for variable in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "F
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tests.bench import kernels, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
+from tests.bench import kernels, marking, measure, peers, scan, tokenising  # noqa: E402 - threads are counted at import
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 ROWS = {
@@ -24,6 +25,7 @@ ROWS = {
     5: tokenising.backends,
     6: scan.whole,
     7: peers.beside_ours,
+    8: marking.beside_unmarked,
 }
 
 
