@@ -21,6 +21,7 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pip --disable-pip-version-check check
+	$(BIN)/python -m tests.infra.dependencies
 
 # known vulnerabilities of every pinned version; asks a service on the internet, so it is not part of `lint`
 audit-dependencies: .venv/installed-dev

@@ -23,7 +23,7 @@ from tests import reference
 from tests.scan.faulty_scan import PLANTED
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 240.0
+SECONDS = 300.0
 
 
 class Head(NamedTuple):
@@ -190,9 +190,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def secrets_of(registry: Path) -> dict[str, bytes]:
-    """Secrets and sub-keys, as the plain reference derives them."""
-    every = {}
-    for key in load_registry(registry).keys:
+    """Secrets and sub-keys, as the plain reference derives them, and the audit's secret."""
+    known = load_registry(registry)
+    audit = (registry / known.audit_secret.removeprefix("file:")).read_text()
+    every = {"audit secret": bytes.fromhex(audit)}
+    for key in known.keys:
         secret = bytes.fromhex((registry / "secrets" / f"{key.key_id}.key").read_text())
         keys = reference.sub_keys(secret, open_key(registry, key).label)
         every |= {
@@ -204,21 +206,24 @@ def secrets_of(registry: Path) -> dict[str, bytes]:
 
 
 def mount(registry: Path, folder: Path) -> dict[str, str]:
-    """Lay the registry's secrets as Kubernetes mounts them, the last one in the environment; returns that.
+    """Lay the registry's secrets as Kubernetes mounts them, the last key's in the environment; returns that.
 
-    A mounted key is a link into `..data`, itself a link to a folder named after the time; its mode is 0440.
+    A mounted secret is a link into `..data`, itself a link to a folder named after the time; its mode is 0440.
     """
-    keys = load_registry(registry).keys
+    known = load_registry(registry)
     data = folder / "..2026_11_20_01_00_00.123456789"
     data.mkdir(parents=True)
     (folder / "..data").symlink_to(data.name)
     text = (registry / "keys.toml").read_text()
-    for key in keys[:-1]:
-        (data / key.key_id).write_bytes((registry / "secrets" / f"{key.key_id}.key").read_bytes())
-        (data / key.key_id).chmod(0o440)
-        (folder / key.key_id).symlink_to(f"..data/{key.key_id}")
-        text = text.replace(key.secret, f"file:{folder / key.key_id}")
-    last = keys[-1]
-    secret = (registry / "secrets" / f"{last.key_id}.key").read_text().strip()
-    (registry / "keys.toml").write_text(text.replace(last.secret, "env:BRICKSCAN_TEST_SECRET"))
-    return {"BRICKSCAN_TEST_SECRET": secret}
+    for place in (known.audit_secret, *(key.secret for key in known.keys[:-1])):
+        file = registry / place.removeprefix("file:")
+        (data / file.stem).write_bytes(file.read_bytes())
+        (data / file.stem).chmod(0o440)
+        (folder / file.stem).symlink_to(f"..data/{file.stem}")
+        text = text.replace(place, f"file:{folder / file.stem}")
+    last = registry / known.keys[-1].secret.removeprefix("file:")
+    text = text.replace(known.keys[-1].secret, "env:BRICKSCAN_TEST_SECRET")
+    environment = {"BRICKSCAN_TEST_SECRET": last.read_text().strip()}
+    shutil.rmtree(registry / "secrets")
+    (registry / "keys.toml").write_text(text)
+    return environment
