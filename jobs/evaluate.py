@@ -39,7 +39,7 @@ def evaluate(config: Path, paper_size: bool) -> None:
 
 
 @click.command(name="python -m jobs.evaluate")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.EvaluationConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.evaluation.EvaluationConfig.")
 @_paper
 def module(config: Path, paper_size: bool) -> None:
     """Do what `brickscan evaluate CONFIG` does; for schedulers and `ray job submit`."""
@@ -56,22 +56,28 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
     from scanner.cluster.connect import cluster
-    from scanner.cluster.evaluate import measure, write_missing
+    from scanner.cluster.evaluate import measure, take_missing, write_missing
+    from scanner.evaluation.exams import Answers, utility_figures
     from scanner.evaluation.plan import plan_evaluation, read_evaluation
     from scanner.evaluation.texts import Texts
     from scanner.evaluation.units import folder_sha256
 
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
     plan = plan_evaluation(config, base, read_prompts(base / config.prompts))
-    texts = Texts(plan.results / "texts", folder_sha256(plan.model))
+    if plan.exams and importlib.util.find_spec("lm_eval") is None:
+        raise Refused("[utility] needs lm_eval; install it with `pip install 'brickscan[utility]'`, or leave it out")
+    model_sha256 = folder_sha256(plan.model)
+    texts, answers = Texts(plan.results / "texts", model_sha256), Answers(plan.results / "answers", model_sha256)
     units = len(set(plan.units()))
     began, watch = time.monotonic(), _Progress()
     with contextlib.redirect_stdout(sys.stderr), cluster(config.cluster) as workers:
         written = write_missing(plan, texts, workers, watch)
+        taken = take_missing(plan, answers, workers, watch)
         figures = measure(plan, texts, workers, watch)
+    figures += utility_figures({exam: answers.read(exam) for exam in plan.exams})
     click.echo(
-        f"{units} batches of texts, {written} of them written now; {len(figures)} figures, "
-        f"{time.monotonic() - began:.0f} s"
+        f"{units} batches of texts, {written} of them written now; {len(plan.exams)} exams, {taken} of them taken now; "
+        f"{len(figures)} figures, {time.monotonic() - began:.0f} s"
     )
     for path in _write(plan, texts, figures):
         click.echo(f"wrote {path}")

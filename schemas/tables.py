@@ -251,12 +251,13 @@ TEXTS = pa.schema(
 
 FIGURES = pa.schema(
     [
-        pa.field("experiment", pa.string(), nullable=False),  # robustness | identification
+        pa.field("experiment", pa.string(), nullable=False),  # robustness | identification | utility
+        pa.field("task", pa.string()),  # of utility
         pa.field("method", pa.string()),  # null: unmarked text
         pa.field("window", pa.int64()),
         pa.field("gamma", pa.string()),
         pa.field("delta", pa.float64()),
-        pa.field("temperature", pa.float64(), nullable=False),
+        pa.field("temperature", pa.float64(), nullable=False),  # 0: greedy
         pa.field("measure", pa.string(), nullable=False),  # see MEASURES
         pa.field("attack", pa.string()),  # before detection; null: none
         pa.field("false_positive_rate", pa.float64()),  # at which texts are flagged; null: not about flags
@@ -269,11 +270,23 @@ FIGURES = pa.schema(
         pa.field("value", pa.float64()),  # a share or a mean; null, as the limits, where n is 0
         pa.field("low", pa.float64()),  # limits of the 95 % interval
         pa.field("high", pa.float64()),
+        pa.field("p_value", pa.float64()),  # of utility: that the mark changes nothing, paired; null: no mark
     ]
 )
 """What the experiments found: one figure a row."""
 
-MEASURES = ("similarity", "flagged", "scored", "tokens", "found", "wrong", "ambiguous")
+ANSWERS = pa.schema(
+    [
+        pa.field("exam", pa.string(), nullable=False),  # a digest of all that decides the answers
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("document", pa.int64(), nullable=False),  # its number in the task
+        pa.field("answer", pa.string(), nullable=False),  # as lm_eval's filters leave it
+        pa.field("correct", pa.bool_(), nullable=False),
+    ]
+)
+"""The answers of `brickscan evaluate`, as they are kept: one file an exam."""
+
+MEASURES = ("similarity", "flagged", "scored", "tokens", "found", "wrong", "ambiguous", "correct")
 """Robustness: cosine of sentence embeddings with unmarked text of the same prompt; share flagged; mean scored tokens,
 mean tokens that the model wrote. Identification: shares of texts whose user is named, for which somebody else is, for
-which more than one message passes, so that nobody is."""
+which more than one message passes, so that nobody is. Utility: share of answers that are right."""

@@ -19,6 +19,7 @@ from scanner.detect import read_text
 from scanner.documents import Columns, Unreadable, read
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
+from scanner.evaluation.exams import Answer, Answers, Exam
 from scanner.evaluation.figures import Figure
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.plan import Cell, EvaluationPlan
@@ -86,6 +87,20 @@ class Writer:
         return [(completion.text, completion.tokens) for completion in write_texts(self._model, unit)]
 
 
+class Candidate:
+    """An actor that holds the language model and takes exams."""
+
+    def __init__(self, folder: Path) -> None:
+        _stay_offline()
+        from scanner.evaluation.examine import Examiner
+
+        self._examiner = Examiner(folder, threads=1)
+
+    def do(self, exam: Exam) -> list[Answer]:
+        """The answers."""
+        return self._examiner.take(exam)
+
+
 class Embedder:
     """An actor that holds the sentence model."""
 
@@ -101,7 +116,7 @@ class Embedder:
 
 
 def _stay_offline() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+    os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before transformers is imported
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
@@ -116,6 +131,19 @@ def write_missing(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch
     for number, (unit, completions) in enumerate(done):
         texts.write(unit, completions)
         watch("batches written", number + 1, len(missing))
+    return len(missing)
+
+
+def take_missing(plan: EvaluationPlan, answers: Answers, workers: int, watch: Watch) -> int:
+    """Take the exams that are not kept yet. Returns how many there were; needs a connection to Ray.
+
+    Raises:
+        BrickscanError: see scanner.errors; what was taken stays.
+    """
+    missing = answers.missing(plan.exams)
+    for number, (exam, taken) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
+        answers.write(exam, taken)
+        watch("exams taken", number + 1, len(missing))
     return len(missing)
 
 

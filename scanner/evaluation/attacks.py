@@ -80,7 +80,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
     """Attack a text.
 
     Args:
-        name: as in schemas.config.Attack, such as `substitute:0.3`.
+        name: as in schemas.evaluation.Attack, such as `substitute:0.3`.
         text: any.
         random: decides everything that is random.
         tools: what is needed.

@@ -8,16 +8,19 @@ import numpy as np
 
 from scanner.errors import Refused
 from scanner.evaluation.attacks import EVERY, Tools
+from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.files import resolve
 from scanner.tokens import load_tokenizer, sha256_file
-from schemas.config import ConfigError, EvaluationConfig, read_toml
+from schemas.config import ConfigError, read_toml
+from schemas.evaluation import EvaluationConfig
 
 PAPER_SIZE = {
     "robustness": {"prompts": 1000, "keys": 10, "keys_a_prompt": 10},
     "identification": {"users": 1000, "texts": 100},
+    "utility": {"documents": None},
 }
-"""The sizes of the paper's tables 2 and 3."""
+"""The sizes of the paper's tables; of Table 1, all documents."""
 
 USER_MESSAGES = 1_000_000
 """Messages that users with texts are drawn from."""
@@ -39,7 +42,8 @@ class EvaluationPlan:
     """What an evaluation is to do.
 
     results, model: folders; tokenizer_sha256: of the model's tokenizer.json; human: the corpus that marked text is
-    pasted into, resolved; cells: of marked texts; unmarked: two samples for each temperature among the cells.
+    pasted into, resolved; robustness, identification: of marked texts; unmarked: two samples for each temperature
+    among the former; exams: of utility.
     """
 
     config: EvaluationConfig
@@ -51,6 +55,7 @@ class EvaluationPlan:
     robustness: tuple[Cell, ...]
     unmarked: tuple[tuple[Cell, Cell], ...]
     identification: tuple[Cell, ...]
+    exams: tuple[Exam, ...]
 
     @property
     def tokenizer(self) -> Path:
@@ -86,10 +91,8 @@ class EvaluationPlan:
         """Everything that is to be written, what matters most first."""
         for cell in self.identification:
             yield from cell.units
-        for pair in self.unmarked:
-            for cell in pair:
-                yield from cell.units
-        for cell in self.robustness:
+        references, baselines = zip(*self.unmarked, strict=True) if self.unmarked else ((), ())
+        for cell in (*references, *self.robustness, *baselines):
             yield from cell.units
 
 
@@ -137,7 +140,11 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
         robustness=tuple(_robustness(config, prompts)),
         unmarked=tuple(_unmarked(config, prompts)),
         identification=tuple(_identification(config, prompts)),
+        exams=tuple(exams(config, base)),
     )
+    for exam in plan.exams:
+        if not exam.file.is_file():
+            raise Refused(f"utility.tasks: there is no file {exam.file}; name a task file of lm_eval")
     if plan.sentence_model is not None and not (plan.sentence_model / "config.json").is_file():
         raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
     if "retokenise" in plan.attacks:

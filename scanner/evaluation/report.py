@@ -27,6 +27,11 @@ _NAMING = (
     " nobody is; both as counts of texts, with the limits of their share."
 )
 
+_PAIRED = (
+    "Share of answers that are right. Each mark is compared with unmarked answers of the same decoding, document by"
+    " document (McNemar's exact test)."
+)
+
 
 def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
     """The whole report.
@@ -42,6 +47,9 @@ def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
     named = _where(figures, experiment="identification")
     if named:
         parts += _identification(named)
+    answered = _where(figures, experiment="utility")
+    if answered:
+        parts += _utility(answered)
     return "\n\n".join(parts) + "\n"
 
 
@@ -105,22 +113,36 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
     parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
     parts.append(_clusters(_where(every, measure="flagged")))
     for method in methods:
-        parts += [f"### By length: {METHODS[method]}", _by_length(_where(rows, method=method), rates, counts)]
+        for rate in rates:
+            parts += [f"### By length: {METHODS[method]}, FPR {rate:g}"]
+            parts += [_by_length(_where(rows, method=method), rate, counts)]
     return parts
 
 
-def _by_length(rows: Sequence[Figure], rates: Sequence[float], counts: Sequence[int]) -> str:
-    asked = [(rate, count) for rate in rates for count in counts]
-    named = [f"found at {rate:g}, M = {count:,}" for rate, count in asked]
-    lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any column"]]
+def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> str:
+    named = [f"found, M = {count:,}" for count in counts]
+    lines = [["scored tokens", "texts", f"flagged at {FLAG_RATE:g}, M = 1", *named, "wrong, most of any M"]]
     for least, most in LENGTHS:
         here = [row for row in rows if (row["least_scored"], row["most_scored"]) == (least, most)]
         flagged = _where(here, measure="flagged")[0]
-        cells = [show(one(here, measure="found", false_positive_rate=rate, messages=count)) for rate, count in asked]
-        wrong = max(row["hits"] for row in _where(here, measure="wrong"))
+        found = [one(here, measure="found", false_positive_rate=rate, messages=count) for count in counts]
+        wrong = max(row["hits"] for row in _where(here, measure="wrong", false_positive_rate=rate))
         label = "all" if least is None else f"{least} or more" if most is None else f"{least} to {most}"
-        lines.append([label, str(flagged["n"]), show(flagged), *cells, str(wrong)])
+        lines.append([label, str(flagged["n"]), show(flagged), *map(show, found), str(wrong)])
     return table(lines)
+
+
+def _utility(rows: Sequence[Figure]) -> list[str]:
+    parts = ["## Utility (the paper's Table 1)", _PAIRED]
+    lines = [["task", "documents", "method", "h", "decoding", "right", "p of no change", "*in the paper, 7B*"]]
+    for row in rows:
+        decoding = f"θ = {row['temperature']:g}" if row["temperature"] else "greedy"
+        p = "" if row["p_value"] is None else f"{row['p_value']:.2g}"
+        name = METHODS.get(row["method"], "not marked")
+        window = "" if row["window"] is None else str(row["window"])
+        theirs = _beside(paper.utility(row["task"], row["method"], row["window"]))
+        lines.append([row["task"], str(row["n"]), name, window, decoding, show(row, 3), p, theirs])
+    return [*parts, table(lines)]
 
 
 def show(row: Figure | None, digits: int = 2) -> str:

@@ -25,10 +25,7 @@ class Texts:
 
     def __init__(self, folder: Path, model_sha256: str) -> None:
         self._folder, self.model_sha256 = folder, model_sha256
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ScanFailed(f"texts: the folder {folder} cannot be made: {error}") from None
+        make_folder(folder)
 
     def place(self, unit: Unit) -> Path:
         """The file of a unit."""
@@ -45,12 +42,9 @@ class Texts:
             ScanFailed: the file is not there or not whole.
         """
         path = self.place(unit)
-        try:
-            table = pq.read_table(path)
-        except (OSError, pa.ArrowException) as error:
-            raise ScanFailed(f"texts: {path} cannot be read ({error}); delete it and run again") from None
-        if not table.schema.equals(TEXTS) or table["prompt"].to_pylist() != list(unit.prompts):
-            raise ScanFailed(f"texts: {path} holds other rows than it should; delete it and run again")
+        table = read_whole(path, TEXTS)
+        if table["prompt"].to_pylist() != list(unit.prompts):
+            raise ScanFailed(f"results: {path} holds other rows than it should; delete it and run again")
         texts: list[str] = table["text"].to_pylist()
         return texts
 
@@ -85,12 +79,44 @@ class Texts:
                 zip(unit.prompts, unit.commitments or nothing, unit.messages or nothing, completions, strict=True)
             )
         ]
-        unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished")
-        try:
-            with unfinished.open("wb") as file:
-                pq.write_table(pa.Table.from_pylist(rows, TEXTS), file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        except OSError as error:
-            raise ScanFailed(f"texts: {path} cannot be written: {error}") from None
+        write_whole(path, pa.Table.from_pylist(rows, TEXTS))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder where it is not there; raises ScanFailed when it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScanFailed(f"results: the folder {folder} cannot be made: {error}") from None
+
+
+def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a file that `write_whole` wrote.
+
+    Raises:
+        ScanFailed: it is not there or not whole.
+    """
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise ScanFailed(f"results: {path} cannot be read ({error}); delete it and run again") from None
+    if not table.schema.equals(schema):
+        raise ScanFailed(f"results: {path} has other columns than it should; delete it and run again")
+    return table
+
+
+def write_whole(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file that is whole or not there, whatever interrupts us.
+
+    Raises:
+        ScanFailed: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished")
+    try:
+        with unfinished.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise ScanFailed(f"results: {path} cannot be written: {error}") from None

@@ -13,7 +13,7 @@ from jobs.demo.registry import TOKENIZER
 from scanner.errors import TokenizerError
 from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack
 from scanner.evaluation.robustness import attacked
-from schemas.config import RobustnessConfig
+from schemas.evaluation import RobustnessConfig
 from tests.watermark.strategies import few
 
 WORDS = 500

@@ -1,0 +1,105 @@
+"""What `brickscan evaluate` is told: the paper's experiments, their sizes and strengths."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from schemas.config import ClusterConfig, InputConfig, Windows, _Frozen
+from schemas.registry import MAX_MESSAGES, Gamma, PathText
+
+Attack = Annotated[
+    str,
+    Field(
+        pattern=r"^((substitute|delete|insert|paste|homoglyphs|zero-width):(0\.[0-9]{0,3}[1-9]|1\.0)|lower|retokenise)$"
+    ),
+]
+"""What is done to a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.attacks."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0, lt=1)]
+
+
+class RobustnessConfig(_Frozen):
+    """The paper's Table 2: how similar and how detectable marked texts are, by method, window and strength."""
+
+    prompts: int = Field(default=48, ge=2)
+    keys: int = Field(default=8, ge=2)
+    keys_a_prompt: int = Field(default=2, ge=1)  # of these keys, in turn; the paper: every one
+    windows: Windows = (0, 1, 4)
+    temperatures: tuple[Positive, ...] = (0.8, 0.9, 1.0, 1.1)  # strengths of Gumbel
+    deltas: tuple[Positive, ...] = (1.0, 2.0, 3.0, 4.0)  # strengths of the green list
+    greenlist_temperature: Positive = 0.8
+    gamma: Gamma = "1/4"
+    false_positive_rate: Rate = 1e-5
+    attacks: tuple[Attack, ...] | None = None  # None: all of scanner.evaluation.attacks.EVERY; paste where human is
+    human: InputConfig | None = None  # text written by people, which marked text is pasted into
+    sentence_model: PathText | None = None  # folder of a sentence-embedding model; None: no similarities
+    other_tokenizer: PathText | None = None  # for retokenise; None: that of the sentence model
+
+    @model_validator(mode="after")
+    def _fits(self) -> "RobustnessConfig":
+        if self.keys_a_prompt > self.keys:
+            raise ValueError(f"keys_a_prompt = {self.keys_a_prompt} is more than keys = {self.keys}; lower it")
+        if not self.temperatures and not self.deltas:
+            raise ValueError("temperatures and deltas are both empty; name a strength of one method at least")
+        wanted = self.attacks or ()
+        if self.human is None and any(attack.startswith("paste") for attack in wanted):
+            raise ValueError("attacks: paste needs text by people; add [robustness.human] with paths, or leave it out")
+        if self.sentence_model is None and self.other_tokenizer is None and "retokenise" in wanted:
+            raise ValueError("attacks: retokenise needs other_tokenizer or sentence_model; name one, or leave it out")
+        return self
+
+
+class IdentificationConfig(_Frozen):
+    """The paper's Table 3: how often the user whom a text was marked for is found among many."""
+
+    users: int = Field(default=100, ge=2)
+    texts: int = Field(default=10, ge=1)  # of each user
+    window: int = Field(default=4, ge=0, le=16)
+    gamma: Gamma = "1/4"
+    delta: Positive = 3.0
+    greenlist_temperature: Positive = 0.8
+    gumbel_temperature: Positive = 1.0
+    messages: Annotated[tuple[Annotated[int, Field(ge=2, le=MAX_MESSAGES)], ...], Field(min_length=1)] = (
+        10,
+        100,
+        1_000,
+        10_000,
+        100_000,
+        1_000_000,
+    )  # M, the users that a text is searched among: its own and others without texts
+    false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)
+
+
+class UtilityConfig(_Frozen):
+    """The paper's Table 1: how often free-form answers are right, with and without the mark."""
+
+    tasks: Annotated[tuple[PathText, ...], Field(min_length=1)]  # task files of lm_eval; data beside them, local
+    documents: int | None = Field(default=100, ge=1)  # the first so many of each task; --paper-size takes all
+    windows: Windows = (1, 4)
+    gamma: Gamma = "1/4"
+    delta: Positive = 1.0  # green list, with greedy decoding
+    gumbel_temperature: Positive = 1.0
+
+
+class EvaluationConfig(_Frozen):
+    """The paper's experiments with a local model. Relative paths start at the folder of the configuration file."""
+
+    results: PathText  # a folder; the texts are kept in it
+    model: PathText  # a folder as `save_pretrained` writes it, with tokenizer.json
+    prompts: PathText  # one a line, or Parquet with a column `prompt`
+    seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
+    batch: int = Field(default=32, ge=1)
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
+    max_new_tokens: int = Field(default=256, ge=1)
+    min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: below it a text is too short to be flagged
+    robustness: RobustnessConfig | None = None
+    identification: IdentificationConfig | None = None
+    utility: UtilityConfig | None = None
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _something_is_asked(self) -> "EvaluationConfig":
+        if self.robustness is None and self.identification is None and self.utility is None:
+            raise ValueError("nothing to do: add a section [robustness] or [identification], or [utility] with tasks")
+        return self
