@@ -127,7 +127,7 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         )
     if outcome.audit is not None:
         lines[-2:-2] = outcome.audit.lines()
-    if work.shards == 0:
+    if work.shards == 0 and outcome.exit_code == 0:
         lines.append("There was nothing to scan: the input paths hold no documents.")
     if outcome.exit_code > 128:
         lines.append(

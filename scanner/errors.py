@@ -7,6 +7,8 @@ BrickscanError
 └── ScanFailed         work that had to stop (exit code 1)
 """
 
+import re
+
 
 class BrickscanError(Exception):
     """Root of everything that brickscan raises on purpose; its text is meant for people."""
@@ -26,3 +28,8 @@ class TokenizerError(Refused):
 
 class ScanFailed(BrickscanError):
     """A job that had to stop; what was committed stays, and running it again goes on from there."""
+
+
+def in_a_line(error: Exception) -> str:
+    """What a library says, in a line and without colours: Delta's errors are drawn as trees."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", str(error)).split())

@@ -4,14 +4,14 @@ A worker writes Parquet files under unique names and commits nothing; the driver
 table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
 so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
 anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine and audit counts are committed
-first and verdicts last, as the mark that a shard is done.
+first (scanner.outcomes) and verdicts last, as the mark that a shard is done.
 """
 
 import json
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from scanner.delta import open_table, read, table_uri
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.files import filesystem_of
 from scanner.queries import (
     audit_counts,
@@ -117,7 +117,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             found = DeltaTable(uri).schema()
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
-                f"results: table {uri} cannot be opened or made: {error}; give a folder that can be written"
+                f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
         if found != deltalake.Schema.from_arrow(schema):
             raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
@@ -151,15 +151,19 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
             with filesystem.open_output_stream(f"{folder}/{file.name}") as stream:
                 stream.write(data)
     except OSError as error:
-        raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {error}") from None
+        raise ScanFailed(f"results: {folder}/{file.name} cannot be written: {in_a_line(error)}") from None
     return file
 
 
 def _write_durably(folder: Path, name: str, data: pa.Buffer) -> None:
-    with (folder / name).open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with (folder / name).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        (folder / name).unlink(missing_ok=True)  # a part of a file is of no use, and a full disk needs its room
+        raise
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -182,14 +186,25 @@ def _stats(rows: pa.Table) -> str:
 
 def committed(results: str, name: str, transactions: Iterable[str]) -> set[str]:
     """Those transactions that a table has."""
-    table = DeltaTable(table_uri(results, name))
+    table = table_now(results, name)
     return {transaction for transaction in transactions if table.transaction_version(transaction) is not None}
 
 
-def commit(results: str, name: str, entries: Sequence[Entry], replacing: Collection[str] = ()) -> set[str]:
-    """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
+def table_now(results: str, name: str) -> DeltaTable:
+    """A table as it is now.
 
-    Those named in `replacing`, which are shards, enter in place of what the table has of them.
+    Raises:
+        ScanFailed: it cannot be read.
+    """
+    uri = table_uri(results, name)
+    try:
+        return DeltaTable(uri)
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"results: table {uri} cannot be read: {in_a_line(error)}") from None
+
+
+def commit(results: str, name: str, entries: Sequence[Entry], version: int = 1) -> set[str]:
+    """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
 
     Returns:
         The transactions that this call committed.
@@ -197,46 +212,47 @@ def commit(results: str, name: str, entries: Sequence[Entry], replacing: Collect
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    uri = table_uri(results, name)
     for attempt in range(COMMIT_ATTEMPTS):
-        table = DeltaTable(uri)
-        missing = [e for e in entries if e.transaction in replacing or table.transaction_version(e.transaction) is None]
+        table = table_now(results, name)
+        missing = [entry for entry in entries if table.transaction_version(entry.transaction) is None]
         if not missing:
             return set()
-        files = [file for entry in missing for file in entry.files]
-        actions = _replacement(table, results, name, replacing, files) if replacing else _additions(files)
-        properties = CommitProperties(
-            max_commit_retries=0, app_transactions=[Transaction(entry.transaction, 1) for entry in missing]
-        )
-        try:
-            table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
-        except CommitFailedError:
-            time.sleep(0.01 * attempt)
-        except (DeltaError, OSError) as error:
-            raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
-        else:
+        actions = additions(file for entry in missing for file in entry.files)
+        if try_to_commit(table, name, actions, [Transaction(entry.transaction, version) for entry in missing]):
             return {entry.transaction for entry in missing}
-    raise ScanFailed(
+        time.sleep(0.01 * attempt)
+    raise others_commit_first(table_uri(results, name))
+
+
+def try_to_commit(
+    table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], transactions: list[Transaction]
+) -> bool:
+    """Commit to a table through the snapshot that was looked at. False: someone else committed since.
+
+    Raises:
+        ScanFailed: the table cannot be written.
+    """
+    properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
+    try:
+        table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
+    except CommitFailedError:
+        return False
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
+    return True
+
+
+def others_commit_first(uri: str) -> ScanFailed:
+    """What is raised when COMMIT_ATTEMPTS were in vain."""
+    return ScanFailed(
         f"results: {COMMIT_ATTEMPTS} commits to {uri} failed, since others committed first; run again later"
     )
 
 
-def _additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
+def additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
+    """What makes files part of a table."""
     now = int(time.time() * 1000)
     return [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
-
-
-def _replacement(
-    table: DeltaTable, results: str, name: str, shards: Collection[str], files: list[DataFile]
-) -> list[AddAction | RemoveAction]:
-    """Files enter, and those that hold other rows of the shards go; whatever else is in these is written anew."""
-    of_shards, entering, schema = pc.field("shard_id").isin(list(shards)), {file.name for file in files}, SCHEMAS[name]
-    fragments = [part for part in table.to_pyarrow_dataset().get_fragments() if part.path not in entering]
-    old = [part for part in fragments if part.count_rows(filter=of_shards)]
-    others = [batch for part in old for batch in part.to_table(schema, filter=~of_shards).to_batches()]
-    kept = write_file(results, name, others)
-    removals = [RemoveAction(part.path, True, int(time.time() * 1000)) for part in old]
-    return [*removals, *_additions([*files, kept] if kept else files)]
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
@@ -259,7 +275,7 @@ def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
     try:
         deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
     except (DeltaError, OSError) as error:
-        raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
+        raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None
 
 
 def erase_user(results: str, user_ids: Sequence[str]) -> int:

@@ -33,6 +33,13 @@ class ClusterConfig(_Frozen):
     workers: int | None = Field(default=None, ge=1)  # None: one per CPU of the cluster
 
 
+class ScanClusterConfig(ClusterConfig):
+    """What a worker of a scan may take, besides. What exceeds it is tried again, and ends in quarantine."""
+
+    worker_memory_mb: int | None = Field(default=None, ge=512)  # None: 4096, or its share of a smaller machine
+    stall_seconds: float = Field(default=300, gt=0)  # without progress; longer for long texts and many messages
+
+
 class SecondScoreConfig(_Frozen):
     """A second score of flagged documents under Gumbel keys. From the same draws: no confirmation (SECOND_SCORES)."""
 
@@ -73,7 +80,7 @@ class ScanConfig(_Frozen):
     second_score: SecondScoreConfig | None = None
     input: InputConfig
     audit: ScanAuditConfig = ScanAuditConfig()
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: ScanClusterConfig = ScanClusterConfig()
 
     @model_validator(mode="after")
     def _keys_are_distinct(self) -> "ScanConfig":

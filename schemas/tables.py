@@ -97,8 +97,12 @@ confirmation: among null texts that the main score flags at 1e-3, about 40 % als
 must not be multiplied with `verdicts.log10_p`, and `flagged` never goes by it.
 """
 
-DOCUMENT_REASONS = ("null_text", "invalid_utf8", "surrogates", "too_long", "unreadable", "failed", "killed_worker")
-"""Why a document is in quarantine. `unreadable`: its part of the file is corrupt; `failed`: scoring it failed."""
+DOCUMENT_REASONS = (
+    *("null_text", "invalid_utf8", "surrogates", "too_long", "unreadable"),
+    *("failed", "killed_worker", "out_of_memory", "timed_out"),
+)
+"""Why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: what became of its
+worker, each time that it was tried."""
 
 LASTING_FILE_REASONS = ("not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
 """Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""

@@ -29,6 +29,7 @@ FLOORS = [
     "scanner.plan",
     "scanner.queries",
     "scanner.results",
+    "scanner.outcomes",
     "scanner.second",
     "scanner.upkeep",
     "scanner.audit",

@@ -1,13 +1,13 @@
 """Finished shards on their way into the tables: a few at a time, verdicts last, then counted."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from scanner.cluster.pool import Finished
 from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
 from scanner.detect import Origin
 from scanner.files import FileFault, InputFile
+from scanner.outcomes import enter_beside, run_number, settle
 from scanner.plan import Plan
 from scanner.results import DataFile, Entry, commit, committed, write_file
 from scanner.shards import shard_id
@@ -37,23 +37,18 @@ class Committer:
     Args:
         plan: of the scan.
         scan_id: of this run.
-        left: ids of shards that have no verdicts. Those that are in quarantine all the same were left there by a driver
-            that died between its two commits; what killed a worker then need not kill it again, so their rows are
-            replaced by those of this run; what their audit counted likewise.
     """
 
-    def __init__(self, plan: Plan, scan_id: str, left: Iterable[str]) -> None:
+    def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan = plan
         self._scan_id = scan_id
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
         self._audit: dict[str, Entry] = {}
+        self._passing: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
         self.again: set[InputFile] = set()  # at fault for now
-        left = list(left)
-        self._half_committed = committed(plan.results, "quarantine", left)
-        self._half_counted = committed(plan.results, "audit_counts", left)
         self._last: float | None = None
         self.totals = Totals()
 
@@ -71,10 +66,10 @@ class Committer:
             return
         shard = finished.shard.shard_id
         quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
-        if quarantine or shard in self._half_committed:
+        if quarantine:
             self._quarantine[shard] = Entry(shard, tuple(quarantine))
         audit = [file for report in finished.reports for file in report.audit]
-        if audit or shard in self._half_counted:
+        if audit:
             self._audit[shard] = Entry(shard, tuple(audit))
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
         self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
@@ -89,16 +84,18 @@ class Committer:
         whole = shard_id(file, None, self._plan.decides)
         rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [None], fault.reason, fault.detail)
         written = write_file(self._plan.results, "quarantine", [rows])
-        transaction = whole if fault.lasting else f"{whole}:{fault.reason}"
-        self._quarantine[transaction] = Entry(transaction, (written,) if written else ())
+        files = (written,) if written else ()
         if fault.lasting:
+            self._quarantine[whole] = Entry(whole, files)
             self._verdicts[whole] = Entry(whole, ())
         else:
             self.again.add(file)
+            passing = f"{whole}:{fault.reason}"
+            self._passing[passing] = Entry(passing, files)
 
     def due(self) -> bool:
         """Enough is waiting, or for long enough, or nothing was committed yet."""
-        if not self._verdicts and not self._quarantine:
+        if not self._verdicts and not self._passing:
             return False
         if self._last is None or len(self._verdicts) >= SHARDS_A_COMMIT:
             return True
@@ -111,20 +108,16 @@ class Committer:
             ScanFailed: a table cannot be written.
         """
         began = time.monotonic()
-        for table, entries_of, half in (
-            ("quarantine", self._quarantine, self._half_committed),
-            ("audit_counts", self._audit, self._half_counted),
-        ):
-            if not entries_of:
-                continue
-            # Another driver may have finished these. What remains: two drivers that commit a shard within the moment
-            # between this look-up and the verdicts below, with different outcomes, may leave the verdicts of the one
-            # beside the quarantine of the other.
-            taken = committed(self._plan.results, "verdicts", entries_of)
-            entries = [entry for transaction, entry in entries_of.items() if transaction not in taken]
-            replacing = half & {entry.transaction for entry in entries}
-            commit(self._plan.results, table, entries, replacing)
-        done = commit(self._plan.results, "verdicts", list(self._verdicts.values())) if self._verdicts else set()
+        results, done = self._plan.results, set[str]()
+        if self._passing:
+            commit(results, "quarantine", list(self._passing.values()))
+        for table, beside in (("quarantine", self._quarantine), ("audit_counts", self._audit)):
+            if beside:
+                taken = committed(results, "verdicts", beside)  # by another driver
+                enter_beside(results, table, [beside[shard] for shard in beside if shard not in taken], self._scan_id)
+        if self._verdicts:
+            done = commit(results, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
+            settle(results, self._verdicts)
         self.totals = replace(
             self.totals,
             shards=self.totals.shards + len(done),
@@ -132,6 +125,7 @@ class Committer:
             files_quarantined=len(self._files_at_fault),
             seconds=self.totals.seconds + Seconds(commit=time.monotonic() - began),
         )
+        self._passing.clear()
         self._quarantine.clear()
         self._audit.clear()
         self._verdicts.clear()

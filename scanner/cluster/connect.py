@@ -11,10 +11,16 @@ from typing import Any
 import ray
 
 from scanner.errors import ScanFailed
-from schemas.config import ClusterConfig
+from schemas.config import ClusterConfig, ScanClusterConfig
 
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Only plans and descriptions of files cross the object store."""
+
+WORKER_MEMORY = 4096 * 2**20
+"""What a worker may take unless told otherwise: the worst text of 16 MiB needs 3.5 GB."""
+
+_SHARE = 0.9
+"""Of the memory that Ray counts as free for work, which all workers of a machine may take together."""
 
 _KNOCK_SECONDS = 10.0
 _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -36,13 +42,25 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         if address:
             _knock(address)
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises Exception itself when it is too slow to start
         where = f"cluster at {address!r}" if address else "embedded cluster"
         raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
     try:
         yield _workers(config)
     finally:
         ray.shutdown()
+
+
+def worker_memory(config: ScanClusterConfig) -> int:
+    """Bytes that a worker may take on the cluster that this process is connected to.
+
+    Unless configured, at most its CPU's share of the smallest machine, so that it is never the machine that runs out.
+    """
+    if config.worker_memory_mb is not None:
+        return config.worker_memory_mb * 2**20
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    shares = [_SHARE * machine.get("memory", 0) / machine["CPU"] for machine in machines if machine.get("CPU")]
+    return int(min([WORKER_MEMORY, *shares]))
 
 
 def _knock(address: str) -> None:

@@ -1,11 +1,14 @@
 """A fixed pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
 
-A piece that kills its actor or raises is tried again on a fresh actor, then halved, down to the document that is to
-blame. Attempts are counted here, never by Ray. An actor that dies may take the result of the piece before with it, so
-whatever was near a death is from then on given to an actor alone: no document is blamed for its neighbour.
+A piece that kills its actor, raises, needs more memory than a worker may take or makes no progress is tried again, then
+halved, down to the document that is to blame. Attempts are counted here, never by Ray. An actor that dies may take the
+result of the piece before with it, so whatever was near a death is from then on given to an actor alone: no document is
+blamed for its neighbour.
 """
 
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from scanner.cluster.worker import Piece, Report
+from scanner.cluster.worker import Busy, Piece, Report
 from scanner.errors import BrickscanError, ScanFailed
 from scanner.files import FileFault
 from scanner.shards import Shard
@@ -34,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """A document that could not be scored: its row, `killed_worker` or `failed`, and a detail."""
+    """A document that could not be scored: its row, a reason of schemas.tables.DOCUMENT_REASONS, and a detail."""
 
     row: int
     reason: str
@@ -73,11 +76,16 @@ class _OpenShard:
 
 @dataclass
 class _Slot:
-    """An actor and what it was given, in order. `work` None: it was asked to prepare itself."""
+    """An actor and what it was given, in order. `work` None: it was asked to prepare itself.
+
+    deadline: on the monotonic clock, for a sign of life from what it was given first; preparing has none, since Ray may
+    have to wait for a machine.
+    """
 
     actor: Any
     given: deque[tuple[Any, _Work | None]]
     ready: bool = False
+    deadline: float = math.inf
 
     def takes(self, work: _Work, most: int) -> bool:
         """Whether it can be given a piece, and then holds at most so many."""
@@ -87,15 +95,17 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()` and `scan(Piece) -> Report`.
+    """A number of actors with the methods `prepare()` and `scan(Piece)`, which yields Busy and at last a Report.
 
     Args:
         start: makes an actor.
         workers: how many actors there are at a time.
+        stall_seconds: after which a piece of which nothing is heard is given up; a Busy sets another time.
     """
 
-    def __init__(self, start: Callable[[], Any], workers: int) -> None:
+    def __init__(self, start: Callable[[], Any], workers: int, stall_seconds: float = math.inf) -> None:
         self._start = start
+        self._stall_seconds = stall_seconds
         self._slots = [self._new_slot() for _ in range(workers)]
         self._todo: deque[_Work] = deque()
         self._failed_starts = 0
@@ -119,6 +129,10 @@ class Pool:
                 yield None
             for ref in done:
                 finished = self._take(heads[ref])
+                if finished is not None:
+                    yield finished
+            for slot in [slot for slot in self._slots if slot.given and slot.deadline < time.monotonic()]:
+                finished = self._stalled(slot)
                 if finished is not None:
                     yield finished
 
@@ -146,44 +160,71 @@ class Pool:
             for slot in self._slots:
                 if self._todo and slot.takes(self._todo[0], most):
                     work = self._todo.popleft()
-                    slot.given.append((slot.actor.scan.remote(work.piece), work))
+                    slot.given.append((slot.actor.scan.options(num_returns="streaming").remote(work.piece), work))
+                    if len(slot.given) == 1:
+                        slot.deadline = time.monotonic() + self._stall_seconds
 
     def _take(self, slot: _Slot) -> Finished | None:
-        """Take the result of what an actor was given first."""
-        ref, work = slot.given.popleft()
+        """Take what came from what an actor was given first: a sign of life, its result, or its end."""
+        ref, work = slot.given[0]
         try:
-            report = ray.get(ref)
+            found = ray.get(ref if work is None else next(ref))
         except RayTaskError as error:
+            self._begin_next(slot)
             return self._raised(error.cause, work)
         except RayError as error:
-            return self._died(slot, error, work)
+            return self._died(slot, error)
+        if isinstance(found, Busy):
+            slot.deadline = time.monotonic() + found.seconds
+            return None
+        self._begin_next(slot)
         if work is None:
             slot.ready = True
             self._failed_starts = 0
             return None
-        return self._close_piece(work, report)
+        return self._close_piece(work, found)
+
+    def _begin_next(self, slot: _Slot) -> None:
+        slot.given.popleft()
+        slot.deadline = time.monotonic() + self._stall_seconds
 
     def _raised(self, cause: BaseException, work: _Work | None) -> Finished | None:
         if work is None:
             raise ScanFailed(f"a worker cannot begin: {cause}") from None
         if isinstance(cause, BrickscanError):
             raise ScanFailed(str(cause)) from None
-        return self._failed(work, "failed", f"{type(cause).__name__}: {cause}"[:500])
+        reason = "out_of_memory" if isinstance(cause, MemoryError) else "failed"
+        return self._failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
-    def _died(self, slot: _Slot, error: RayError, work: _Work | None) -> Finished | None:
-        """Replace a dead actor. What it worked on is to blame; what waited behind that is given to another."""
+    def _died(self, slot: _Slot, error: RayError) -> Finished | None:
+        """Replace a dead actor. What it worked on is to blame."""
         _log.warning("a worker died: %s", str(error).splitlines()[0])
-        ray.kill(slot.actor)  # it may only be out of reach
-        waiting = [later for _, later in slot.given if later is not None]
-        for later in waiting:
-            later.alone = True
-        self._todo.extendleft(reversed(waiting))
+        work = self._replace(slot)
         if work is None:
             self._failed_starts += 1
             if self._failed_starts >= START_ATTEMPTS:
                 raise ScanFailed(f"{START_ATTEMPTS} workers died while they started: {error}") from None
+            return None
+        what = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
+        return self._failed(work, "killed_worker", what)
+
+    def _stalled(self, slot: _Slot) -> Finished | None:
+        """Replace an actor that makes no progress."""
+        _log.warning("a worker made no progress, and is ended")
+        work = self._replace(slot)
+        what = "the worker made no progress; the time it has grows with cluster.stall_seconds"
+        return None if work is None else self._failed(work, "timed_out", what)
+
+    def _replace(self, slot: _Slot) -> _Work | None:
+        """End an actor and start another. Returns what it worked on; what waited behind that is given to another."""
+        ray.kill(slot.actor)  # it may only be out of reach
+        _, work = slot.given.popleft()
+        waiting = [later for _, later in slot.given if later is not None]
+        for later in waiting:
+            later.alone = True
+        self._todo.extendleft(reversed(waiting))
         self._slots[self._slots.index(slot)] = self._new_slot()
-        return None if work is None else self._failed(work, "killed_worker", "the worker died while it scanned this")
+        return work
 
     def _failed(self, work: _Work, reason: str, detail: str) -> Finished | None:
         work.attempts += 1

@@ -17,13 +17,15 @@ import ray
 
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
-from scanner.cluster.connect import cluster
+from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.worker import Worker
 from scanner.documents import inspect
+from scanner.errors import Refused
 from scanner.files import FileFault, InputFile, list_files
+from scanner.outcomes import settle
 from scanner.plan import Plan, open_detector
 from scanner.results import append_audits, append_scan, committed, open_tables
 from scanner.second import check_second
@@ -95,14 +97,14 @@ def run_scan(
         Refused: something cannot be right; nothing was done.
         ScanFailed: the work had to stop; what was committed stays.
     """
+    with sigterm_interrupts():
+        return _run(plan, watch, worker, files)
+
+
+def _run(plan: Plan, watch: Callable[[Work, Totals], None], worker: type, files: Sequence[InputFile] | None) -> Outcome:
     began, started_at = time.monotonic(), datetime.now(UTC)
     scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
-    open_detector(plan)
-    check_second(plan)
-    files = list_files(plan.locations) if files is None else files
-    open_tables(plan.results)
-    work = _find_work(plan, files)
-    committer = Committer(plan, scan_id, [shard.shard_id for shard in work.left])
+    committer, work = Committer(plan, scan_id), Work(0, 0, (), (), ())
     first_commit: float | None = None
     second_scores = 0
     metrics = Metrics()
@@ -126,6 +128,11 @@ def run_scan(
         tell_metrics()
 
     try:
+        open_detector(plan)
+        check_second(plan)
+        files = list_files(plan.locations) if files is None else files
+        open_tables(plan.results)
+        work = _find_work(plan, files)
         watch(work, committer.totals)
         for file, fault in work.faults:
             committer.add_fault(file, fault)
@@ -142,8 +149,11 @@ def run_scan(
         second_scores = _score_again(plan, scan_id, work)
         exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals)
     except KeyboardInterrupt as interrupt:
+        open_tables(plan.results)  # it may have come while the input was listed
         commit_and_tell()
         exit_code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+    except Refused:
+        raise
     except BaseException:
         with contextlib.suppress(Exception):  # the error itself is what must be seen
             append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, None, FAILED))
@@ -173,7 +183,8 @@ def _work_through(
 ) -> None:
     actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(worker)
     shared = ray.put(plan)
-    pool = Pool(lambda: actor.remote(shared, scan_id), workers)
+    memory = worker_memory(plan.config.cluster)
+    pool = Pool(lambda: actor.remote(shared, scan_id, memory), workers, plan.config.cluster.stall_seconds)
     try:
         for finished in pool.run(work.left):
             if finished is not None:
@@ -204,13 +215,17 @@ def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
             return fault
         return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(groups)]
 
-    with ThreadPoolExecutor(_INSPECTING_THREADS) as threads:
+    threads = ThreadPoolExecutor(_INSPECTING_THREADS)
+    try:
         for file, found in zip(files, threads.map(look, files), strict=True):
             if isinstance(found, FileFault):
                 faults[shard_id(file, None, plan.decides)] = (file, found)
             else:
                 shards += found
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for the rest
     done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
+    settle(plan.results, done)  # what a driver left that died over these
     return Work(
         shards=len(shards) + len(faults),
         skipped=len(done),

@@ -5,7 +5,7 @@ model is loaded only where there is something for it, and a run that was killed 
 flagged shards that have no second scores yet. Each shard's rows are committed once, as those of other tables are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -70,7 +70,7 @@ class SecondWorker:
         pa.set_cpu_count(1)
         _ = self._scorer
 
-    def scan(self, piece: Piece) -> Report:
+    def scan(self, piece: Piece) -> Iterator[Report]:
         """Read the flagged documents of a piece again, score them and write the rows.
 
         Raises:
@@ -84,7 +84,8 @@ class SecondWorker:
                 if not isinstance(part, Unreadable):
                     batches += self._score(part, left)
         except FileFault as fault:
-            return Report(fault=fault)
+            yield Report(fault=fault)
+            return
         assert self._plan.second is not None  # noqa: S101
         lost = [
             second_row(verdict, self._scan_id, self._plan.second) | {"fault": "unreadable: it was readable once"}
@@ -92,7 +93,7 @@ class SecondWorker:
         ]
         batches.append(pa.RecordBatch.from_pylist(lost, SECOND_SCORES))
         written = write_file(self._plan.results, TABLE, batches)
-        return Report(verdicts=(written,) if written else ())
+        yield Report(verdicts=(written,) if written else ())
 
     def _score(self, documents: pa.RecordBatch, left: dict[int, Verdict]) -> list[pa.RecordBatch]:
         """Score what is left among some documents, and take it out there."""

@@ -2,11 +2,13 @@
 
 import os
 import resource
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 from scanner.audit.decoys import Decoys, open_decoys
 from scanner.detect import Detector, Origin
 from scanner.documents import Unreadable, read
+from scanner.errors import ScanFailed
 from scanner.files import FileFault
 from scanner.plan import Plan, open_detector
 from scanner.results import DataFile, write_file
@@ -64,6 +67,10 @@ class Seconds:
 
 NO_TIME = Seconds()
 
+SECONDS_PER_BYTE_AND_MESSAGE = 2e-9
+"""What scoring may take: three times what the slowest kernel needs on a core of its own, at a token a byte, twice over
+for decoy keys."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -78,17 +85,25 @@ class Report:
     seconds: Seconds = NO_TIME
 
 
+class Busy(NamedTuple):
+    """A sign of life: the next one, or the report, is due within so many seconds."""
+
+    seconds: float
+
+
 class Worker:
     """Scans pieces. Made by the driver with a plan, which holds no secrets.
 
     Args:
         plan: what to do.
         scan_id: of this run.
+        memory: bytes that this process may take from `prepare` on; None: as many as there are.
     """
 
-    def __init__(self, plan: Plan, scan_id: str) -> None:
+    def __init__(self, plan: Plan, scan_id: str, memory: int | None = None) -> None:
         self._plan = plan
         self._scan_id = scan_id
+        self._memory = memory
 
     @cached_property
     def _detector(self) -> Detector:
@@ -99,23 +114,31 @@ class Worker:
         return open_decoys(self._plan)
 
     def prepare(self) -> None:
-        """Open keys, tokenizers and users on this machine; raises as `open_detector` does."""
+        """Open keys, tokenizers and users on this machine, and limit this process to its memory.
+
+        Raises:
+            ScanFailed: it takes more memory already.
+            Refused: as `open_detector` does.
+        """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
         _ = self._detector, self._decoys
+        if self._memory is not None:
+            limit_memory(self._memory)
 
-    def scan(self, piece: Piece) -> Report:
-        """Read, score and write a piece.
+    def scan(self, piece: Piece) -> Iterator[Busy | Report]:
+        """Read, score and write a piece: signs of life, and its report at last.
 
         Raises:
             ScanFailed: results cannot be written.
+            MemoryError: it needs more than this process may take.
         """
         try:
-            return self._scan(piece)
+            yield from self._scan(piece)
         except FileFault as fault:
-            return Report(fault=fault, peak_memory=_peak_memory())
+            yield Report(fault=fault, peak_memory=_peak_memory())
 
-    def _scan(self, piece: Piece) -> Report:
+    def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         verdicts: list[pa.RecordBatch] = []
         quarantine: list[pa.RecordBatch] = []
@@ -128,6 +151,7 @@ class Worker:
                 quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
                 continue
             text_bytes += part.column("text").nbytes
+            yield self._busy(part.column("text").nbytes)
             scored, refused = self._detector.detect(part, origin, witness)
             verdicts.append(scored)
             quarantine.append(refused)
@@ -138,7 +162,11 @@ class Worker:
         clock.lap("write")
         tokenising = self._detector.tokenising - tokenising
         spent = clock.seconds
-        return replace(report, seconds=Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"]))
+        yield replace(report, seconds=Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"]))
+
+    def _busy(self, text_bytes: int) -> Busy:
+        scoring = text_bytes * sum(key.messages for key in self._plan.keys) * SECONDS_PER_BYTE_AND_MESSAGE
+        return Busy(self._plan.config.cluster.stall_seconds + scoring)
 
 
 class _Clock:
@@ -185,6 +213,29 @@ def quarantine_rows(origin: Origin, rows: Iterable[int | None], reason: str, det
     """Rows of QUARANTINE that share a reason; a row of None stands for the whole file."""
     shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
     return pa.RecordBatch.from_pylist([shared | {"row": row} for row in rows], QUARANTINE)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process take so many bytes, counting those that it has; more raises MemoryError, or ends it (Linux).
+
+    The kernel counts what is mapped for data, so what is mapped and not touched by now (arenas, stacks, a device's
+    address space) is added. A limit on all address space would count libraries and Ray's shared store.
+
+    Raises:
+        ScanFailed: it takes more already.
+    """
+    if sys.platform != "linux":
+        return
+    pages = [int(count) for count in Path("/proc/self/statm").read_text().split()]
+    resident, data = pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+    if resident >= most:
+        raise ScanFailed(
+            f"it takes {resident >> 20} MiB before its first document, and may take {most >> 20}; raise "
+            "cluster.worker_memory_mb, or let fewer workers share a machine"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = most - resident + data
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _peak_memory() -> int:

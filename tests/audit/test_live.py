@@ -90,7 +90,7 @@ def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     worker.prepare()
     for shard in shards:
-        report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
+        *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
         for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
             results.commit(plan.results, name, [results.Entry(shard.shard_id, files)])
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
@@ -171,7 +171,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     assert set(counts["scan_id"]) == {"first"}
     again = Worker(plan, "second")
     (shard,) = shards_of(plan)
-    report = again.scan(Piece(shard, 0, 200))
+    *_, report = again.scan(Piece(shard, 0, 200))
     assert results.commit(plan.results, "audit_counts", [results.Entry(shard.shard_id, report.audit)]) == set()
     same = pl.read_parquet(f"{plan.results}/audit_counts/{report.audit[0].name}")
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]

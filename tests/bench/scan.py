@@ -91,7 +91,7 @@ def _in_process(tokenizer: Path, keys: int, messages: int, options: Namespace) -
             worker = Worker(plan, "bench")
             worker.prepare()
             worker._detector._score([" "])
-            return _seconds(lambda: [worker.scan(Piece(s, s.rows.start, s.rows.stop)) for s in shards])
+            return _seconds(lambda: [[*worker.scan(Piece(s, s.rows.start, s.rows.stop))] for s in shards])
 
         def only_read() -> float:
             return _seconds(lambda: [len(part) for part in _texts(plan, shards, decode=False)])

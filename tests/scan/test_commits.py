@@ -1,5 +1,8 @@
 """From finished shards to tables, whatever breaks off in between: what a shard leaves is of one run, whole and once."""
 
+from collections.abc import Callable
+from unittest.mock import Mock
+
 import pytest
 from deltalake import DeltaTable
 
@@ -7,6 +10,7 @@ from scanner import results
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pool import Finished, Lost
+from scanner.cluster.scan import _find_work
 from scanner.cluster.worker import Piece
 from scanner.documents import inspect
 from scanner.files import list_files
@@ -52,12 +56,12 @@ def shards(plan) -> list[Shard]:
 def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> Finished:
     """A shard as the pool gives it back, with one row that its worker did not survive, or with none."""
     parts = [(0, ROWS)] if lost is None else [(0, lost), (lost + 1, ROWS)]
-    reports = [Worker(plan, scan_id).scan(Piece(shard, *part)) for part in parts if part[0] < part[1]]
+    reports = [[*Worker(plan, scan_id).scan(Piece(shard, *part))][-1] for part in parts if part[0] < part[1]]
     return Finished(shard, reports, [] if lost is None else [Lost(lost, "killed_worker", "it died")])
 
 
 def committer(plan, scan_id: str) -> Committer:
-    return Committer(plan, scan_id, [shard.shard_id for shard in shards(plan)])
+    return Committer(plan, scan_id)
 
 
 def run(plan, scan_id: str, lost: int | None, only: int | None = None) -> Committer:
@@ -146,6 +150,42 @@ def test_a_shard_that_another_driver_finished_gets_no_second_quarantine(night, p
     slow.flush()
     assert_whole(night, "fast", None)
     assert slow.totals.shards == 0
+
+
+def meanwhile(monkeypatch, name: str, other: Callable[[], None]) -> None:
+    """Let another driver act once, at the very moment before a step of our flush."""
+    real = getattr(commits, name)
+
+    def first_the_other(*arguments):
+        monkeypatch.setattr(commits, name, real)
+        other()
+        return real(*arguments)
+
+    monkeypatch.setattr(commits, name, first_the_other)
+
+
+@pytest.mark.parametrize("moment", ["enter_beside", "commit", "settle"])
+@pytest.mark.parametrize(("ours", "theirs"), [(4, None), (None, 4), (2, 4)])
+def test_two_drivers_with_different_losses_in_the_same_moment(night, plan, monkeypatch, moment, ours, theirs):
+    first, second = run(plan, "first", ours), run(plan, "second", theirs)
+    meanwhile(monkeypatch, moment, second.flush)
+    first.flush()
+    assert_whole(night, *(("first", ours) if moment == "settle" else ("second", theirs)))
+    assert (first.totals.shards, second.totals.shards) == ((2, 0) if moment == "settle" else (0, 2))
+
+
+@pytest.mark.parametrize("dies_before", ["commit", "settle"])
+def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, plan, monkeypatch, dies_before):
+    loser, winner = run(plan, "loser", 2), run(plan, "winner", 4)
+    monkeypatch.setattr(commits, "committed", lambda *_: set())  # the loser looked before the winner was there
+    winner.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, dies_before, Mock(side_effect=Died))
+        with pytest.raises(Died):
+            loser.flush()
+    assert night.quarantine()["row"].to_list() == [2, 4, 5, 5] * 2
+    assert _find_work(plan, list_files(plan.locations)).left == ()
+    assert_whole(night, "winner", 4)
 
 
 def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):

@@ -1,8 +1,11 @@
-"""The pool with workers that die, raise and refuse, on real Ray."""
+"""The pool with workers that die, raise, refuse and hang, on real Ray."""
 
+import math
 import os
+import re
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import ray
 
 from scanner.cluster import pool
 from scanner.cluster.pool import Finished, Pool
-from scanner.cluster.worker import Counts, Piece, Report
+from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
 from scanner.errors import ScanFailed, SecretError
 from scanner.files import FileFault, InputFile
 from scanner.shards import Range, Shard
@@ -19,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class Scripted:
-    """Scans by a script: rows that kill it, raise, belong to a faulty file or stop the scan. Keeps a diary."""
+    """Scans by a script: rows that kill it, raise, hang, belong to a faulty file or stop the scan. Keeps a diary."""
 
     def __init__(self, folder: Path, script: dict[int, str]) -> None:
         self.folder = folder
@@ -30,8 +33,10 @@ class Scripted:
             raise SecretError("secret file x: cannot be read")
         if self.script.get(-1) == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if memory := self.script.get(-2):
+            limit_memory(int(memory))
 
-    def scan(self, piece: Piece) -> Report:
+    def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         with (self.folder / "diary").open("a") as diary:
             diary.write(f"{piece.shard.shard_id} {piece.start} {piece.stop} {os.getpid()}\n")
         for row in range(piece.start, piece.stop):
@@ -44,12 +49,25 @@ class Scripted:
                 case "raise":
                     raise ZeroDivisionError("of row " + str(row))
                 case "gone":
-                    return Report(fault=FileFault("vanished", "gone"))
+                    yield Report(fault=FileFault("vanished", "gone"))
+                    return
                 case "full":
                     raise ScanFailed("results: no space left")
                 case "slow":
                     time.sleep(2)
-        return Report(counts=Counts(documents=piece.stop - piece.start))
+                case "slow, as told":
+                    for _ in range(4):
+                        yield Busy(3)
+                        time.sleep(1)
+                case "hang":
+                    re.match("(a+)+$", "a" * 60 + "b")  # for ages, and never lets another thread run
+                case "hang after a word":
+                    yield Busy(0.5)
+                    time.sleep(10**6)
+                case "eat":
+                    kept = [bytes(2**24) for _ in range(10**6)]
+                    del kept
+        yield Report(counts=Counts(documents=piece.stop - piece.start))
 
 
 def shard(start: int, stop: int) -> Shard:
@@ -60,9 +78,11 @@ def shard(start: int, stop: int) -> Shard:
 def run(tmp_path):
     pools: list[Pool] = []
 
-    def call(script: dict[int, str], *shards: Shard, workers: int = 2) -> dict[str, Finished]:
+    def call(
+        script: dict[int, str], *shards: Shard, workers: int = 2, stall_seconds: float = math.inf
+    ) -> dict[str, Finished]:
         actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
-        pools.append(Pool(lambda: actor.remote(tmp_path, script), workers))
+        pools.append(Pool(lambda: actor.remote(tmp_path, script), workers, stall_seconds))
         found = [finished for finished in pools[-1].run(shards) if finished is not None]
         assert len({finished.shard.shard_id for finished in found}) == len(found)
         return {finished.shard.shard_id: finished for finished in found}
@@ -159,3 +179,40 @@ def test_it_says_when_nothing_happens(tmp_path):
     slow = Pool(lambda: actor.remote(tmp_path, {0: "slow"}), 1)
     assert None in list(slow.run([shard(0, 1)]))
     slow.close()
+
+
+def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "ATTEMPTS", 2)
+    found = run({1: "hang"}, shard(0, 2), shard(2, 4), stall_seconds=0.5)
+    ((row, reason, detail),) = found["shard-0"].lost
+    assert (row, reason) == (1, "timed_out")
+    assert "cluster.stall_seconds" in detail
+    assert [documents(found[name]) for name in ("shard-0", "shard-2")] == [1, 2]
+    assert diary(tmp_path).count((0, 2)) == pool.ATTEMPTS
+    assert diary(tmp_path).count((1, 2)) == pool.ATTEMPTS
+
+
+def test_a_sign_of_life_sets_another_time(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    found = run({0: "slow, as told", 1: "hang after a word"}, shard(0, 1), shard(1, 2), stall_seconds=2.5)
+    assert (documents(found["shard-0"]), found["shard-0"].lost) == (1, [])
+    assert [lost.reason for lost in found["shard-1"].lost] == ["timed_out"]
+    assert diary(tmp_path).count((0, 1)) == 1
+
+
+def test_what_waits_behind_a_slow_piece_has_its_own_time(run, tmp_path):
+    found = run({0: "slow", 1: "slow"}, shard(0, 1), shard(1, 2), workers=1, stall_seconds=3.5)
+    assert not any(finished.lost for finished in found.values())
+    assert len(diary(tmp_path)) == 2
+
+
+def test_a_document_that_eats_memory_ends_at_the_limit_and_the_rest_is_scanned(run):
+    found = run({2: "eat", -2: str(2**30)}, shard(0, 4))
+    ((row, reason, _),) = found["shard-0"].lost
+    assert (row, reason) == (2, "out_of_memory")
+    assert documents(found["shard-0"]) == 3
+
+
+def test_a_limit_that_no_worker_can_keep_stops_it_all(run):
+    with pytest.raises(ScanFailed, match=r"a worker cannot begin: it takes \d+ MiB before .* cluster.worker_memory_mb"):
+        run({-2: str(2**20)}, shard(0, 4))

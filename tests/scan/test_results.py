@@ -14,7 +14,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results import Entry, commit, committed, erase_user, open_tables, table_uri, write_file
 from schemas.tables import QUARANTINE, VERDICTS
 
@@ -286,3 +286,8 @@ def test_a_stricter_rate_takes_back_what_a_looser_one_flagged(folder):
     add(folder, "a", [verdict(i, user="u", log10_p_global=-float(i)) for i in range(10)])
     assert results.flagged(folder).collect().height == 10
     assert sorted(results.flagged(folder, 1e-6).collect()["row"]) == [6, 7, 8, 9]
+
+
+def test_errors_of_delta_are_told_in_a_line():
+    told = in_a_line(OSError("Generic error\n   \x1b[31m↳\x1b[0m Unable to copy\n   ↳ No space left"))
+    assert told == "Generic error Unable to copy No space left"

@@ -115,6 +115,37 @@ def test_sigterm_while_ray_starts(night):
     assert night.verdicts().height == 0
 
 
+SLOW_LISTING = """
+import sys, time
+from jobs.cli import run
+from jobs.scan import module
+from scanner.cluster import scan
+def slow(*arguments, real=scan.inspect):
+    print("listing", flush=True, file=sys.__stdout__)
+    time.sleep(3)
+    return real(*arguments)
+scan.inspect = slow
+sys.exit(run(module, ["--config", sys.argv[1]]))
+"""
+
+
+def test_sigterm_while_the_input_is_listed(night):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_LISTING, str(night.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "listing\n"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 143, (out, err)
+    assert "Interrupted: 0 of" in out
+    assert "nothing to scan" not in out
+    assert night.last_scan()["exit_code"] == 143
+    assert night.verdicts().height == 0
+
+
 def test_two_drivers_of_the_same_night(night, full):
     other = start(night)
     night.scan()

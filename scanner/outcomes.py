@@ -1,0 +1,111 @@
+"""Whose rows of a shard stand, when several drivers finished it, or one died over it.
+
+There is no transaction across tables, and two runs may end differently: what killed a worker by accident is in one's
+quarantine and among the other's verdicts. So the first run whose verdicts are committed stands, for good, and the
+shard's transaction in `verdicts` names it: its version is the run's number. Before that, each run's rows enter the
+tables beside it, where the shard's version is the number of the only run there, or CONTESTED; where it is another than
+that of `verdicts`, `settle` takes out the rows of other runs. Anyone may settle, at any time, however often: who wins
+does that at once, who loses does too, and the next scan does it for one that died before.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from scanner.results import (
+    COMMIT_ATTEMPTS,
+    SCHEMAS,
+    Entry,
+    additions,
+    others_commit_first,
+    table_now,
+    table_uri,
+    try_to_commit,
+    write_file,
+)
+
+CONTESTED = 0
+BESIDE = ("quarantine", "audit_counts")
+"""Tables whose rows belong to verdicts, by shard_id and scan_id."""
+
+
+def run_number(scan_id: str) -> int:
+    """Stands for a run where Delta takes a number: 1 … 2^56, by SHA-256."""
+    return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
+
+
+def enter_beside(results: str, name: str, entries: Sequence[Entry], scan_id: str) -> None:
+    """Commit a run's rows to one of the tables BESIDE, next to those of other runs; once, however often called.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be written.
+    """
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = table_now(results, name)
+        missing = [entry for entry in entries if table.transaction_version(f"{entry.transaction}:{scan_id}") is None]
+        if not missing:
+            return
+        transactions = []
+        for entry in missing:
+            first = table.transaction_version(entry.transaction) is None
+            transactions.append(Transaction(entry.transaction, run_number(scan_id) if first else CONTESTED))
+            transactions.append(Transaction(f"{entry.transaction}:{scan_id}", 1))
+        files = [file for entry in missing for file in entry.files]
+        if try_to_commit(table, name, additions(files), transactions):
+            return
+        time.sleep(0.01 * attempt)
+    raise others_commit_first(table_uri(results, name))
+
+
+def settle(results: str, shards: Iterable[str]) -> None:
+    """Take out of the tables BESIDE what is of other runs than the verdicts, of those shards that have verdicts.
+
+    Raises:
+        ScanFailed: others kept committing first, or a table cannot be written.
+    """
+    verdicts, shards = table_now(results, "verdicts"), list(shards)
+    for name in BESIDE:
+        _settle(results, name, verdicts, shards)
+
+
+def _settle(results: str, name: str, verdicts: DeltaTable, shards: list[str]) -> None:
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = table_now(results, name)
+        wrong: dict[str, int] = {}
+        for shard in shards:
+            there = table.transaction_version(shard)
+            winner = None if there is None else verdicts.transaction_version(shard)
+            if winner not in (None, there):
+                wrong[shard] = winner
+        if not wrong:
+            return
+        transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]
+        if try_to_commit(table, name, _without_others(table, results, name, wrong), transactions):
+            return
+        time.sleep(0.01 * attempt)
+    raise others_commit_first(table_uri(results, name))
+
+
+def _without_others(
+    table: DeltaTable, results: str, name: str, winners: Mapping[str, int]
+) -> list[AddAction | RemoveAction]:
+    """Files that hold rows of a shard which are not its winner's go; whatever else is in them is written anew."""
+    of_shards = pc.field("shard_id").isin(list(winners))
+    removals: list[AddAction | RemoveAction] = []
+    kept: list[pa.RecordBatch] = []
+    for part in table.to_pyarrow_dataset().get_fragments():
+        if not part.count_rows(filter=of_shards):
+            continue
+        rows = part.to_table(SCHEMAS[name])
+        pairs = zip(rows["shard_id"].to_pylist(), rows["scan_id"].to_pylist(), strict=True)
+        stays = [winners.get(shard, number) == number for shard, number in ((s, run_number(id_)) for s, id_ in pairs)]
+        if not all(stays):
+            removals.append(RemoveAction(part.path, True, int(time.time() * 1000)))
+            kept += rows.filter(pa.array(stays)).to_batches()
+    file = write_file(results, name, kept)
+    return [*removals, *additions([file] if file else [])]

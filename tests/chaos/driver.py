@@ -1,0 +1,105 @@
+"""A scan as a process of its own, to which something happens at a seam: `python -m tests.chaos.driver CONFIG FAULT`.
+
+FAULT is JSON: {"at": one of MOMENTS, "commit": which one, "delay": seconds} ends it by SIGKILL; {"vanish": paths} and
+{"change": paths} happen to input files once they are listed. Every shard is committed at once, for more moments.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from jobs.cli import run
+from jobs.scan import summary
+from scanner.cluster import commits, run_scan
+from scanner.plan import make_plan
+from tests.chaos.worker import FaultyWorker
+
+MOMENTS = ("before the commit", "between the commits", "during the commit")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(moment: str, commit: int, delay: float) -> None:
+    """End this process at a moment of its so-manyth commit of verdicts; `during` one, after a delay within it."""
+    seen = 0
+
+    def last(real):
+        def call(*arguments):
+            nonlocal seen
+            seen += arguments[1] == "verdicts"
+            if seen >= commit and arguments[1] == "verdicts":
+                die()
+            return real(*arguments)
+
+        return call
+
+    if moment == "before the commit":
+        real_flush = commits.Committer.flush
+
+        def flush(self):
+            nonlocal seen
+            seen += bool(self._verdicts)
+            if seen >= commit:
+                die()
+            real_flush(self)
+
+        commits.Committer.flush = flush
+    elif moment == "between the commits":
+        commits.commit = last(commits.commit)
+    else:
+        real_write = DeltaTable.create_write_transaction
+
+        def write(*arguments, **named):
+            nonlocal seen
+            seen += 1
+            if seen >= commit:
+                threading.Timer(delay, die).start()
+            return real_write(*arguments, **named)
+
+        DeltaTable.create_write_transaction = write
+
+
+def spoil(fault: dict) -> None:
+    for path in map(Path, fault.get("vanish", ())):
+        path.rename(path.with_suffix(".away"))
+    for path in map(Path, fault.get("change", ())):
+        path.write_bytes(path.read_bytes() + b"more")
+
+
+def main() -> int:
+    config, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
+    commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS = 1, 0.0
+    if "at" in fault:
+        die_at(fault["at"], fault["commit"], fault["delay"])
+    told = False
+
+    def watch(work, totals) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            spoil(fault)
+        print(f"shards={totals.shards + work.skipped}/{work.shards} at {time.monotonic()}", file=sys.stderr, flush=True)
+
+    plan = make_plan(config)
+    outcome = run_scan(plan, watch, worker=FaultyWorker)
+    print(summary(outcome, plan.results, plan.config.false_positive_rate))
+    return outcome.exit_code
+
+
+class _Command:
+    """So that errors end this process as they end `brickscan`."""
+
+    def main(self, **_) -> int:
+        return main()
+
+
+if __name__ == "__main__":
+    sys.exit(run(_Command()))

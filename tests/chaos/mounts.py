@@ -1,0 +1,55 @@
+"""Small disks and read-only folders: root ignores file modes, so these are real mounts, undone at the end."""
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, capture_output=True)
+
+
+def can_mount() -> bool:
+    """Whether this process may mount: some containers have root, and not that."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        subprocess.run(["umount", folder], check=True)
+    return True
+
+
+class Mount:
+    """Mounts for the time of a `with`."""
+
+    @staticmethod
+    @contextlib.contextmanager
+    def small_disk(folder: Path, size: str) -> Iterator[Path]:
+        folder.mkdir()
+        _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def bind(folder: Path) -> Iterator[Path]:
+        """A folder that can be made read-only."""
+        folder.mkdir()
+        _mount("--bind", str(folder), str(folder))
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+    @staticmethod
+    def read_only(folder: Path) -> None:
+        _mount("-o", "remount,ro,bind", str(folder))
+
+    @staticmethod
+    def writable(folder: Path) -> None:
+        _mount("-o", "remount,rw,bind", str(folder))

@@ -1,0 +1,204 @@
+"""A night for chaos: many small shards of real text, and how its tables differ from those of an undisturbed night."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scanner import results
+from scanner.registry import add_users, new_key
+from tests.chaos.worker import PIDS, PLAN
+
+ROOT = Path(__file__).parents[2]
+DEMO = ROOT / "jobs" / "demo"
+FILES, ROWS, SMALL_FILES, SMALL_ROWS = 16, 20, 16, 3
+TIMEOUT = 300
+
+CONFIG = """\
+registry = "{registry}"
+results = "{results}"
+false_positive_rate = 1e-6
+[input]
+paths = ["{input}"]
+id = "doc_id"
+[cluster]
+workers = 2
+worker_memory_mb = 1200
+stall_seconds = {stall_seconds}
+{more}
+"""
+
+
+def make_registry(folder: Path) -> Path:
+    new_key(folder, "green", method="greenlist", window=2, gamma="1/4", messages=200, tokenizer=DEMO / "tokenizer.json")
+    new_key(folder, "gum", method="gumbel", window=4, gamma=None, messages=50, tokenizer=DEMO / "tokenizer.json")
+    add_users(folder, None, ["alice", "bob"])
+    return folder
+
+
+def make_input(folder: Path) -> Path:
+    """Files big-NN and small-NN of documents of the demo's sample, rows that cannot be scored among them."""
+    folder.mkdir()
+    samples = sorted(DEMO.glob("sample-?.parquet"))
+    documents = pa.concat_tables([pq.read_table(sample, columns=["doc_id", "text"]) for sample in samples])
+    texts = documents["text"].cast(pa.binary()).to_pylist()
+    # text as bytes, which may be scanned too: some of the sample's are no UTF-8
+    texts = [text and (text.decode(errors="ignore")[:600].encode() if _is_text(text) else text) for text in texts]
+    documents = documents.set_column(1, "text", pa.array(texts, pa.binary()))
+    names = [*(f"big-{i:02}" for i in range(FILES)), *(f"small-{i:02}" for i in range(SMALL_FILES))]
+    begin = 0
+    for name in names:
+        rows = ROWS if name.startswith("big") else SMALL_ROWS
+        pq.write_table(documents.slice(begin, rows), folder / f"{name}.parquet")
+        begin += rows
+    return folder
+
+
+def _is_text(raw: bytes) -> bool:
+    return raw.decode(errors="ignore").encode() == raw
+
+
+class Difference(NamedTuple):
+    """Documents that are in no table, that are there twice, and whose rows are others than expected."""
+
+    lost: int
+    doubled: int
+    different: int
+
+
+class Night:
+    """A folder with a configuration, faults and results; registry and input may be shared."""
+
+    def __init__(self, folder: Path, registry: Path, data: Path, *, results: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.registry, self.input = folder, registry, data
+        self.results = results or folder / "results"
+        self.configure()
+
+    def configure(self, stall_seconds: float = 60, more: str = "") -> Path:
+        self.config = self.folder / "scan.toml"
+        fields = {"registry": self.registry, "results": self.results, "input": self.input}
+        self.config.write_text(CONFIG.format(**fields, stall_seconds=stall_seconds, more=more))
+        return self.config
+
+    def plan_faults(self, seconds: float = 0.0, documents: Mapping[str, str] = {}) -> None:
+        """Seconds that a worker waits before each batch; what documents, by `file.parquet:row`, do to it."""
+        beside = self.results.parent / PLAN
+        beside.write_text(json.dumps({"seconds": seconds, "documents": dict(documents)}))
+
+    def start(self, **fault: Any) -> "subprocess.Popen[str]":
+        """A driver as a process of its own, in its own session and with its own home folder."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.driver", str(self.config), json.dumps(fault)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+            env={**os.environ, "HOME": str(self.folder), "PYTHONPATH": str(ROOT)},
+        )
+
+    def run(self, **fault: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a driver to its end, and what it left of its cluster."""
+        process = self.start(**fault)
+        out, _ = process.communicate(timeout=TIMEOUT)
+        return subprocess.CompletedProcess(process.args, process.returncode, out)
+
+    def done(self) -> bool:
+        """Whether every file has verdicts; each is one shard."""
+        return results.exist(str(self.results)) and self.verdicts()["file"].n_unique() == FILES + SMALL_FILES
+
+    def verdicts(self) -> pl.DataFrame:
+        """All rows, with the file's name for its path."""
+        return _named(results.table_now(str(self.results), "verdicts"))
+
+    def quarantine(self) -> pl.DataFrame:
+        return _named(results.table_now(str(self.results), "quarantine"))
+
+    def worker_pids(self) -> list[int]:
+        """Of workers of this night that live."""
+        folder = self.results.parent / PIDS
+        pids = [int(path.name) for path in folder.iterdir()] if folder.exists() else []
+        return [pid for pid in pids if b"FaultyWorker" in _command(pid)]
+
+    def compare(self, other: "Night", bad: Mapping[str, str] = {}, files: Mapping[str, str] = {}) -> Difference:
+        """Hold this night's tables against an undisturbed night's.
+
+        bad: documents, by `file.parquet:row`, with the reason that they are to be in quarantine for; files: that may
+        be in quarantine as a whole, with the reason.
+        """
+        expected = {name: row for name, row in _rows(other.verdicts()) if name not in bad}
+        reasons = {row["name"]: row["reason"] for row in other.quarantine().iter_rows(named=True)} | bad
+        found = list(_rows(self.verdicts()))
+        refused = self.quarantine()
+        documents, whole = refused.filter(pl.col("row").is_not_null()), refused.filter(pl.col("row").is_null())
+        seen = Counter([name for name, _ in found]) + Counter(documents["name"].to_list())
+        wrong = {name for name, row in found if expected.get(name) != row}
+        wrong |= {row["name"] for row in documents.iter_rows(named=True) if reasons.get(row["name"]) != row["reason"]}
+        wrong |= {row["file"] for row in whole.iter_rows(named=True) if files.get(row["file"]) != row["reason"]}
+        lost = (expected.keys() | reasons.keys()) - seen.keys()
+        return Difference(len(lost), sum(count > 1 for count in seen.values()), len(wrong))
+
+
+def _named(table: Any) -> pl.DataFrame:
+    rows = pl.from_arrow(table.to_pyarrow_table())
+    assert isinstance(rows, pl.DataFrame)
+    file = pl.col("path").str.split("/").list.last()
+    return rows.with_columns(file.alias("file"), (file + ":" + pl.col("row").cast(pl.String)).alias("name"))
+
+
+def _rows(verdicts: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Each document's name, and all that must be the same; the shard's id holds the folder of the input."""
+    for row in verdicts.drop("scan_id", "scanned_at", "path", "shard_id").iter_rows(named=True):
+        yield row["name"], tuple(row.values())
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that a process started, and those that these started."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found.extend(children.get(each, []))
+    return found[1:]
+
+
+def kill_all(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def kill_driver(process: "subprocess.Popen[str]", chance: random.Random) -> None:
+    """SIGKILL a driver; its embedded cluster lives on for a moment, as it would, and then goes too."""
+    left = descendants(process.pid)
+    process.kill()
+    process.communicate()
+    time.sleep(chance.uniform(0, 1))
+    kill_all(left)

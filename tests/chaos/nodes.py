@@ -1,0 +1,82 @@
+"""A real Ray cluster on this machine: a head without CPUs, and two nodes of one each, to be killed and replaced."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.chaos.night import ROOT, descendants, kill_all
+from tests.scan.submitted import free_ports
+
+_OBJECT_STORE = 80 * 2**20
+
+
+class Nodes:
+    """Started with own ports, folder and token; `close` ends what was started and nothing else."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bc-"))  # short, since names of sockets must be
+        self.environment = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # a machine that is gone is noticed within seconds, so that faults can follow each other
+            "RAY_health_check_period_ms": "500",
+            "RAY_health_check_failure_threshold": "4",
+        }
+        (self.port,) = free_ports(1)
+        self._head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
+        self.nodes = [self.add() for _ in range(count)]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def add(self) -> "subprocess.Popen[bytes]":
+        return self._start(f"--address={self.address} --num-cpus=1")
+
+    def kill(self, node: "subprocess.Popen[bytes]") -> None:
+        """SIGKILL a node's raylet; the others of its processes find that out for themselves, as they would."""
+        raylets = [
+            pid for pid in descendants(node.pid) if b"raylet/raylet" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(raylets[0], signal.SIGKILL)
+        self.nodes.remove(node)
+
+    def close(self) -> None:
+        for node in [*self.nodes, self._head]:
+            left = descendants(node.pid)
+            node.terminate()
+            node.wait(60)
+            kill_all(left)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, options: str) -> "subprocess.Popen[bytes]":
+        log = self.folder / "nodes.log"
+        before = log.read_text().count("Ray runtime started") if log.exists() else 0
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [
+                    str(Path(sys.executable).with_name("ray")),
+                    *("start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1"),
+                    *(*options.split(), f"--object-store-memory={_OBJECT_STORE}"),
+                    *([f"--temp-dir={self.folder}/ray"] if "--head" in options else []),
+                ],
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
+            )
+        end = time.monotonic() + 180
+        while log.read_text().count("Ray runtime started") == before:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, "a node did not start in time"
+            time.sleep(0.1)
+        return process

@@ -1,0 +1,187 @@
+"""More than a hundred faults at random moments, of real processes: `make chaos`. Nothing lost, doubled or different.
+
+Each test injects one kind of fault many times, ends with a run that nothing disturbs, and notes a row of the table.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.driver import MOMENTS
+from tests.chaos.mounts import Mount, can_mount
+from tests.chaos.night import TIMEOUT, Night, kill_driver
+from tests.chaos.worker import REASONS
+
+pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
+
+WORKERS, DRIVERS, NODES, COMMITS, DOCUMENTS, FILES, DISKS = 30, 10, 8, 12, 5, 12, 5
+
+
+def finish(night: Night) -> None:
+    """A run that nothing disturbs."""
+    done = night.run()
+    assert done.returncode == 0, done.stdout
+
+
+def ends(process: "subprocess.Popen[str]") -> str:
+    out, _ = process.communicate(timeout=TIMEOUT)
+    assert process.returncode == 0, out
+    return out
+
+
+def while_it_runs(
+    new_night: Callable[..., Night], chance: random.Random, times: int, hit: Callable[[Night], bool], more: str = ""
+) -> list[Night]:
+    """Hit running scans so many times, at random moments; a scan that came to its end is followed by a new one."""
+    nights: list[Night] = []
+    hits = 0
+    while hits < times:
+        night = new_night()
+        night.configure(more=more)
+        night.plan_faults(seconds=0.5)
+        nights.append(night)
+        process = night.start()
+        for _ in range(times - hits):
+            while process.poll() is None and not night.worker_pids():
+                time.sleep(0.1)
+            time.sleep(chance.uniform(0, 3))
+            if process.poll() is not None:
+                break
+            hits += hit(night)
+        ends(process)
+    return nights
+
+
+def test_workers_are_killed(new_night, chance, judge):
+    def hit(night: Night) -> bool:
+        alive = night.worker_pids()
+        if alive:
+            os.kill(chance.choice(alive), signal.SIGKILL)
+        return bool(alive)
+
+    judge("SIGKILL of a worker", WORKERS, while_it_runs(new_night, chance, WORKERS, hit))
+
+
+def test_nodes_are_killed(new_night, chance, judge, nodes):
+    def hit(_: Night) -> bool:
+        nodes.kill(chance.choice(nodes.nodes))
+        nodes.nodes.append(nodes.add())
+        return True
+
+    nights = while_it_runs(new_night, chance, NODES, hit, more=f'address = "{nodes.address}"')
+    judge("SIGKILL of a node", NODES, nights)
+
+
+def test_drivers_are_killed(new_night, chance, judge):
+    nights = [new_night()]
+    for _ in range(DRIVERS):
+        if nights[-1].done():
+            nights.append(new_night())
+        nights[-1].plan_faults(seconds=0.1)
+        process = nights[-1].start()
+        wait_until(process, lambda: nights[-1].worker_pids(), chance)
+        kill_driver(process, chance)
+    for night in nights:
+        finish(night)
+    judge("SIGKILL of the driver", DRIVERS, nights)
+
+
+def wait_until(process: "subprocess.Popen[str]", begun: Callable[[], object], chance: random.Random) -> None:
+    """Until some while after something has begun; now and then, until before that."""
+    end = time.monotonic() + chance.choice([chance.uniform(0, 8), TIMEOUT, TIMEOUT, TIMEOUT])
+    while process.poll() is None and not begun() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(chance.uniform(0, 4))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_drivers_die_over_their_commits(new_night, chance, judge, nodes, moment):
+    nights, deaths = [], 0
+    while deaths < COMMITS:
+        if not nights or nights[-1].done():
+            nights.append(new_night())
+            nights[-1].configure(more=f'address = "{nodes.address}"')
+        fault = {"at": moment, "commit": chance.randint(1, 8), "delay": chance.uniform(0, 0.02)}
+        done = nights[-1].run(**fault)
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout
+        deaths += done.returncode == -signal.SIGKILL
+    for night in nights:
+        finish(night)
+    judge(f"SIGKILL of the driver {moment}", COMMITS, nights)
+
+
+def test_documents_that_kill_eat_or_never_end(new_night, chance, judge, undisturbed):
+    night = new_night()
+    night.configure(stall_seconds=4)
+    scorable = sorted(name for name in undisturbed.verdicts()["name"] if name.startswith("small"))
+    faults = sorted(REASONS) * DOCUMENTS
+    bad = dict(zip(chance.sample(scorable, len(faults)), faults, strict=True))
+    night.plan_faults(documents=bad)
+    finish(night)
+    expected = {name: REASONS[fault] for name, fault in bad.items()}
+    judge("a document that kills, eats memory or never ends", len(bad), [night], bad=expected)
+
+
+def test_files_that_vanish_or_change(new_night, chance, judge):
+    night = new_night(copy=True)
+    spoilt = chance.sample(sorted(night.input.iterdir()), FILES)
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in spoilt}
+    vanish, change = spoilt[: FILES // 2], spoilt[FILES // 2 :]
+    done = night.run(vanish=[str(path) for path in vanish], change=[str(path) for path in change])
+    assert done.returncode == 0, done.stdout
+    reasons = {path.name: "vanished" for path in vanish} | {path.name: "changed" for path in change}
+    whole = {row["file"]: row["reason"] for row in night.quarantine().iter_rows(named=True) if row["row"] is None}
+    assert whole == reasons
+    for path, (content, modified) in before.items():
+        path.write_bytes(content)
+        os.utime(path, ns=(modified, modified))
+    finish(night)
+    judge("a file that vanishes or changes", FILES, [night], files=reasons)
+
+
+@pytest.mark.skipif(not can_mount(), reason="a disk cannot be mounted here: needs root, and the right to mount")
+def test_a_full_disk(new_night, chance, judge, tmp_path):
+    with Mount.small_disk(tmp_path / "disk", "8m") as disk:
+        night = new_night(results=disk / "results")
+        for _ in range(DISKS):
+            night.plan_faults()
+            balloon = disk / "balloon"
+            balloon.write_bytes(bytes(max(shutil.disk_usage(disk).free - chance.randint(0, 120) * 1024, 0)))
+            full = night.run()
+            assert_said(full, "No space left on device")
+            balloon.unlink()
+        finish(night)
+        judge("a full disk", DISKS, [night])
+
+
+@pytest.mark.skipif(not can_mount(), reason="a folder cannot be mounted here: needs root, and the right to mount")
+def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tmp_path):
+    with Mount.bind(tmp_path / "there") as place:
+        night = new_night(results=place / "results")
+        night.plan_faults(seconds=0.5)
+        for _ in range(DISKS):
+            process = night.start()
+            wait_until(process, lambda: night.worker_pids(), chance)
+            Mount.read_only(place)
+            out, _ = process.communicate(timeout=TIMEOUT)
+            Mount.writable(place)
+            assert_said(subprocess.CompletedProcess([], process.returncode, out), "Read-only file system")
+        finish(night)
+        judge("results that become read-only", DISKS, [night])
+
+
+def assert_said(done: "subprocess.CompletedProcess[str]", what: str) -> None:
+    assert done.returncode in (1, 2), done.stdout
+    last = done.stdout.strip().splitlines()[-1]
+    assert last.startswith("brickscan: results: "), done.stdout
+    assert what in last
+
+
+def test_the_faults_are_a_hundred():
+    assert WORKERS + DRIVERS + NODES + COMMITS * len(MOMENTS) + len(REASONS) * DOCUMENTS + FILES + 2 * DISKS >= 100

@@ -1,0 +1,52 @@
+"""Four faults of the chaos suite, in short: `make chaos` injects more than a hundred."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from scanner.cluster import run_scan
+from scanner.plan import make_plan
+from tests.chaos.driver import MOMENTS
+from tests.chaos.worker import REASONS, FaultyWorker
+
+
+def scan(night) -> None:
+    assert run_scan(make_plan(night.config), lambda *_: None, worker=FaultyWorker).exit_code == 0
+
+
+def test_a_worker_that_is_killed(new_night, undisturbed, chance):
+    night = new_night()
+    night.plan_faults(seconds=0.1)
+
+    def kill() -> None:
+        while not night.worker_pids():
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1))
+        os.kill(chance.choice(night.worker_pids()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    scan(night)
+    killer.join()
+    assert night.compare(undisturbed) == (0, 0, 0)
+
+
+def test_a_document_that_eats_memory(new_night, undisturbed, chance):
+    night = new_night()
+    name = chance.choice(undisturbed.verdicts()["name"].to_list())
+    night.plan_faults(documents={name: "memory"})
+    scan(night)
+    assert night.compare(undisturbed, bad={name: REASONS["memory"]}) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS[:2])
+def test_a_driver_that_dies_over_a_commit(new_night, undisturbed, chance, moment):
+    night = new_night()
+    died = night.run(at=moment, commit=chance.randint(1, 4), delay=0)
+    assert died.returncode == -signal.SIGKILL, died.stdout
+    assert not night.done()
+    scan(night)
+    assert night.compare(undisturbed) == (0, 0, 0)

@@ -1,0 +1,74 @@
+"""A worker to which a plan of faults happens: documents that kill it, eat memory or never end, and time for accidents.
+
+The plan lies beside the results, so that it reaches workers on every machine, and nothing of it is in the product.
+"""
+
+import json
+import os
+import re
+import signal
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scanner.cluster import Worker
+from scanner.detect import Detector, Origin
+
+PLAN = "faults.json"
+PIDS = "pids"
+REASONS = {"kill": "killed_worker", "memory": "out_of_memory", "endless": "timed_out"}
+"""What a document can do, and what it is in quarantine for then."""
+
+
+class FaultyWorker(Worker):
+    """Leaves its process id in a folder beside the results, for those who want to kill it."""
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._plan.results).parent
+
+    @cached_property
+    def _faults(self) -> dict[str, Any]:
+        path = self._folder / PLAN
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    @cached_property
+    def _detector(self) -> Detector:
+        return _Faulty(super()._detector, self._faults)
+
+    def prepare(self) -> None:
+        super().prepare()
+        (self._folder / PIDS).mkdir(exist_ok=True)
+        (self._folder / PIDS / str(os.getpid())).touch()
+
+
+class _Faulty:
+    """A detector to which a document does what the plan says of it, in the midst of its piece."""
+
+    def __init__(self, detector: Detector, faults: dict[str, Any]) -> None:
+        self._detector = detector
+        self._documents = faults.get("documents", {})
+        self._seconds = faults.get("seconds", 0.0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._detector, name)
+
+    def detect(self, documents: pa.RecordBatch, origin: Origin, *rest: Any) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        time.sleep(self._seconds)
+        for row in documents.column("row").to_pylist():
+            suffer(self._documents.get(f"{Path(origin.path).name}:{row}"))
+        return self._detector.detect(documents, origin, *rest)
+
+
+def suffer(fault: str | None) -> None:
+    match fault:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "memory":
+            kept = [bytes(2**24) for _ in range(10**6)]
+            del kept
+        case "endless":
+            re.match("(a+)+$", "a" * 60 + "b")  # and never lets another thread run
