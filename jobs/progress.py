@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from tqdm import tqdm
 
 from scanner.audit.live import LiveAudit
-from scanner.cluster import Totals, Work
+from scanner.cluster import Outcome, Totals, Work
 
 
 class Progress:
@@ -110,6 +110,11 @@ class StatusLine:
             quarantined=counts.quarantined,
             files_quarantined=totals.files_quarantined,
         )
+
+    def trouble(self, outcome: Outcome) -> None:
+        """Tell at once of a scan whose exit code is not 0."""
+        audit = {} if outcome.audit is None else outcome.audit.fields()
+        _log({"event": "trouble", "scan_id": outcome.scan_id, "exit_code": outcome.exit_code, **audit})
 
     def close(self) -> None:
         """Print a last line, and no more."""

@@ -92,7 +92,7 @@ def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
     status = StatusLine()
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            code = follow(lambda: make_plan(config, day), status)
+            code = follow(lambda: make_plan(config, day), status, status.trouble)
     finally:
         status.close()
     done = status.sums

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
-from scanner.cluster.scan import DONE, INTERRUPTED, Work, run_scan, sigterm_interrupts
+from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan, sigterm_interrupts
 from scanner.documents import Columns, inspect
 from scanner.files import FileFault, InputFile, list_files
 from scanner.plan import Plan
@@ -67,15 +67,16 @@ def _finished(file: InputFile, columns: Columns) -> bool:
     return True
 
 
-def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None]) -> int:
+def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], trouble: Callable[[Outcome], None]) -> int:
     """Scan what is there and what lands, until SIGTERM or Ctrl-C.
 
     Args:
         renew: makes the plan, called again before each scan, so that new keys and settings count.
         watch: is called as by run_scan.
+        trouble: is called when a scan has ended with another exit code than 0, such as an audit's alarm.
 
     Returns:
-        0 (scanner.cluster.scan.DONE), or the highest exit code of a scan that was not interrupted.
+        Exit code: 3 when the audit of any scan alarmed, 4 when any quarantined too much, else 0.
 
     Raises:
         Refused: something cannot be right.
@@ -94,7 +95,9 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None]) -> 
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= INTERRUPTED:
                         return worst
-                    worst = max(worst, outcome.exit_code)
+                    if outcome.exit_code != DONE:
+                        trouble(outcome)
+                        worst = worst if worst == ALARM else outcome.exit_code
                     landing.done(files, outcome.again)
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:

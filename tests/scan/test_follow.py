@@ -1,5 +1,6 @@
 """A scan that follows its input: what lands is scanned soon, unfinished files are waited for, a stop loses nothing."""
 
+import importlib
 import io
 import os
 import signal
@@ -7,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,13 +19,14 @@ import pytest
 
 from jobs.progress import StatusLine
 from scanner import results
-from scanner.cluster import Counts, Totals
+from scanner.cluster import Counts, Outcome, Totals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.documents import Columns
 from scanner.files import list_files
 from tests.scan.submitted import wait_for
 from tests.scan.test_commands import work
 
+following_module = importlib.import_module("scanner.cluster.follow")  # its function has the same name
 COLUMNS = Columns("text", None, None, None)
 
 
@@ -160,6 +163,24 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean(night, plain):
     assert scans["exit_code"].to_list()[-1] in (0, 143)
     assert f"{night.verdicts().height} documents" in out.replace(",", "")
     assert err.splitlines()[-1].startswith("event=follow scans=")
+
+
+def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, tmp_path):
+    """The scans themselves are made up: what they would do is tested elsewhere."""
+    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    codes = iter([0, 4, 3, 4, 143])
+
+    def scan(*_, files):
+        return Outcome("s", next(codes), work(1), Totals(), 1.0, None, None, again=frozenset(files))
+
+    monkeypatch.setattr(following_module, "run_scan", scan)
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    Watch(tmp_path).write()
+    told = []
+    assert follow(lambda: plan, lambda *_: None, told.append) == 3
+    assert [outcome.exit_code for outcome in told] == [4, 3, 4]
 
 
 def test_a_status_line_at_every_interval(capsys):

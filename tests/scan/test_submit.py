@@ -52,7 +52,7 @@ def submit(head: Head, name: str, *words: str) -> "subprocess.CompletedProcess[s
         env=head.environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
         check=False,
     )
 
