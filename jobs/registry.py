@@ -106,6 +106,7 @@ def _new(
     click.echo(f"key         {key.key_id}: {key.method}, window {key.window}{of_gamma}, {key.messages:,} messages")
     click.echo(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     click.echo(f"secret      {key.secret}")
+    click.echo(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     click.echo(f"commitment  {key.commitment}")
     click.echo(f"made        {_time(key.created_at)}")
     click.echo(

@@ -162,7 +162,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("scan_id", pa.string(), nullable=False),
         pa.field("shard_id", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),  # decoy | decoy_best | decoy_fixed, see AUDIT_KINDS
+        pa.field("kind", pa.string(), nullable=False),  # those of LIVE_AUDIT_KINDS that begin with decoy
         pa.field("method", pa.string(), nullable=False),
         pa.field("gamma", pa.string()),
         pa.field("window", pa.int64(), nullable=False),
@@ -170,11 +170,13 @@ AUDIT_COUNTS = pa.schema(
         pa.field("messages", pa.int64(), nullable=False),  # that each p-value is corrected for
         pa.field("decoy", pa.int64()),  # which of the fixed decoy keys; null: a key for each document
         pa.field("threshold", pa.float64(), nullable=False),  # of p
-        pa.field("tests", pa.int64(), nullable=False),  # distinct texts of the shard
+        pa.field("texts", pa.int64(), nullable=False),  # distinct ones of the shard
+        pa.field("tests", pa.int64(), nullable=False),  # one for each text, but for decoy_all one for each message
         pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
         pa.field("expected", pa.float64(), nullable=False),  # of hits, if the law holds
-        pa.field("expected_of_hits", pa.float64(), nullable=False),  # sum of the chances of those that hit
-        pa.field("expected_squared", pa.float64(), nullable=False),  # sum of the squares of all chances
+        pa.field("hits_squared", pa.float64(), nullable=False),  # this and the next two: summed over texts
+        pa.field("hits_times_expected", pa.float64(), nullable=False),
+        pa.field("expected_squared", pa.float64(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
     ]
 )
@@ -218,13 +220,13 @@ AUDITS = pa.schema(
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
 
 AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
-LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_fixed", "reserved", "unheld")
+LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld")
 """Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
 paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one.
 
-In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; a few
-keys for all documents, which share n-grams. Reserved: verdicts for a message that is never given to anybody. Unheld:
-flags for a message that no user held, reserved ones included."""
+In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
+messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never
+given to anybody. Unheld: flags for a message that no user held, reserved ones included."""
 
 AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided")
 """Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug."""

@@ -21,18 +21,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import THRESHOLDS, chances, exact_law
+from scanner.audit.expectation import THRESHOLDS, Remembered, chances, exact_law, levels
+from scanner.audit.intervals import Moments, moments
+from scanner.audit.nulls import FreshKeys, passing_greenlist, passing_gumbel
 from scanner.detect import Origin, Seen, corrected
 from scanner.plan import Plan
 from scanner.registry import read_secret, watermark_of
-from scanner.watermark import Positions, Watermark
+from scanner.watermark import Positions, Watermark, label
+from scanner.watermark.secret import derive
 from schemas.registry import MasterKey
 from schemas.tables import AUDIT_COUNTS
 
 FIXED = 4
 """Decoy keys that are the same for all documents, of each kind of key."""
 
-_REMEMBERED = 1 << 16
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
 
@@ -48,6 +50,13 @@ class Asked:
     decoy: int | None = None
 
 
+class Kind(NamedTuple):
+    """Keys of one method, window, share of green tokens and tokenizer: their number, and fixed decoys."""
+
+    number: int
+    fixed: tuple[Watermark, ...]
+
+
 class Decoys:
     """The decoys of a scan. Holds the audit secret; shown in no repr.
 
@@ -55,8 +64,8 @@ class Decoys:
         secret: 16 to 64 bytes.
         keys: those under test: decoys are of their methods, windows and shares of green tokens.
         dedup: as the verdicts have it.
-        share: of the documents, that are scored under a decoy key with one message.
-        all_messages_share: of the documents, that are scored under a decoy key with all messages.
+        share: of the documents, that are scored with one message, each under a decoy of one kind of key.
+        all_messages_share: of the documents, that are scored with all messages, under a decoy of each kind of key.
     """
 
     def __init__(
@@ -65,16 +74,17 @@ class Decoys:
         self._secret = secret
         self.dedup = dedup
         self._limits = tuple(int(part * 2.0**64) for part in (share, all_messages_share))
-        self._chances: dict[tuple[Fraction | None, int], dict[int, NDArray[np.float64]]] = {}
+        self._chances, self._critical = Remembered(), Remembered()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
-        self.one: dict[str, tuple[Watermark, ...]] = {}
+        self.one: dict[str, Kind] = {}
         self.all: set[str] = set()
         kinds: set[str] = set()
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
             kind = _kind(key)
             if kind not in kinds:
-                self.one[key.key_id] = tuple(watermark_of(key, self._fixed_secret(kind, i)) for i in range(FIXED))
+                fixed = tuple(watermark_of(key, self._fixed_secret(kind, i)) for i in range(FIXED))
+                self.one[key.key_id] = Kind(len(kinds), fixed)
             if (kind, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all.add(key.key_id)
             kinds.add(kind)
@@ -87,39 +97,32 @@ class Decoys:
         """Begin to count for the rows of a shard from row `start` on."""
         return PieceDecoys(self, origin, start)
 
-    def draw(self, piece: bytes, digest: bytes) -> tuple[bytes, bool, bool]:
-        """The seed of a text's decoy keys; whether it is scored with one message; whether with all of them."""
+    def draw(self, piece: bytes, digest: bytes) -> tuple[bytes, int, bool]:
+        """Draw a text: the seed of its decoy keys, its kind of key with one message (−1: none), if it takes all."""
         place = hashlib.blake2b(piece + digest, key=self._secret, digest_size=40, person=b"decoy-v1").digest()
         number = int.from_bytes(place[32:], "little")
-        return place[:32], number < self._limits[0], number < self._limits[1]
+        kind = number * len(self.one) // self._limits[0] if number < self._limits[0] else -1
+        return place[:32], kind, number < self._limits[1]
 
     def _fixed_secret(self, kind: str, i: int) -> bytes:
         data = f"{kind};{i}".encode()
         return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
 
     def chances(self, gamma: Fraction | None, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
-        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.expectation), remembered by T."""
-        known = self._chances.setdefault((gamma, messages), {})
-        distinct, which = np.unique(scored, return_inverse=True)
-        missing = [t for t in distinct.tolist() if t not in known]
-        if len(known) + len(missing) > _REMEMBERED:
-            known.clear()
-            missing = distinct.tolist()
-        if missing:
-            known.update(zip(missing, chances(exact_law(gamma), missing, THRESHOLDS, messages), strict=True))
-        return np.array([known[t] for t in distinct.tolist()]).reshape(-1, len(THRESHOLDS))[which]
+        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.expectation)."""
+        return self._chances.of(
+            (gamma, messages), scored, lambda missing: chances(exact_law(gamma), missing, THRESHOLDS, messages)
+        )
+
+    def critical(self, gamma: Fraction | None, scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The smallest scores that pass with one message: float64[D, J]."""
+        return self._critical.of(
+            (gamma, 1), scored, lambda missing: levels(exact_law(gamma), missing, THRESHOLDS).critical
+        )
 
 
 def _kind(key: MasterKey) -> str:
     return f"{key.method};{key.window};{key.gamma};{key.tokenizer.sha256}"
-
-
-class _Found(NamedTuple):
-    """Numbers of scored positions and log10 p of some documents, and the γ of their law."""
-
-    gamma: Fraction | None
-    scored: NDArray[np.int64]
-    log10_p: NDArray[np.float64]
 
 
 class PieceDecoys:
@@ -130,7 +133,7 @@ class PieceDecoys:
         self._origin = origin
         self._piece = f"{origin.shard_id};{start};".encode()
         self._known: set[bytes] = set()
-        self._found: dict[Asked, list[_Found]] = {}
+        self._found: dict[Asked, Moments] = {}
 
     def see(self, digests: Sequence[bytes], seen: Sequence[Seen]) -> None:
         """Score those documents of a batch that are drawn.
@@ -140,16 +143,17 @@ class PieceDecoys:
             seen: what each key scored.
         """
         seeds: dict[int, bytes] = {}
-        one, every = np.zeros((2, len(digests)), np.bool_)
+        kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
         for d, digest in enumerate(digests):
-            seed, one_message, all_messages = self._decoys.draw(self._piece, digest)
-            if (one_message or all_messages) and digest not in self._known:
+            seed, kind, all_messages = self._decoys.draw(self._piece, digest)
+            if (kind >= 0 or all_messages) and digest not in self._known:
                 self._known.add(digest)
-                seeds[d], one[d], every[d] = seed, one_message, all_messages
+                seeds[d], kinds[d], every[d] = seed, kind, all_messages
         for of_key in seen:
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:
-                self._score_one(of_key, np.flatnonzero(one[of_key.documents]), seeds, self._decoys.one[key_id])
+                number, fixed = self._decoys.one[key_id]
+                self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, fixed)
             if key_id in self._decoys.all:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
 
@@ -161,7 +165,7 @@ class PieceDecoys:
         for place in places.tolist():
             seed = seeds[int(seen.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = _mark_of(key, seed), _only(seen.positions, [place])
+            mark, positions = watermark_of(key, _secret_of(key, seed)), _only(seen.positions, [place])
             score.append(mark.score(seen.tokens, positions, message)[0])
         self._add("decoy", seen, scored, np.array(score), 1)
         positions = _only(seen.positions, places.tolist())
@@ -170,12 +174,24 @@ class PieceDecoys:
 
     def _score_all(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
+        if not len(places):
+            return
+        secrets = [_secret_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
         score = []
-        for place in places.tolist():
-            mark = _mark_of(key, seeds[int(seen.documents[place])])
-            best = mark.best_two(seen.tokens, _only(seen.positions, [place]), key.messages)
-            score.append(best.score[0])
+        for place, secret in zip(places.tolist(), secrets, strict=True):
+            positions = _only(seen.positions, [place])
+            score.append(watermark_of(key, secret).best_two(seen.tokens, positions, key.messages).score[0])
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
+        gamma, critical = key.gamma_fraction, self._decoys.critical(key.gamma_fraction, scored)
+        streams = [derive(secret, label(key.method, key.window, gamma)) for secret in secrets]
+        keys = FreshKeys(np.array([one.chacha for one in streams]), np.array([one.sip for one in streams]))
+        where, window = _only(seen.positions, places.tolist()), key.window
+        if gamma is None:
+            found = passing_gumbel(keys, seen.tokens, where, window, key.messages, critical)
+        else:
+            found = passing_greenlist(keys, seen.tokens, where, window, gamma, key.messages, critical)
+        chance = self._decoys.chances(gamma, scored, 1)
+        self._count("decoy_all", seen, found.hits, np.full(len(scored), key.messages), chance, 1)
 
     def _add(
         self,
@@ -186,40 +202,54 @@ class PieceDecoys:
         messages: int,
         decoy: int | None = None,
     ) -> None:
+        """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
             return
-        key = seen.test.key
         log10_p = seen.test.watermark.log10_p(score, scored)
         if messages > 1:
             log10_p = corrected(log10_p, messages, 1)
+        chance = self._decoys.chances(seen.test.key.gamma_fraction, scored, messages)
+        hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
+        self._count(kind, seen, hit, np.ones(len(scored)), chance, messages, decoy)
+
+    def _count(
+        self,
+        kind: str,
+        seen: Seen,
+        hits: NDArray[np.generic],
+        tests: NDArray[np.generic],
+        chance: NDArray[np.float64],
+        messages: int,
+        decoy: int | None = None,
+    ) -> None:
+        key = seen.test.key
         asked = Asked(kind, key.method, key.gamma, key.window, messages, decoy)
-        self._found.setdefault(asked, []).append(_Found(key.gamma_fraction, scored, log10_p))
+        sums = moments(hits, tests, chance)
+        self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
 
     def rows(self) -> list[pa.RecordBatch]:
         """What was counted, as rows of AUDIT_COUNTS."""
-        rows: list[dict[str, Any]] = []
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
-        for asked, found in self._found.items():
-            scored, log10_p = (np.concatenate(parts) for parts in zip(*(one[1:] for one in found), strict=True))
-            chance = self._decoys.chances(found[0].gamma, scored, asked.messages)
-            hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
+        rows: list[dict[str, Any]] = []
+        for asked, sums in self._found.items():
             columns = {
                 "threshold": THRESHOLDS,
-                "hits": hit.sum(axis=0).tolist(),
-                "expected": chance.sum(axis=0).tolist(),
-                "expected_of_hits": (chance * hit).sum(axis=0).tolist(),
-                "expected_squared": (chance * chance).sum(axis=0).tolist(),
+                "texts": sums.clusters.astype(np.int64),
+                "tests": sums.tests.astype(np.int64),
+                "hits": sums.hits.astype(np.int64),
+                "expected": sums.expected,
+                "hits_squared": sums.hh,
+                "hits_times_expected": sums.he,
+                "expected_squared": sums.ee,
             }
-            same = shared | vars(asked) | {"tests": len(scored)}
+            same = shared | vars(asked)
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
-def _mark_of(key: MasterKey, seed: bytes) -> Watermark:
-    """The decoy of a key's kind; another kind gets another key from the same seed."""
-    return watermark_of(
-        key, hashlib.blake2b(_kind(key).encode(), key=seed, digest_size=32, person=b"decoy-key-v1").digest()
-    )
+def _secret_of(key: MasterKey, seed: bytes) -> bytes:
+    """The secret of a decoy; from the same seed, every kind of key gets another one."""
+    return hashlib.blake2b(_kind(key).encode(), key=seed, digest_size=32, person=b"decoy-key-v1").digest()
 
 
 def _only(positions: Positions, documents: Sequence[int]) -> Positions:

@@ -19,6 +19,7 @@ THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """What is judged: every power of ten down to 1e-8."""
 
 _LARGEST_TERM = 22.25  # no Gumbel term is larger: −ln(1−r) ≤ 32 ln 2
+_MOST_REMEMBERED = 1 << 16
 _BISECTIONS = 100  # enough to come from 22 T down to neighbouring doubles
 
 
@@ -96,6 +97,30 @@ def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: 
     t, alpha = np.asarray(scored, np.int64)[:, None], np.asarray(thresholds, np.float64)[None, :]
     top = np.asarray(t * _LARGEST_TERM, np.float64)
     return np.where(_corrected(law, top, t, messages) <= np.log10(alpha), alpha, 0.0)
+
+
+class Remembered:
+    """Rows that are found by number of scored positions: finding one anew takes longer than a document's scores."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Fraction | None, int], dict[int, NDArray[np.float64]]] = {}
+
+    def of(
+        self,
+        law: tuple[Fraction | None, int],
+        scored: NDArray[np.int64],
+        find: Callable[[list[int]], NDArray[np.float64]],
+    ) -> NDArray[np.float64]:
+        """A row of J numbers for each of D documents: float64[D, J]."""
+        known = self._known.setdefault(law, {})
+        distinct, which = np.unique(scored, return_inverse=True)
+        missing = [t for t in distinct.tolist() if t not in known]
+        if len(known) + len(missing) > _MOST_REMEMBERED:
+            known.clear()
+            missing = distinct.tolist()
+        if missing:
+            known.update(zip(missing, find(missing), strict=True))
+        return np.array([known[t] for t in distinct.tolist()]).reshape(-1, len(THRESHOLDS))[which]
 
 
 def _corrected(law: Law, score: NDArray[np.float64], scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from scanner.audit.verdicts import counts
 from scanner.plan import Plan
 from schemas.registry import MasterKey
 
-ALARMING = ("decoy", "decoy_best", "reserved")
+ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
 
 SHOWN_DOWN_TO = 0.99e-4
@@ -127,6 +127,7 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
     return judge_scan(plan, scan_id, decoys.collect(engine="streaming"), traffic)
 
 
+_SUMS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
 _TEXT = ("scan_id", "shard_id", "path", "scanned_at")
 
 
@@ -181,20 +182,11 @@ def _question(
 
 
 def _fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """One key a document: a test is a cluster of its own."""
+    """One key a document: the document is the cluster."""
     answers = []
     names = ["kind", "method", "gamma", "window", "dedup", "messages"]
     for values, part in decoys.sort(*names, "threshold", descending=True).group_by(names, maintain_order=True):
-        said = {name: part[name].to_numpy().astype(np.float64) for name in part.columns if name not in names}
-        sums = Moments(
-            tests=said["tests"],
-            hits=said["hits"],
-            expected=said["expected"],
-            hh=said["hits"],
-            he=said["expected_of_hits"],
-            ee=said["expected_squared"],
-            clusters=said["tests"],
-        )
+        sums = Moments(*(part[name].to_numpy().astype(np.float64) for name in _SUMS))
         answers.append((_question(*values), sums))
     return answers
 
@@ -255,13 +247,20 @@ def _table(rows: Sequence[Row]) -> list[str]:
         return []
     names = {(kind, what): f"{kind}, {what}" for kind, what in lines}
     width = max(map(len, [_HEAD, *names.values()])) + 2
-    said = [f"{_HEAD:<{width}}" + "".join(f"{f'{alpha:g}':<16}" for alpha in shown) + "holds down to"]
+    said = [f"{_HEAD:<{width}}" + "".join(f"{f'{alpha:g}':<{_CELL}}" for alpha in shown) + "holds down to"]
     for key, of_key in lines.items():
         cells = [f"{row['hits']:,} / {number(row['expected'])}" for row in of_key[: len(shown)]]
         good = [row["threshold"] for row in of_key if row["verdict"] in ("holds", "conservative")]
-        said.append(f"{names[key]:<{width}}" + "".join(f"{c:<16}" for c in cells) + (f"{min(good):g}" if good else "-"))
+        held = f"{min(good):g}" if good else "-"
+        said.append(f"{names[key]:<{width}}" + "".join(f"{cell:<{_CELL}}" for cell in cells) + held)
     return said
 
 
+_CELL = 25
 _HEAD = "hits / expected, at p <="
-_NAMES = {"decoy": "decoys", "decoy_best": "decoys, best message", "reserved": "reserved messages (at most)"}
+_NAMES = {
+    "decoy": "decoys",
+    "decoy_best": "decoys, best message",
+    "decoy_all": "decoys, all messages",
+    "reserved": "reserved messages (at most)",
+}

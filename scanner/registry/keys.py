@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from scanner.watermark import Watermark
 
 KEYS_FILE = "keys.toml"
-AUDIT_SECRET = "file:secrets/decoys.secret"  # noqa: S105 (a reference)
-"""Where the audit secret is made with a registry's first key."""
+_DECOYS = "decoys.secret"
+AUDIT_SECRET = f"file:secrets/{_DECOYS}"
+"""Where the audit secret is made, unless the first key's own lies elsewhere."""
 
 _HEADER = """\
 # The master keys of this registry, written by `brickscan keys`: where each secret lives, never the secret itself.
@@ -91,7 +92,8 @@ def new_key(
         messages: M, how many messages the key has.
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
-            registry. A file that does not exist is made, with a new secret.
+            registry. A file that does not exist is made, with a new secret. So is, beside it, the audit secret of a
+            registry that names none yet.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
 
@@ -131,7 +133,7 @@ def new_key(
         try:
             _refuse_reuse(registry, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, key)})
-            audit_secret = registry.audit_secret or _audit_secret(folder, None)
+            audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
             _write(folder, Registry(audit_secret=audit_secret, keys=(*registry.keys, key)))
         except BaseException:
             if made and path is not None:
@@ -157,6 +159,12 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
         reference = _audit_secret(folder, secret)
         _write(folder, registry.model_copy(update={"audit_secret": reference}))
     return reference
+
+
+def _audit_secret_beside(folder: Path, reference: str) -> str | None:
+    """An audit secret beside the file of a key's secret; none when that is in the environment."""
+    kind, _, place = reference.partition(":")
+    return _audit_secret(folder, f"file:{os.path.join(os.path.dirname(place), _DECOYS)}") if kind == "file" else None
 
 
 def _audit_secret(folder: Path, secret: str | None) -> str:

@@ -25,27 +25,51 @@ verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 """
 
 
-def audit_of(folder: Path) -> list[str]:
+LIVE = """
+import sys
+from pathlib import Path
+from scanner.audit.live import audit_scan
+from tests.audit.test_live import Key, make, pieces, scan
+from tests.audit.conftest import sample_texts
+
+texts = sample_texts("human")
+for share in (1.0, 0.0):
+    audit = scan(make(Path(sys.argv[1]) / str(share), texts, Key(16_384, 2), share=share))
+    verdicts = [audit.state, *(row["kind"] for row in audit.rows if row["verdict"] == "too small")]
+    print(*verdicts[:2], sep=",")
+"""
+
+
+def broken_sources(folder: Path, *more: str) -> None:
+    for package in ("scanner", "schemas", *more):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    ciphers = folder / "scanner" / "watermark" / "ciphers.py"
+    source = ciphers.read_text()
+    assert source.count(WHOLE) == 1
+    ciphers.write_text(source.replace(WHOLE, BROKEN))
+
+
+def run(folder: Path, code: str) -> str:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache")}
     done = subprocess.run(
-        [sys.executable, "-c", AUDIT + "print(*verdicts, sep=',')"],
+        [sys.executable, "-c", code, str(folder)],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.strip().split(",")
+    return done.stdout.strip()
 
 
 def test_a_constant_bit_is_caught(tmp_path):
-    for package in ("scanner", "schemas"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    ciphers = tmp_path / "scanner" / "watermark" / "ciphers.py"
-    source = ciphers.read_text()
-    assert source.count(WHOLE) == 1
-    ciphers.write_text(source.replace(WHOLE, BROKEN))
-    assert audit_of(tmp_path) == ["too small", "too small", "too small"]
+    broken_sources(tmp_path)
+    assert run(tmp_path, AUDIT + "print(*verdicts, sep=',')").split(",") == ["too small", "too small", "too small"]
+
+
+def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(tmp_path):
+    broken_sources(tmp_path, "jobs", "tests")
+    assert run(tmp_path, LIVE).splitlines() == ["alarm,decoy_all", "no decoys"]
 
 
 def test_the_stream_as_it_is_passes():

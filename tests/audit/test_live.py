@@ -14,7 +14,7 @@ import pytest
 from scanner import detect, results
 from scanner import plan as plan_module
 from scanner.audit import live, traffic
-from scanner.audit.decoys import FIXED, _mark_of, open_decoys
+from scanner.audit.decoys import FIXED, _secret_of, open_decoys
 from scanner.audit.expectation import THRESHOLDS, exact_law, levels
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.worker import Piece, Worker
@@ -22,7 +22,7 @@ from scanner.detect import Origin
 from scanner.documents import inspect
 from scanner.files import list_files
 from scanner.plan import Plan, make_plan
-from scanner.registry import load_registry, new_key
+from scanner.registry import load_registry, new_key, watermark_of
 from scanner.shards import Shard, cut, shard_id
 from scanner.watermark import (
     GreenList,
@@ -117,8 +117,11 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert audit.traffic.texts <= len(human_texts)  # copies are one text; the shortest are not scored
     assert audit.traffic.texts > 0.9 * len(human_texts)
     kinds = {row["kind"]: row for row in audit.rows}
-    assert set(kinds) == {"decoy", "decoy_best", "decoy_fixed", "reserved", "unheld"}
-    assert kinds["decoy"]["tests"] == audit.traffic.texts  # a copy in the same shard is the same draw
+    assert set(kinds) == {"decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld"}
+    tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
+    one_message = tests["decoy", "greenlist"] + tests["decoy", "gumbel"]
+    assert one_message == audit.traffic.texts  # a copy in the same shard is the same draw
+    assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
     assert "TOO SMALL" not in "".join(audit.lines())
     rows = pa.Table.from_pylist(list(audit.rows), results.SCHEMAS["audits"])
@@ -141,12 +144,11 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     worker, keep = Worker(plan, "again"), Keep()
     batch = pa.RecordBatch.from_pylist([{"row": i, "text": text.encode()} for i, text in enumerate(texts)], DOCUMENTS)
     worker._detector.detect(batch, Origin("scan", shard.shard_id, "path"), keep)
-    hits, expected = np.zeros((2, len(THRESHOLDS))), np.zeros((2, len(THRESHOLDS)))
+    hits, expected = np.zeros((3, len(THRESHOLDS))), np.zeros((3, len(THRESHOLDS)))
     for place, document in enumerate(seen[0].documents):
-        seed, one, every = decoys.draw(f"{shard.shard_id};0;".encode(), keep.digests[document])
-        assert one
-        assert every
-        mark = _mark_of(key, seed)
+        seed, kind, every = decoys.draw(f"{shard.shard_id};0;".encode(), keep.digests[document])
+        assert (kind, every) == (0, True)
+        mark = watermark_of(key, _secret_of(key, seed))
         scored = int(seen[0].positions.scored[place])
         ids = seen[0].tokens.ids[seen[0].tokens.offsets[document] : seen[0].tokens.offsets[document + 1]]
         alone = Tokens(ids, np.array([0, len(ids)]))
@@ -155,10 +157,13 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
         message = int.from_bytes(seed[:8], "little") % 100
         p = float(log10_greenlist(scores[message], scored, key.gamma_fraction))
         best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, key.gamma_fraction))) ** 100
+        each = 10 ** log10_greenlist(scores, scored, key.gamma_fraction)
+        hits[2] += (each[:, None] <= np.array(THRESHOLDS)).sum(axis=0)
+        expected[2] += 100 * levels(exact_law(key.gamma_fraction), [scored], THRESHOLDS, 1).chance[0]
         for kind, value, messages in ((0, 10**p, 1), (1, best, 100)):
             hits[kind] += value <= np.array(THRESHOLDS)
             expected[kind] += levels(exact_law(key.gamma_fraction), [scored], THRESHOLDS, messages).chance[0]
-    for kind, name in enumerate(("decoy", "decoy_best")):
+    for kind, name in enumerate(("decoy", "decoy_best", "decoy_all")):
         rows = [row for row in audit.rows if row["kind"] == name]
         assert [row["hits"] for row in rows] == hits[kind].tolist()
         assert [row["expected"] for row in rows] == pytest.approx(expected[kind])
@@ -183,10 +188,13 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
 
 
 def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
-    plan = make(tmp_path, ["some text"], Key(1), share=0.125)
+    plan = make(tmp_path, ["some text"], Key(1), Key(2), Key(1, 2), share=0.125)
     decoys = open_decoys(plan)
-    drawn = sum(decoys.draw(b"piece", i.to_bytes(32, "little"))[1] for i in range(20_000))
-    assert abs(drawn - 2500) < 5 * 47  # five standard deviations
+    drawn = [decoys.draw(b"piece", i.to_bytes(32, "little")) for i in range(20_000)]
+    assert {kind for _, kind, _ in drawn} == {-1, 0, 1}  # the first two keys are of one kind
+    for kind in (0, 1):
+        assert abs(sum(other == kind for _, other, _ in drawn) - 1250) < 5 * 35  # five standard deviations
+    assert abs(sum(every for *_, every in drawn) - 2500) < 5 * 47
 
 
 def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path, human_texts):
@@ -240,7 +248,7 @@ def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
     with_audit = scan(make(tmp_path / "on", texts, key, more=more))
     assert with_audit.alarms()
     without = scan(make(tmp_path / "off", texts, key, share=0.0, more=more))
-    assert "decoy" not in alarming(without) | alarming(with_audit) - {"decoy", "decoy_best", "reserved"}
+    assert "decoy" not in alarming(without) | alarming(with_audit) - set(live.ALARMING)
     return with_audit, without
 
 

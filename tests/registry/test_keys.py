@@ -21,7 +21,7 @@ from scanner.registry import (
     retire_key,
     tokenizer_path,
 )
-from scanner.registry.keys import AUDIT_SECRET
+from scanner.registry.keys import AUDIT_SECRET, set_audit_secret
 from scanner.watermark import commitment
 from schemas.registry import MasterKey, Registry
 
@@ -43,6 +43,28 @@ def test_a_new_key_is_on_record_and_opens(folder, make_key, tokenizer):
     watermark = open_key(folder, key)
     assert (watermark.window, watermark.label) == (4, "greenlist;h=4;gamma=1/4")
     assert secret.hex() not in (folder / "keys.toml").read_text()
+
+
+def test_the_audit_secret_lies_where_the_first_keys_secret_does(folder, make_key, tmp_path, monkeypatch):
+    monkeypatch.setenv("BRICKSCAN_TEST", HEX)
+    make_key(secret="env:BRICKSCAN_TEST")
+    assert load_registry(folder).audit_secret is None
+    make_key("k2", secret=f"file:{tmp_path}/elsewhere/k2")
+    assert load_registry(folder).audit_secret == f"file:{tmp_path}/elsewhere/decoys.secret"
+    secret = tmp_path / "elsewhere" / "decoys.secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert secret.read_text() != (tmp_path / "elsewhere" / "k2").read_text()
+    make_key("k3")
+    assert load_registry(folder).audit_secret == f"file:{secret}"  # which stays
+    assert set_audit_secret(folder) == AUDIT_SECRET == load_registry(folder).audit_secret
+    with pytest.raises(Refused, match="a reference is needed") as raised:
+        set_audit_secret(folder, HEX)
+    assert HEX not in str(raised.value)
+    (folder / "weak").touch(mode=0o600)
+    (folder / "weak").write_text("ab" * 15)
+    with pytest.raises(SecretError, match="15 bytes"):
+        set_audit_secret(folder, "file:weak")
+    assert load_registry(folder).audit_secret == AUDIT_SECRET
 
 
 def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypatch):
