@@ -1,7 +1,9 @@
 """A real Ray head with tokens and dashboard, a scan submitted to it, and all that people could see of that."""
 
+import contextlib
 import json
 import os
+import random
 import re
 import secrets
 import shutil
@@ -62,7 +64,11 @@ class Head(NamedTuple):
 
 
 def free_ports(count: int) -> list[int]:
-    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports between those of Ray's workers and those that the system gives to whoever asks for any."""
+    listening: list[socket.socket] = []
+    while len(listening) < count:
+        with contextlib.suppress(OSError):
+            listening.append(socket.create_server(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000))))
     ports = [server.getsockname()[1] for server in listening]
     for server in listening:
         server.close()
