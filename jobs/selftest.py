@@ -2,10 +2,14 @@
 
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from scanner.errors import Refused
+
+if TYPE_CHECKING:
+    from scanner.watermark.selftest import GroupResult
 
 
 @click.command()
@@ -19,6 +23,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     """Check this installation against known answers; exits 1 when any differs.
 
     Run it on every new type of machine before its verdicts are trusted. Integers must agree exactly, reals to 1e-9.
+    Where torch finds GPUs, each of them is checked as well.
     """
     from scanner.watermark.selftest import check
 
@@ -26,10 +31,11 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     passed = failed = 0
     for source in vectors or (shipped,):
         try:
-            results = check(source.read_text(encoding="utf-8"))
+            text = source.read_text(encoding="utf-8")
+            results = check(text)
         except (OSError, ValueError) as error:
             raise Refused(f"--vectors {source}: {error}; a file of the form of known_answers.json is needed") from None
-        for result in results:
+        for result in [*results, *_on_devices(text)]:
             click.echo(f"{result.group}: {result.passed} passed, {len(result.failures)} failed")
             for failure in result.failures:
                 click.echo(f"  {failure}")
@@ -37,3 +43,13 @@ def selftest(vectors: tuple[Path, ...]) -> int:
             failed += len(result.failures)
     click.echo(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def _on_devices(text: str) -> "list[GroupResult]":
+    """The same answers on every GPU; nothing where torch, or Triton, is not installed."""
+    try:
+        from scanner.gpu.devices import devices
+        from scanner.gpu.selftest import check_device
+    except ImportError:
+        return []
+    return [result for device in devices() for result in check_device(text, device)]

@@ -7,7 +7,7 @@ the verdict; a user is named only when exactly one message of one key passes (SP
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -42,13 +42,19 @@ class Origin(NamedTuple):
     path: str
 
 
+def as_it_is(mark: Watermark) -> Watermark:
+    """Score a watermark on the CPU."""
+    return mark
+
+
 @dataclass(frozen=True)
 class KeyUnderTest:
-    """A key of the registry, opened, with its tokenizer."""
+    """A key of the registry, opened, with its tokenizer, and what puts a watermark of its kind where it is scored."""
 
     key: MasterKey
     watermark: Watermark
     tokenizer: Tokenizer
+    place: Callable[[Watermark], Watermark] = as_it_is
 
 
 class Scores(NamedTuple):

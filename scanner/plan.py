@@ -1,21 +1,28 @@
 """A scan before it begins: everything that can be refused is looked at here, while nothing has been done yet."""
 
 import datetime
+import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scanner.detect import Detector, KeyUnderTest
+from scanner.detect import Detector, KeyUnderTest, as_it_is
 from scanner.documents import Columns
 from scanner.errors import Refused
 from scanner.files import place, real_place, resolve
 from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.shards import what_decides
 from scanner.tokens import Tokenizer, load_tokenizer
+from scanner.watermark import Watermark
 from schemas.config import ConfigError, ScanConfig, SecondScoreConfig, read_toml
 from schemas.registry import MasterKey, Registry
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -134,8 +141,10 @@ def _refuse_unadmitted(keys: tuple[MasterKey, ...]) -> None:
             )
 
 
-def open_detector(plan: Plan) -> Detector:
+def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
     """Read secrets, tokenizers and users. Every worker does so itself; the driver, to refuse before any work.
+
+    With a device, all messages of a key are scored there.
 
     Raises:
         SecretError: a secret cannot be read or is not the one on record.
@@ -144,11 +153,12 @@ def open_detector(plan: Plan) -> Detector:
     """
     tokenizers: dict[str, Tokenizer] = {}
     tests = []
+    place = _place_on(device)
     for key in plan.keys:
         pinned = key.tokenizer.sha256
         if pinned not in tokenizers:
             tokenizers[pinned] = load_tokenizer(tokenizer_path(plan.registry, key), pinned)
-        tests.append(KeyUnderTest(key, open_key(plan.registry, key), tokenizers[pinned]))
+        tests.append(KeyUnderTest(key, place(open_key(plan.registry, key)), tokenizers[pinned], place))
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
@@ -157,3 +167,11 @@ def open_detector(plan: Plan) -> Detector:
         min_scored=plan.config.min_scored,
         false_positive_rate=plan.config.false_positive_rate,
     )
+
+
+def _place_on(device: "torch.device | None") -> Callable[[Watermark], Watermark]:
+    if device is None:
+        return as_it_is
+    from scanner.gpu.marks import on_device
+
+    return functools.partial(on_device, device=device)

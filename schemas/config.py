@@ -31,6 +31,16 @@ class ClusterConfig(_Frozen):
 
     address: str | None = None
     workers: int | None = Field(default=None, ge=1)  # None: one per CPU of the cluster
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0  # a share of one, or whole ones; 0: all is scored on CPUs
+    require_gpus: bool = False  # refuse where there is no GPU; else the CPU scores, and a warning says so
+
+    @model_validator(mode="after")
+    def _gpus_can_be_given(self) -> "ClusterConfig":
+        if self.gpus_per_worker > 1 and not self.gpus_per_worker.is_integer():
+            raise ValueError(f"gpus_per_worker = {self.gpus_per_worker}: Ray gives a share of one GPU or whole ones")
+        if self.require_gpus and not self.gpus_per_worker:
+            raise ValueError("require_gpus needs gpus_per_worker, for example 0.25")
+        return self
 
 
 class ScanClusterConfig(ClusterConfig):

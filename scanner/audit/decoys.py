@@ -180,7 +180,8 @@ class PieceDecoys:
         score = []
         for place, secret in zip(places.tolist(), secrets, strict=True):
             positions = _only(seen.positions, [place])
-            score.append(watermark_of(key, secret).best_two(seen.tokens, positions, key.messages).score[0])
+            mark = seen.test.place(watermark_of(key, secret))
+            score.append(mark.best_two(seen.tokens, positions, key.messages).score[0])
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
         gamma, critical = key.gamma_fraction, self._decoys.critical(key.gamma_fraction, scored)
         streams = [derive(secret, label(key.method, key.window, gamma)) for secret in secrets]

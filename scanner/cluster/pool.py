@@ -95,7 +95,7 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()` and `scan(Piece)`, which yields Busy and at last a Report.
+    """A number of actors with the methods `prepare()`, a warning or nothing, and `scan(Piece)`, which yields Busy and at last a Report.
 
     Args:
         start: makes an actor.
@@ -109,6 +109,7 @@ class Pool:
         self._slots = [self._new_slot() for _ in range(workers)]
         self._todo: deque[_Work] = deque()
         self._failed_starts = 0
+        self._warned: set[str] = set()
         self._idle = 0
 
     def run(self, shards: Iterable[Shard]) -> Iterator[Finished | None]:
@@ -181,6 +182,9 @@ class Pool:
         if work is None:
             slot.ready = True
             self._failed_starts = 0
+            if found and found not in self._warned:
+                self._warned.add(found)
+                _log.warning("%s", found)
             return None
         return self._close_piece(work, found)
 

@@ -18,6 +18,7 @@ import ray
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
+from scanner.cluster.gpus import share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
@@ -181,7 +182,8 @@ def _work_through(
     committer: Committer,
     commit_and_tell: Callable[[], None],
 ) -> None:
-    actor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(worker)
+    workers, gpus = share_gpus(plan.config.cluster, workers)
+    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
     shared = ray.put(plan)
     memory = worker_memory(plan.config.cluster)
     pool = Pool(lambda: actor.remote(shared, scan_id, memory), workers, plan.config.cluster.stall_seconds)

@@ -9,12 +9,13 @@ from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.audit.decoys import Decoys, open_decoys
+from scanner.cluster.gpus import own_device
 from scanner.detect import Detector, Origin
 from scanner.documents import Unreadable, read
 from scanner.errors import ScanFailed
@@ -23,6 +24,9 @@ from scanner.plan import Plan, open_detector
 from scanner.results import DataFile, write_file
 from scanner.shards import Shard
 from schemas.tables import QUARANTINE
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Piece(NamedTuple):
@@ -106,25 +110,33 @@ class Worker:
         self._memory = memory
 
     @cached_property
+    def _device(self) -> tuple["torch.device | None", str]:
+        return own_device(self._plan.config.cluster)
+
+    @cached_property
     def _detector(self) -> Detector:
-        return open_detector(self._plan)
+        return open_detector(self._plan, self._device[0])
 
     @cached_property
     def _decoys(self) -> Decoys | None:
         return open_decoys(self._plan)
 
-    def prepare(self) -> None:
+    def prepare(self) -> str:
         """Open keys, tokenizers and users on this machine, and limit this process to its memory.
+
+        Returns:
+            What the driver should warn of once; empty: nothing.
 
         Raises:
             ScanFailed: it takes more memory already.
-            Refused: as `open_detector` does.
+            Refused: as `open_detector` and `own_device` do.
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
         _ = self._detector, self._decoys
         if self._memory is not None:
             limit_memory(self._memory)
+        return self._device[1]
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         """Read, score and write a piece: signs of life, and its report at last.

@@ -9,3 +9,8 @@ def devices() -> list[torch.device]:
     if knobs.runtime.interpret:
         return [torch.device("cpu")]
     return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def wake(device: torch.device) -> None:
+    """Make this process known to the device, which maps its address space."""
+    torch.zeros(1, device=device)

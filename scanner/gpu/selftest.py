@@ -1,0 +1,64 @@
+"""Known answers of the specification on a device: its streams, and the scores of its documents (SPEC §5)."""
+
+import json
+import math
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from scanner.gpu import greenlist, gumbel
+from scanner.gpu.batch import Batch
+from scanner.gpu.marks import rule_of
+from scanner.gpu.vectors import Vectors
+from scanner.watermark import GreenList, Gumbel, ragged, scored_positions, secret
+from scanner.watermark.selftest import GroupResult
+
+Case = dict[str, Any]
+
+
+def check_device(text: str, device: torch.device) -> list[GroupResult]:
+    """Run the known answers of known_answers.json that a device computes: words of streams, and documents.
+
+    Args:
+        text: as scanner.watermark.selftest.check takes it, and has checked it.
+        device: where to compute.
+    """
+    groups = json.loads(text)
+    results = []
+    for name, matches in (("streams", _stream), ("documents", _document)):
+        cases = [case for case in groups.get(name, []) if case.get("method") != "gumbel-log"]
+        wrong = [
+            f"{name}[{number}] differs on {device}" for number, case in enumerate(cases) if not matches(case, device)
+        ]
+        if cases:
+            results.append(GroupResult(f"{device} {name}", len(cases) - len(wrong), wrong))
+    return results
+
+
+def _stream(case: Case, device: torch.device) -> bool:
+    keys = secret.derive(bytes.fromhex(case["secret"]), case["label"])
+    words = [(word["i"], word["word"]) for word in case["words"] if word["planes"] == 1]
+    window = torch.tensor([case["window"]], dtype=torch.int64, device=device)
+    vectors = Vectors(keys.chacha, keys.sip, device)
+    start = torch.zeros(1, dtype=torch.int64, device=device)
+    found = [int(vectors.draws(window, start + i, 1)[0, 0]) & 0xFFFFFFFF for i, _ in words]
+    return found == [word for _, word in words]
+
+
+def _document(case: Case, device: torch.device) -> bool:
+    """The score of the one message: a count exactly, a Gumbel score within its bound."""
+    key, window = bytes.fromhex(case["secret"]), case["window"]
+    green = case["method"] == "greenlist"
+    mark = GreenList(key, window, Fraction(case["gamma"])) if green else Gumbel(key, window)
+    tokens = ragged([case["tokens"]])
+    positions = scored_positions(tokens, window, case["dedup"])
+    keys, offsets = mark.sub_keys, positions.offsets
+    nonces = secret.window_nonces(keys, tokens.ids, positions.index, window)
+    batch = Batch.put(keys.chacha, tokens.ids[positions.index], nonces, offsets, device)
+    if isinstance(mark, GreenList):
+        found = greenlist.best_two(batch, offsets, 1, rule_of(mark), case["message"])[1]
+        return bool(found[0] == case["score"])
+    sums = gumbel.all_sums(batch, 1, case["message"]).cpu().numpy()[:, 0]
+    room = float(gumbel.bound(sums, positions.scored)[0]) - case["score"]
+    return -1e-9 * case["score"] <= room <= math.log(2.0) * (0.0861 + 2.0**-gumbel.FRACTION + 0.0015 * case["scored"])

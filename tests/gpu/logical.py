@@ -1,0 +1,124 @@
+"""Two scans of the same documents on a Ray cluster with one logical GPU: on workers that hold half of it, and on CPUs.
+
+`python -m tests.gpu.logical FOLDER` under TRITON_INTERPRET=1, so that workers that hold a GPU score on the interpreter.
+Prints what a test looks at as JSON.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+from scanner import results
+from scanner.cluster import Worker, run_scan
+from scanner.cluster.gpus import own_device, share_gpus
+from scanner.plan import make_plan
+from scanner.registry import add_users, new_key
+from schemas.config import ClusterConfig
+
+TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
+WORDS = [
+    "river",
+    "stone",
+    "light",
+    "garden",
+    "window",
+    "paper",
+    "silver",
+    "morning",
+    "quiet",
+    "letter",
+    "harbour",
+    "winter",
+    "bread",
+    "orange",
+    "mirror",
+]
+CONFIG = """\
+registry = "registry"
+results = "{results}"
+false_positive_rate = 1e-3
+min_scored = 4
+[input]
+paths = ["in"]
+text = "text"
+[audit]
+share = 0.0
+all_messages_share = 0.5
+[cluster]
+workers = 4
+gpus_per_worker = {share}
+require_gpus = {required}
+"""
+VARIES = ("scan_id", "scanned_at")
+
+
+class Telling(Worker):
+    """Writes down what it holds and scores with."""
+
+    def prepare(self) -> str:
+        warning = super().prepare()
+        held = [ray.get_gpu_ids(), [repr(test.watermark) for test in self._detector._keys], warning]
+        folder = Path(self._plan.registry).parent / f"held-{Path(self._plan.results).name}"
+        folder.mkdir(exist_ok=True)
+        (folder / ray.get_runtime_context().get_actor_id()).write_text(json.dumps(held))
+        return warning
+
+
+def scan(folder: Path, share: float) -> dict[str, Any]:
+    name = "gpu" if share else "cpu"
+    config = folder / f"{name}.toml"
+    config.write_text(CONFIG.format(results=name, share=float(share), required=str(share > 0).lower()))
+    outcome = run_scan(make_plan(config), lambda work, totals: None, worker=Telling)
+    tables = {
+        table: pl.read_delta(results.table_uri(str(folder / name), table)).drop(VARIES) for table in ("verdicts",)
+    }
+    rows = tables["verdicts"].sort("path", "row")
+    audited = pl.read_delta(results.table_uri(str(folder / name), "audit_counts")).drop(VARIES, strict=False)
+    return {
+        "exit_code": outcome.exit_code,
+        "rows": rows.drop("text_sha256").to_dicts(),
+        "audited": audited.sort(pl.all()).to_dicts(),
+        "held": [json.loads(file.read_text()) for file in (folder / f"held-{name}").iterdir()],
+    }
+
+
+def main(folder: Path) -> None:
+    registry = folder / "registry"
+    new_key(registry, "green", method="greenlist", window=1, gamma="1/4", messages=700, tokenizer=TOKENIZER)
+    new_key(registry, "gum", method="gumbel", window=2, gamma=None, messages=300, tokenizer=TOKENIZER)
+    add_users(registry, None, ["alice"])
+    (folder / "in").mkdir()
+    generator = np.random.default_rng(1)
+    for number in range(3):  # a shard each
+        texts = [" ".join(generator.choice(WORDS, length)) for length in (7, 2, 10)]
+        pq.write_table(pa.table({"text": texts}), folder / "in" / f"{number}.parquet")
+    ray.init(
+        address="local", num_cpus=4, num_gpus=1, include_dashboard=False, object_store_memory=100 * 2**20,
+        log_to_driver=False, logging_level=logging.ERROR,
+    )  # fmt: skip
+    found = {"gpu": scan(folder, 0.5), "cpu": scan(folder, 0)}
+    found["fit"] = [share_gpus(ClusterConfig(gpus_per_worker=share), 8) for share in (0.5, 0.3, 0.1, 1.0)]
+    plain = {"env_vars": {"TRITON_INTERPRET": "0"}}
+    ask = ray.remote(num_gpus=0.25, runtime_env=plain)(lambda: [str(said) for said in own_device(SHARED)])
+    demand = ray.remote(num_gpus=0.25, runtime_env=plain, max_retries=0)(lambda: own_device(REQUIRED))
+    found["cannot use"] = ray.get(ask.remote())
+    try:
+        ray.get(demand.remote())
+    except ray.exceptions.RayTaskError as error:
+        found["required"] = f"{type(error.cause).__name__}: {error.cause}"
+    print(json.dumps(found, default=str))
+
+
+SHARED = ClusterConfig(gpus_per_worker=0.25)
+REQUIRED = ClusterConfig(gpus_per_worker=0.25, require_gpus=True)
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
