@@ -95,7 +95,8 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()`, a warning or nothing, and `scan(Piece)`, which yields Busy and at last a Report.
+    """A number of actors with the methods `prepare()`, which gives a warning or nothing, and `scan(Piece)`, which yields
+    Busy and at last a Report.
 
     Args:
         start: makes an actor.

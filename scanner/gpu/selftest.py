@@ -61,4 +61,5 @@ def _document(case: Case, device: torch.device) -> bool:
         return bool(found[0] == case["score"])
     sums = gumbel.all_sums(batch, 1, case["message"]).cpu().numpy()[:, 0]
     room = float(gumbel.bound(sums, positions.scored)[0]) - case["score"]
-    return -1e-9 * case["score"] <= room <= math.log(2.0) * (0.0861 + 2.0**-gumbel.FRACTION + 0.0015 * case["scored"])
+    room_at_most = math.log(2.0) * (0.0861 + 2.0**-gumbel.FRACTION + 0.0015 * case["scored"])
+    return bool(-1e-9 * case["score"] <= room <= room_at_most)

@@ -13,7 +13,7 @@ def core(key, out, rounds, BLOCKS: tl.constexpr):
     lane = tl.arange(0, BLOCKS).to(tl.uint32)
     digest = lane ^ lane
     for t in range(rounds):
-        b = chacha8(k, lane, digest ^ t.to(tl.uint32), digest)
+        b = chacha8(k, lane, digest + t, digest)
         digest = (
             b[0] ^ b[1] ^ b[2] ^ b[3] ^ b[4] ^ b[5] ^ b[6] ^ b[7]
             ^ b[8] ^ b[9] ^ b[10] ^ b[11] ^ b[12] ^ b[13] ^ b[14] ^ b[15]

@@ -24,23 +24,7 @@ from scanner.registry import add_users, new_key
 from schemas.config import ClusterConfig
 
 TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
-WORDS = [
-    "river",
-    "stone",
-    "light",
-    "garden",
-    "window",
-    "paper",
-    "silver",
-    "morning",
-    "quiet",
-    "letter",
-    "harbour",
-    "winter",
-    "bread",
-    "orange",
-    "mirror",
-]
+WORDS = ["river", "stone", "light", "garden", "window", "paper", "silver", "morning", "quiet", "letter"]
 CONFIG = """\
 registry = "registry"
 results = "{results}"
