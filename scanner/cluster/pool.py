@@ -95,8 +95,9 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()`, which gives a warning or nothing, and `scan(Piece)`, which yields
-    Busy and at last a Report.
+    """A number of actors with the methods `prepare()` and `scan(Piece)`.
+
+    The first returns a warning or nothing, the second yields Busy and at last a Report.
 
     Args:
         start: makes an actor.
