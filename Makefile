@@ -46,9 +46,9 @@ test-utility: .venv/installed-dev
 	$(PIP) --editable '.[utility]'
 	$(BIN)/python -m pytest -m utility
 
-# ratios against baselines of the same run: make bench CORPUS=human.parquet TOKENIZERS=folder
+# ratios against baselines of the same run, as a table and in bench.json: make bench CORPUS=human.parquet TOKENIZERS=folder
 bench: .venv/installed-dev
-	$(BIN)/python -m tests.bench $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZERS),--tokenizers $(TOKENIZERS))
+	$(BIN)/python -m tests.bench --ray --json bench.json $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZERS),--tokenizers $(TOKENIZERS))
 
 # the real language model of the demo's sample: SmolLM2-135M-Instruct (Apache-2.0), for marking text
 model: .venv/installed-dev

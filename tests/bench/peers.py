@@ -35,13 +35,13 @@ def beside_ours(options: Namespace) -> Iterator[Figure]:
     ):
         tokens = documents(LENGTH, 1 << 17)
         ours = Work(f"{mark.label}, one message", len(tokens.offsets) - 1, partial(_one_message, mark, tokens))
-        yield compare(7, "documents/s", ours, peer, min(options.repeats, 3))
+        yield compare(7, "documents/s", ours, peer, options.repeats)
     for count in (1000, 32_000):
         for mark in (green, gumbel):
             tokens = documents(LENGTH, LENGTH * 32)
             ours = Work(f"{mark.label}, M = {count}", 32, partial(_all_messages, mark, tokens, count))
             peer = _plain(8, count, gumbel=mark is gumbel)
-            yield compare(7, "documents/s", ours, peer, min(options.repeats, 3))
+            yield compare(7, "documents/s", ours, peer, options.repeats)
 
 
 def _one_message(mark: object, tokens: Tokens) -> None:

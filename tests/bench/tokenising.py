@@ -26,7 +26,7 @@ def backends(options: Namespace) -> Iterator[Figure]:
         slow = HuggingFaceTokenizer(path.read_bytes())
         tokens = len(slow.encode(chosen).ids)
         work = Work(f"{path.stem}, tokenizers", megabytes, lambda slow=slow: slow.encode(chosen))
-        figure = compare(5, "MB/s", work, digests, min(options.repeats, 3))
+        figure = compare(5, "MB/s", work, digests, options.repeats)
         yield figure._replace(note=f"{1e9 * megabytes / figure.rate / tokens:.4g} ns a token")
         try:
             FastTokenizer(path.read_bytes(), slow)
@@ -51,7 +51,7 @@ def _cold(
 ) -> Figure:
     """The fast backend remembers words, so that a text that it has seen costs it less: each repeat has a new one."""
     ratios, rates, slows = [], [], []
-    for _ in range(min(options.repeats, 3)):
+    for _ in range(options.repeats):
         slows.append(rate(slow, 1))
         backend = new()
         backend.encode([" "])  # the sample of first texts
