@@ -32,6 +32,7 @@ class Nodes:
             "RAY_health_check_failure_threshold": "4",
         }
         (self.port,) = free_ports(1)
+        self._killed: list[subprocess.Popen[bytes]] = []
         self._head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
         self.nodes = [self.add() for _ in range(count)]
 
@@ -49,9 +50,10 @@ class Nodes:
         ]
         os.kill(raylets[0], signal.SIGKILL)
         self.nodes.remove(node)
+        self._killed.append(node)
 
     def close(self) -> None:
-        for node in [*self.nodes, self._head]:
+        for node in [*self._killed, *self.nodes, self._head]:
             left = descendants(node.pid)
             node.terminate()
             node.wait(60)
