@@ -6,6 +6,7 @@ chooses the token, and returns scores under which that token wins whatever `gene
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ from transformers import LogitsProcessor
 
 from scanner.errors import Refused
 from scanner.watermark import GreenList, Gumbel, cut
+
+if TYPE_CHECKING:
+    from scanner.gpu.vectors import Vectors
 
 _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
@@ -45,6 +49,7 @@ class _Marking(LogitsProcessor):
         self._width = int(lengths.max(initial=0)) if prompt_width is None else prompt_width
         self._padding = self._width - lengths
         self._skip_used = skip_used_windows
+        self._on_device: tuple[Vectors, torch.Tensor] | None = None
         self._vocabulary = vocabulary
         if (self._messages < 0).any():
             raise Refused(f"message {self._messages.min()} is negative; messages count from 0")
@@ -56,15 +61,9 @@ class _Marking(LogitsProcessor):
 
     def _nonces(self, input_ids: torch.Tensor) -> tuple[_Ids, npt.NDArray[np.uint64]]:
         """The rows to mark at this step, int64[R], and the nonce of each one's window, uint64[R]."""
+        self._check_rows(*input_ids.shape)
         ids = input_ids.cpu().numpy().astype(np.uint32)
         rows, width = ids.shape
-        if rows != len(self._messages):
-            raise Refused(
-                f"{rows} rows are generated but {len(self._messages)} messages were given; a message is needed for each"
-                " row (repeat it for num_return_sequences, and for num_beams; Gumbel cannot mark beam search)"
-            )
-        if width < self._width:
-            raise Refused(f"the sequences have {width} tokens, less than the prompts' {self._width}; pass input_ids")
         h = self._mark.window
         windows = np.lib.stride_tricks.sliding_window_view(ids, h, axis=1)  # [B, width − h + 1, h], the last is now's
         chosen = np.ones(rows, np.bool_)
@@ -73,6 +72,30 @@ class _Marking(LogitsProcessor):
             chosen = ~(windows[:, first:-1] == windows[:, -1:]).all(axis=2).any(axis=1)
         marked = np.flatnonzero(chosen)
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
+
+    def _stays_on(self, device: torch.device) -> bool:
+        """Whether a step is marked on the device that holds its logits; looking for used windows needs the host."""
+        return device.type == "cuda" and not self._skip_used
+
+    def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
+        """The key's vectors on the device of the ids, each row's window, int64[B, h], and its message, int64[B]."""
+        from scanner.gpu.vectors import Vectors
+
+        rows, width = input_ids.shape
+        self._check_rows(rows, width)
+        if self._on_device is None or self._on_device[1].device != input_ids.device:
+            keys, messages = self._mark.sub_keys, torch.from_numpy(self._messages).to(input_ids.device)
+            self._on_device = Vectors(keys.chacha, keys.sip, input_ids.device), messages
+        return self._on_device[0], input_ids[:, width - self._mark.window :].contiguous(), self._on_device[1]
+
+    def _check_rows(self, rows: int, width: int) -> None:
+        if rows != len(self._messages):
+            raise Refused(
+                f"{rows} rows are generated but {len(self._messages)} messages were given; a message is needed for each"
+                " row (repeat it for num_return_sequences, and for num_beams; Gumbel cannot mark beam search)"
+            )
+        if width < self._width:
+            raise Refused(f"the sequences have {width} tokens, less than the prompts' {self._width}; pass input_ids")
 
     def _check(self, scores: torch.Tensor) -> None:
         """Refuse logits that no token can be chosen from, or that the key's tokenizer could not read back."""
@@ -131,12 +154,21 @@ class GreenListProcessor(_Marking):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Logits [B, |V|] with δ added to the green tokens of each marked row; `scores` itself is not changed."""
+        if self._stays_on(scores.device):
+            self._check(scores)
+            return scores + self._delta * self._green_on_device(input_ids, scores.shape[1]).to(scores)  # type: ignore[return-value]
         rows, nonces = self._nonces(input_ids)
         self._check(scores)
         green = self._green.green(nonces, self._messages[rows], scores.shape[1])
         bias = torch.zeros_like(scores)
         bias[torch.from_numpy(rows)] = self._delta * torch.from_numpy(green).to(scores)
         return scores + bias  # type: ignore[return-value]
+
+    def _green_on_device(self, input_ids: torch.Tensor, vocabulary: int) -> torch.Tensor:
+        from scanner.gpu.marks import rule_of
+
+        vectors, windows, messages = self._vectors(input_ids)
+        return vectors.green(windows, messages, vocabulary, rule_of(self._green))
 
 
 class GumbelProcessor(_Marking):
@@ -181,12 +213,24 @@ class GumbelProcessor(_Marking):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """Scores [B, |V|] that are 0 for the token chosen in each row and −∞ for every other."""
-        rows, nonces = self._nonces(input_ids)
+        self._check_rows(*input_ids.shape)
         self._check(scores)
         self._refuse_beams(input_ids, scores)
-        chosen = self._choose(scores.float().cpu().numpy(), dict(zip(rows.tolist(), nonces, strict=True)))
-        token = torch.from_numpy(chosen).to(scores.device)[:, None]
+        if self._stays_on(scores.device):
+            token = self._choose_on_device(input_ids, scores)[:, None]
+        else:
+            rows, nonces = self._nonces(input_ids)
+            chosen = self._choose(scores.float().cpu().numpy(), dict(zip(rows.tolist(), nonces, strict=True)))
+            token = torch.from_numpy(chosen).to(scores.device)[:, None]
         return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)  # type: ignore[return-value]
+
+    def _choose_on_device(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The token of each row, int64[B]: the CPU's draws, and its choice in double precision."""
+        from scanner.gpu.vectors import choose, weights
+
+        vectors, windows, messages = self._vectors(input_ids)
+        draws = vectors.draws(windows, messages, scores.shape[1])
+        return choose(draws, weights(scores, self._temperature, self._top_k, self._top_p))
 
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
         """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""
