@@ -22,6 +22,9 @@ LARGEST_READ = 2**28
 """Bytes that rows which are decoded together may take, when there are several."""
 BATCH_TEXT_BYTES = 2 * 2**20
 _BUFFER_BYTES = 4 * 2**20
+_SPARE_BYTES = 64 * 2**20
+"""More than a decompressor takes for its own use."""
+
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # how long the footer is, and the magic bytes
 
@@ -53,6 +56,8 @@ def inspect(file: InputFile, columns: Columns) -> list[RowGroup]:
         parquet = pq.ParquetFile(pa.BufferReader(footer))
         schema, metadata = parquet.schema_arrow, parquet.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    except MemoryError:  # no fault of the file
+        raise
     except Exception as error:  # a broken footer makes the reader raise many things
         file.check_unchanged()
         raise FileFault("unreadable", f"the footer cannot be read: {_first_line(error)}") from None
@@ -124,6 +129,8 @@ def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Ite
             once = pq.ParquetFile(
                 source, metadata=metadata, read_dictionary=names, buffer_size=_BUFFER_BYTES, pre_buffer=False
             )
+        except MemoryError:  # no fault of the file
+            raise
         except Exception as error:  # it was readable when the shard was cut
             file.check_unchanged()
             raise FileFault("io_error", f"the footer cannot be read any more: {_first_line(error)}") from None
@@ -166,6 +173,8 @@ def _longest_in_dictionary(once: pq.ParquetFile, names: list[str], group: int) -
     """Bytes of the longest row that a row group's dictionaries can make; None: it cannot be told."""
     try:
         row = next(once.iter_batches(1, row_groups=[group], columns=names, use_threads=False))
+    except MemoryError:
+        raise
     except Exception:  # an encoding that is not read in this way, or a corrupt page, which will be met again
         return None
     longest = 0
@@ -197,7 +206,10 @@ def _read_group(
     while here < rows.stop:
         try:
             batch = next(batches)
+        except MemoryError:  # this process may take no more: the rows are sound
+            raise
         except Exception as error:  # a corrupt page makes the reader raise many things; StopIteration: rows are missing
+            np.empty(_SPARE_BYTES, np.uint8)  # a decompressor that gets no memory calls its data corrupt
             _check_bytes(file, group)
             yield Unreadable(max(rows.start, here), rows.stop, _first_line(error))
             return

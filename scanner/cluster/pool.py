@@ -134,10 +134,18 @@ class Pool:
                 finished = self._take(heads[ref])
                 if finished is not None:
                     yield finished
-            for slot in [slot for slot in self._slots if slot.given and slot.deadline < time.monotonic()]:
+            for slot in self._late():
                 finished = self._stalled(slot)
                 if finished is not None:
                     yield finished
+
+    def _late(self) -> list[_Slot]:
+        """Those past their deadline of which nothing waits to be taken: it may be us who were held up."""
+        late = {slot.given[0][0]: slot for slot in self._slots if slot.given and slot.deadline < time.monotonic()}
+        if not late:
+            return []
+        _, silent = ray.wait(list(late), num_returns=len(late), timeout=0)
+        return [late[ref] for ref in silent]
 
     def close(self) -> None:
         """End all actors."""
@@ -173,7 +181,11 @@ class Pool:
         try:
             found = ray.get(ref if work is None else next(ref))
         except RayTaskError as error:
-            self._begin_next(slot)
+            if work is not None and isinstance(error.cause, MemoryError):
+                # by another actor: what this one holds on to would be missing to all that follows
+                self._replace(slot)
+            else:
+                self._begin_next(slot)
             return self._raised(error.cause, work)
         except RayError as error:
             return self._died(slot, error)

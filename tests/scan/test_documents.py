@@ -1,6 +1,9 @@
 import datetime
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -329,6 +332,33 @@ def test_a_corrupt_row_group_loses_its_own_rows_only(tmp_path):
     assert "row group 3 is corrupt" in lost[0].detail
     found = [row for part in parts if not isinstance(part, Unreadable) for row in part["row"].to_pylist()]
     assert sorted(found) == [*range(25, 30), *range(40, 60)]
+
+
+SOUND_AND_CORRUPT = """
+import os, sys
+from scanner.cluster.worker import limit_memory
+from scanner.documents import Columns, Unreadable, read
+from scanner.files import list_files
+
+with open("/proc/self/statm") as statm:
+    limit_memory(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[2]) * 2**20)
+try:
+    parts = list(read(list_files([sys.argv[1]])[0], Columns("text", None, None, None), 0, 100))
+    print(sum(len(part) for part in parts if not isinstance(part, Unreadable)))
+except MemoryError:
+    print("out of memory")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+@pytest.mark.parametrize(("spare", "found"), [(16, "out of memory"), (512, "{rows}")])
+def test_rows_are_not_corrupt_because_memory_ran_out(tmp_path, spare, found):
+    large = [os.urandom(10**5).hex() for _ in range(100)]
+    written(tmp_path / "sound.parquet", pa.table({"text": large}), use_dictionary=False)
+    for file, count in ((tmp_path / "sound.parquet", "100"), (Path(corrupted(tmp_path, 3).path), "90")):
+        command = [sys.executable, "-c", SOUND_AND_CORRUPT, str(file), str(spare)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        assert said == found.format(rows=count)
 
 
 def test_corrupt_columns_that_are_not_read_do_no_harm(tmp_path):

@@ -27,6 +27,7 @@ class Scripted:
     def __init__(self, folder: Path, script: dict[int, str]) -> None:
         self.folder = folder
         self.script = script
+        self.kept: list[bytes] = []
 
     def prepare(self) -> None:
         if self.script.get(-1) == "secret":
@@ -67,6 +68,11 @@ class Scripted:
                 case "eat":
                     kept = [bytes(2**24) for _ in range(10**6)]
                     del kept
+                case "hoard":
+                    while True:
+                        self.kept.append(bytes(2**24))
+                case "need much":
+                    bytes(2**27)
         yield Report(counts=Counts(documents=piece.stop - piece.start))
 
 
@@ -211,6 +217,25 @@ def test_a_document_that_eats_memory_ends_at_the_limit_and_the_rest_is_scanned(r
     ((row, reason, _),) = found["shard-0"].lost
     assert (row, reason) == (2, "out_of_memory")
     assert documents(found["shard-0"]) == 3
+
+
+def test_what_comes_after_a_document_that_ate_memory_has_all_of_it(run):
+    found = run({0: "hoard", 1: "need much", -2: str(2**30)}, shard(0, 1), shard(1, 2), workers=1)
+    assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "out_of_memory")]
+    assert (documents(found["shard-1"]), found["shard-1"].lost, found["shard-1"].retries) == (1, [], 0)
+
+
+def test_no_worker_is_ended_because_the_driver_was_held_up(tmp_path):
+    actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+    held_up = Pool(lambda: actor.remote(tmp_path, dict.fromkeys(range(4), "slow")), 2, stall_seconds=4)
+    found = []
+    for finished in held_up.run([shard(row, row + 1) for row in range(4)]):
+        if finished is not None:
+            found.append(finished)
+            time.sleep(6 if len(found) == 1 else 0)  # as over a commit to a store that is slow to answer
+    held_up.close()
+    assert [finished.retries for finished in found] == [0] * 4
+    assert len(diary(tmp_path)) == 4
 
 
 def test_a_limit_that_no_worker_can_keep_stops_it_all(run):
