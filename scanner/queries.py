@@ -74,11 +74,12 @@ def _audit_states(results: str) -> pl.LazyFrame:
 
 
 def q_values(results: str, scan_id: str) -> pl.LazyFrame:
-    """Distinct texts that one scan covers, most significant first, with q-values (Benjamini and Hochberg 1995).
+    """Distinct texts of one scan and of those whose verdicts it took over, with q-values (Benjamini and Hochberg 1995).
 
-    Columns: text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q. Rejecting all texts with q ≤ 0.05
-    keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are independent or
-    positively dependent, as those of one key are. A q-value depends on what else was scanned, so it is in no table.
+    Columns, most significant first: text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q. Rejecting
+    all texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are
+    independent or positively regression dependent (Benjamini and Yekutieli 2001); those of one key are associated,
+    which comes near to that and is not the same. A q-value depends on what else was scanned, so it is in no table.
 
     Raises:
         Refused: there are no results, or the scan has not ended.

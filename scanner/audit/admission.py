@@ -13,13 +13,15 @@ def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = 
     """What is recorded about a key that passed; its newest audit decides.
 
     Args:
-        key: of the registry; its commitment tells its rows from those of another key of that name.
+        key: of the registry; its commitment tells its rows from those of another key of that name. It does not cover
+            the number of messages, so only audits of as many count.
         audits: rows of schemas.tables.AUDITS.
         candidates: how many keys were tried before and with this one, where that is more than the table shows: of many
             keys the one that meets the corpus best looks better than it is.
 
     Raises:
-        Refused: no audit of this key is there, it failed, or it decides nothing; fewer candidates than the table shows.
+        Refused: no audit of this key is there, the newest was of another number of messages, failed or decides nothing;
+            fewer candidates than the table shows.
     """
     of_keys = audits.filter(_OF_KEYS)
     own = of_keys.filter(pl.col("commitment") == key.commitment).sort("at")
@@ -28,6 +30,12 @@ def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = 
             f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
         )
     newest = own.filter(pl.col("audit_id") == own["audit_id"][-1])
+    audited = set(newest.filter(pl.col("kind") == "key")["messages"])
+    if audited != {key.messages}:
+        raise Refused(
+            f"key {key.key_id!r} has {key.messages} messages; audit {newest['audit_id'][0]} was of "
+            f"{', '.join(map(str, sorted(audited)))}; run `brickscan calibrate` again"
+        )
     wrong = list(failing(newest.to_dicts()))
     if wrong:
         raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {wrong[0]}; make another key")

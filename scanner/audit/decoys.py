@@ -249,8 +249,12 @@ class PieceDecoys:
 
 
 def _secret_of(key: MasterKey, seed: bytes) -> bytes:
-    """The secret of a decoy; from the same seed, every kind of key gets another one."""
-    return hashlib.blake2b(_kind(key).encode(), key=seed, digest_size=32, person=b"decoy-key-v1").digest()
+    """The secret of a decoy; from the same seed, every kind of key and number of messages gets another one.
+
+    The messages of a smaller number would otherwise be hit along with those of a larger one, and be counted twice.
+    """
+    data = f"{_kind(key)};{key.messages}".encode()
+    return hashlib.blake2b(data, key=seed, digest_size=32, person=b"decoy-key-v1").digest()
 
 
 def _only(positions: Positions, documents: Sequence[int]) -> Positions:

@@ -30,6 +30,9 @@ SHOWN_DOWN_TO = 0.99e-4
 RISK = 0.025
 """Of each limit of the share of false flags."""
 
+_HOLD = ("holds", "conservative")
+"""Verdicts on a rate that is known not to be too high."""
+
 _SAME = ("kind", "method", "gamma", "window", "dedup", "messages", "decoy", "threshold")
 
 
@@ -93,11 +96,20 @@ class LiveAudit:
                 "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
                 "on no flag of this scan; run `brickscan selftest`, check that dedup is not 'none', and report it."
             )
-        else:
+        elif any(
+            row["kind"] in ALARMING and row["kind"] != "reserved" and row["verdict"] in _HOLD for row in self.rows
+        ):
             advice = (
                 "Decoy keys hit as often as they should, so the law holds; but text of this traffic meets messages "
                 "that were never given too often. Name nobody by this key: see by `brickscan calibrate` if it fits "
                 "common n-grams, and whether its secret got out; then retire it."
+            )
+        else:
+            advice = (
+                "Messages that were never given hit too often, and there are too few decoys to tell a broken law from "
+                "a bad key. Name nobody by this key: run `brickscan selftest`, check that dedup is not 'none' and that "
+                "decoys are scored (`brickscan keys audit-secret`, audit.share), and see by `brickscan calibrate` if "
+                "the key fits common n-grams."
             )
         return [*failing(wrong), advice]
 
@@ -241,7 +253,8 @@ def _table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row["kind"] in _NAMES:
             gamma = "" if row["gamma"] is None else f" gamma={row['gamma']}"
-            what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}"
+            of_many = "" if row["messages"] == 1 else f", {row['messages']:,} messages"
+            what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}{of_many}"
             lines.setdefault((_NAMES[row["kind"]], what), []).append(row)
     if not lines:
         return []
@@ -250,7 +263,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
     said = [f"{_HEAD:<{width}}" + "".join(f"{f'{alpha:g}':<{_CELL}}" for alpha in shown) + "holds down to"]
     for key, of_key in lines.items():
         cells = [f"{row['hits']:,} / {number(row['expected'])}" for row in of_key[: len(shown)]]
-        good = [row["threshold"] for row in of_key if row["verdict"] in ("holds", "conservative")]
+        good = [row["threshold"] for row in of_key if row["verdict"] in _HOLD]
         held = f"{min(good):g}" if good else "-"
         said.append(f"{names[key]:<{width}}" + "".join(f"{cell:<{_CELL}}" for cell in cells) + held)
     return said

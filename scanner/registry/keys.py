@@ -93,7 +93,7 @@ def new_key(
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
             registry. A file that does not exist is made, with a new secret. So is, beside it, the audit secret of a
-            registry that names none yet.
+            registry that names none yet, where a file can be made there.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
 
@@ -162,9 +162,18 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
 
 
 def _audit_secret_beside(folder: Path, reference: str) -> str | None:
-    """An audit secret beside the file of a key's secret; none when that is in the environment."""
+    """An audit secret beside the file of a key's secret; none when that is in the environment or mounted read-only."""
     kind, _, place = reference.partition(":")
-    return _audit_secret(folder, f"file:{os.path.join(os.path.dirname(place), _DECOYS)}") if kind == "file" else None
+    if kind != "file":
+        return None
+    beside = f"file:{os.path.join(os.path.dirname(place), _DECOYS)}"
+    try:
+        return _audit_secret(folder, beside)
+    except SecretError:
+        path = secret_path(beside, folder)
+        if path is not None and os.path.lexists(path):
+            raise
+        return None
 
 
 def _audit_secret(folder: Path, secret: str | None) -> str:

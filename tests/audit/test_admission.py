@@ -83,8 +83,16 @@ def test_too_little_data_admits_nobody(registry):
         admission_of(key, frame(rows))
 
 
-def sums_of(count):
+def test_an_audit_of_fewer_messages_admits_nobody(registry):
+    """The commitment is the same: it covers method, window and gamma alone."""
+    key = load_registry(registry).keys[0]
+    rows = frame(audit(registry, {"k1": 1.0}))
+    assert admission_of(key, rows)
+    with pytest.raises(Refused, match=r"has 1000 messages; audit .* was of 100;"):
+        admission_of(key.model_copy(update={"messages": 1000}), rows)
 
+
+def sums_of(count):
     return np.zeros((count, 2)), np.ones(count), np.tile(THRESHOLDS, (count, 1))
 
 

@@ -187,6 +187,22 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     assert same.columns == AUDIT_COUNTS.names
 
 
+def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_path, human_texts):
+    """With the same decoy, every hit of the smaller key would be one of the larger key's, counted twice."""
+    texts = human_texts[:30]
+    plan = make(tmp_path, texts, Key(1000), Key(2000))
+    audit = scan(plan)
+    decoys = open_decoys(plan)
+    first, second = plan.keys
+    seed, _, _ = decoys.draw(b"piece", bytes(32))
+    assert _secret_of(first, seed) != _secret_of(second, seed)
+    each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
+    assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
+    said = "\n".join(audit.lines())
+    assert "decoys, best message, greenlist gamma=1/4 window 4, 1,000 messages " in said
+    assert "decoys, best message, greenlist gamma=1/4 window 4, 2,000 messages " in said
+
+
 def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
     plan = make(tmp_path, ["some text"], Key(1), Key(2), Key(1, 2), share=0.125)
     decoys = open_decoys(plan)
@@ -275,7 +291,7 @@ def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, m
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decoy_best", "reserved"}
     assert alarming(without) == {"reserved"}  # which need no decoys
-    assert "Name nobody by this key" in without.alarms()[-1]
+    assert "too few decoys to tell a broken law from a bad key. Name nobody by this key" in without.alarms()[-1]
 
 
 def test_a_key_that_meets_this_traffic_too_often_is_told_from_a_broken_law(tmp_path, human_texts, monkeypatch):

@@ -3,6 +3,7 @@
 import hashlib
 import multiprocessing
 import random
+import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -65,6 +66,22 @@ def test_the_audit_secret_lies_where_the_first_keys_secret_does(folder, make_key
     with pytest.raises(SecretError, match="15 bytes"):
         set_audit_secret(folder, "file:weak")
     assert load_registry(folder).audit_secret == AUDIT_SECRET
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where no file can be made, whoever asks")
+def test_a_key_whose_folder_takes_no_file_gets_no_audit_secret(folder, make_key, tmp_path):
+    (tmp_path / "key").touch(mode=0o600)
+    (tmp_path / "key").write_text(HEX)
+    with (tmp_path / "key").open() as held:
+        make_key(secret=f"file:/proc/self/fd/{held.fileno()}")
+    assert load_registry(folder).audit_secret is None
+
+
+def test_an_audit_secret_that_is_there_must_be_a_good_one(folder, make_key, tmp_path):
+    (tmp_path / "decoys.secret").touch(mode=0o600)
+    (tmp_path / "decoys.secret").write_text("ab" * 15)
+    with pytest.raises(SecretError, match="15 bytes"):
+        make_key(secret=f"file:{tmp_path}/k1")
 
 
 def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypatch):
