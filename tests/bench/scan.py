@@ -24,6 +24,7 @@ from scanner.registry import new_key
 from scanner.results import open_tables
 from scanner.shards import Shard, cut, shard_id
 from scanner.tokens import load_tokenizer, sha256_file
+from schemas.config import ScanAuditConfig
 from tests.bench import cluster
 from tests.bench.measure import Figure
 from tests.bench.tokenising import tokenizer_files
@@ -42,7 +43,8 @@ workers = {workers}
 share = {share}
 all_messages_share = {all_messages_share}
 """
-NO_AUDIT, AUDIT = (0.0, 0.0), (0.125, 0.015625)  # shares of the audit in every scan: none, the default
+NO_AUDIT = (0.0, 0.0)  # shares of the audit in every scan
+AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
 MANY_MESSAGES_DOCUMENTS = 200_000_000  # documents times messages that are scanned at most
 
 
