@@ -8,7 +8,7 @@ import datetime
 import functools
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -152,11 +152,15 @@ def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
     return filesystem, inner
 
 
-def list_files(locations: Iterable[str]) -> list[InputFile]:
+def list_files(locations: Iterable[str], missing: Callable[[str], None] | None = None) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
     name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark).
+
+    Args:
+        locations: resolved paths.
+        missing: is told of a path that does not exist, which then counts as empty; None: it is refused.
 
     Raises:
         Refused: a path that does not exist, or a file whose name cannot be written down.
@@ -167,6 +171,9 @@ def list_files(locations: Iterable[str]) -> list[InputFile]:
         try:
             filesystem, inner = filesystem_of(location)
             info = filesystem.get_file_info(inner)
+            if info.type == fs.FileType.NotFound and missing is not None:
+                missing(location)
+                continue
             if info.type == fs.FileType.NotFound:
                 raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
             found = [info] if info.is_file else list(_in_folder(filesystem, inner))

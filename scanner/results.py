@@ -203,23 +203,25 @@ def table_now(results: str, name: str) -> DeltaTable:
         raise ScanFailed(f"results: table {uri} cannot be read: {in_a_line(error)}") from None
 
 
-def commit(results: str, name: str, entries: Sequence[Entry], version: int = 1) -> set[str]:
+def commit(results: str, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
     """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
 
     Returns:
-        The transactions that this call committed.
+        The transactions that this call committed, and those that `run`, their version, did before without being told.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
     for attempt in range(COMMIT_ATTEMPTS):
         table = table_now(results, name)
-        missing = [entry for entry in entries if table.transaction_version(entry.transaction) is None]
+        there = {entry.transaction: table.transaction_version(entry.transaction) for entry in entries}
+        ours = {transaction for transaction, by in there.items() if by is not None and by == run}
+        missing = [entry for entry in entries if there[entry.transaction] is None]
         if not missing:
-            return set()
+            return ours
         actions = additions(file for entry in missing for file in entry.files)
-        if try_to_commit(table, name, actions, [Transaction(entry.transaction, version) for entry in missing]):
-            return {entry.transaction for entry in missing}
+        if try_to_commit(table, name, actions, [Transaction(entry.transaction, run or 1) for entry in missing]):
+            return ours | {entry.transaction for entry in missing}
         time.sleep(0.01 * attempt)
     raise others_commit_first(table_uri(results, name))
 

@@ -4,6 +4,7 @@ Each scan is one of its own, with fresh workers and a row in `scans`: keys and u
 that is needed later is kept here, so a stop at any moment loses nothing, and the next start goes on from the tables.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -24,6 +25,7 @@ UNFINISHED_SECONDS = 600.0
 RETRY_SECONDS = 600.0
 """Until a file is tried again that could not be read, though it may be sound."""
 
+_log = logging.getLogger(__name__)
 _UNFINISHED = ("not_parquet", "truncated", "unreadable")
 
 
@@ -83,18 +85,27 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         ScanFailed: the work had to stop; what was committed stays.
     """
     plan, landing, worst = renew(), Landing(), DONE
+    warned: set[str] = set()
+
+    def missing(location: str) -> None:
+        """The folder of a day, or a prefix in a bucket, may come with its first file."""
+        if location not in warned:
+            _log.warning("input.paths: %r does not exist; it is looked for again", location)
+        warned.add(location)
+
     try:
         # around Ray's start, and again after it: Ray replaces the handler
         with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
             while True:
-                files = landing.ready(list_files(plan.locations), plan.columns)
+                files = landing.ready(list_files(plan.locations, missing), plan.columns)
                 if files:
                     before, plan = plan, renew()
                     if plan.decides != before.decides:
                         landing.forget()
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= INTERRUPTED:
-                        return worst
+                        alarmed = outcome.audit is not None and outcome.audit.state == "alarm"
+                        return ALARM if alarmed else worst
                     if outcome.exit_code != DONE:
                         trouble(outcome)
                         worst = worst if worst == ALARM else outcome.exit_code

@@ -142,6 +142,7 @@ def test_an_interrupt_within_a_replacement_is_made_good(night, plan, monkeypatch
         ours.flush()
     ours.flush()
     assert_whole(night, "second", 4)
+    assert (ours.totals.shards, ours.totals.counts.documents) == (2, 2 * ROWS)
 
 
 def test_a_shard_that_another_driver_finished_gets_no_second_quarantine(night, plan):

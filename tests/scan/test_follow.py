@@ -183,6 +183,38 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     assert [outcome.exit_code for outcome in told] == [4, 3, 4]
 
 
+def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path):
+    stopped = Outcome("s", 143, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm"))
+    monkeypatch.setattr(following_module, "run_scan", lambda *_, files: stopped)
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    Watch(tmp_path).write()
+    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
+
+
+def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, caplog):
+    folder, looks = tmp_path / "2026-11-20", []
+    plan = SimpleNamespace(locations=[str(folder)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+
+    def sleep(_):
+        looks.append(folder.exists())
+        if len(looks) == 2:
+            folder.mkdir()
+            Watch(folder).write()
+
+    def scan(*_, files):
+        return Outcome("s", 143, work(len(files)), Totals(), 1.0, None, None)
+
+    monkeypatch.setattr(following_module, "run_scan", scan)
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following_module.time, "sleep", sleep)
+    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
+    assert looks == [False, False]
+    assert caplog.text.count(f"'{folder}' does not exist") == 1
+
+
 def test_a_status_line_at_every_interval(capsys):
     err = io.StringIO()
     with redirect_stderr(err):
