@@ -137,7 +137,7 @@ def _list_keys(registry: Path | str) -> None:
             _time(key.active_from),
             _time(key.active_until),
             _time(key.retired_at),
-            f"{key.admission.holds_down_to:g}" if key.admission else "-",
+            f"{key.admission.holds_down_to:g}" if key.admission and key.admitted_by else "-",
             key.commitment,
         )
         for key in load_registry(registry).keys

@@ -134,10 +134,10 @@ def _keys_under_test(registry: Registry, config: ScanConfig) -> tuple[MasterKey,
 
 def _refuse_unadmitted(keys: tuple[MasterKey, ...]) -> None:
     for key in keys:
-        if key.admission is None:
+        if key.admitted_by is None:
             raise Refused(
-                f"audit.require_admission: key {key.key_id!r} never passed an audit; audit it with `brickscan "
-                f"calibrate` and record that with `brickscan keys admit {key.key_id}`"
+                f"audit.require_admission: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
+                f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
             )
 
 

@@ -79,13 +79,15 @@ class Admission(_Frozen):
     """The audit that a key passed (`brickscan keys admit`).
 
     audit_id, audited_at: of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it said that the
-    key's rate holds; candidates: keys that were tried before and with this one, since the best of many flatters itself.
+    key's rate holds; candidates: keys that were tried before and with this one, since the best of many flatters itself;
+    messages: that the key had then; None: not on record, so the key counts as not admitted.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
     audited_at: datetime
     holds_down_to: Annotated[float, Field(gt=0, lt=1)]
     candidates: int = Field(ge=1)
+    messages: int | None = Field(default=None, ge=1, le=MAX_MESSAGES)
 
 
 class MasterKey(_Frozen):
@@ -127,6 +129,12 @@ class MasterKey(_Frozen):
     def marks(self, at: datetime) -> bool:
         """Whether text may be marked with it at a time (with a zone)."""
         return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
+
+    @property
+    def admitted_by(self) -> str | None:
+        """Id of the audit that it passed with as many messages as it has; None: there is none."""
+        passed = self.admission
+        return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
     @property
     def gamma_fraction(self) -> Fraction | None:

@@ -52,4 +52,5 @@ def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = 
         audited_at=newest["at"][0],
         holds_down_to=float(holds["threshold"].to_numpy().min()),
         candidates=candidates or tried,
+        messages=key.messages,
     )

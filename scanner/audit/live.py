@@ -174,7 +174,7 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
         rows=tuple(rows),
         traffic=traffic,
         expected_false=traffic.texts * plan.config.false_positive_rate,
-        unadmitted=tuple(key.key_id for key in plan.keys if key.admission is None),
+        unadmitted=tuple(key.key_id for key in plan.keys if key.admitted_by is None),
         false_share=_false_share(plan, traffic, [sums for _, sums in of_keys]),
     )
 

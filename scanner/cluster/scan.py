@@ -291,7 +291,7 @@ def _record(
                 "window": key.window,
                 "gamma": key.gamma,
                 "tokenizer_sha256": key.tokenizer.sha256,
-                "admitted_by": key.admission and key.admission.audit_id,
+                "admitted_by": key.admitted_by,
             }
             for key in plan.keys
         ],

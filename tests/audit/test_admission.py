@@ -87,7 +87,9 @@ def test_an_audit_of_fewer_messages_admits_nobody(registry):
     """The commitment is the same: it covers method, window and gamma alone."""
     key = load_registry(registry).keys[0]
     rows = frame(audit(registry, {"k1": 1.0}))
-    assert admission_of(key, rows)
+    passed = key.model_copy(update={"admission": admission_of(key, rows)})
+    assert passed.admitted_by == rows["audit_id"][0]
+    assert passed.model_copy(update={"messages": 1000}).admitted_by is None  # keys.toml was edited since
     with pytest.raises(Refused, match=r"has 1000 messages; audit .* was of 100;"):
         admission_of(key.model_copy(update={"messages": 1000}), rows)
 

@@ -165,5 +165,7 @@ def test_a_scan_says_which_keys_were_never_admitted(config, human_texts):
     assert key["admitted_by"] is None
     assert "never passed an audit: k1" in told(outcome, config)
     config.write_text(CONFIG + "require_admission = true\n")
-    with pytest.raises(Refused, match=r"audit\.require_admission: key 'k1' never passed an audit"):
+    with pytest.raises(
+        Refused, match=r"audit\.require_admission: key 'k1' never passed an audit with its 100 messages"
+    ):
         make_plan(config)
