@@ -128,8 +128,12 @@ def is_uri(location: Path | str) -> bool:
 
 
 def refuse_password(field: str, location: str) -> None:
-    """Raise Refused when a URI holds a password, without repeating it."""
-    if "://" in location and urlsplit(location).password is not None:
+    """Raise Refused when a URI holds a password, without repeating it. One with a slash in it hides the @ behind it."""
+    if "://" not in location:
+        return
+    _, colon, after = urlsplit(location).netloc.rpartition(":")
+    no_port = bool(colon) and "@" in location and not after.isdigit() and not after.endswith("]")
+    if urlsplit(location).password is not None or no_port:
         raise Refused(f"{field}: a URI holds a password; give it by the environment, since paths are stored")
 
 
@@ -145,8 +149,9 @@ def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
     try:
         filesystem, inner = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, ValueError) as error:
+        shown = location.partition("?")[0]  # behind it there may be a secret
         raise Refused(
-            f"{location!r} is no path that can be read: {error}; "
+            f"{shown!r} is no path that can be read: {str(error).replace(location, shown)}; "
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
         ) from None
     return filesystem, inner

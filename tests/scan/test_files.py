@@ -41,6 +41,26 @@ def test_a_uri_that_nothing_reads_is_refused(location):
         list_files([location])
 
 
+@pytest.mark.parametrize(
+    "uri", ["s3://AKIA:hunter2/hunter2@bucket/x", "s3://AKIA:/hunter2@bucket/x", "gs://a:1h/unter2@b"]
+)
+def test_a_password_with_a_slash_is_refused_and_not_repeated(uri):
+    with pytest.raises(Refused, match="holds a password") as refused:
+        resolve(uri, Path("/"), None)
+    assert "unter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["hdfs://host:8020/a@b", "s3://bucket/dt=10:00/a@b", "hdfs://[::1]/a@b", "s3://a@b/c"])
+def test_an_at_or_a_colon_is_no_password(uri):
+    assert resolve(uri, Path("/"), None) == uri
+
+
+def test_what_is_behind_a_question_mark_is_not_repeated():
+    with pytest.raises(Refused, match=r"Unexpected query parameter in S3 URI: 'secret_key'") as refused:
+        list_files(["s3://bucket/x?secret_key=hunter2"])
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_password_in_a_path_is_refused_and_not_repeated():
     with pytest.raises(Refused, match="holds a password") as refused:
         resolve("s3://key:hunter2@bucket/x", Path("/"), None)
