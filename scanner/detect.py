@@ -26,6 +26,9 @@ from schemas.tables import QUARANTINE, VERDICTS
 MAX_TEXT_BYTES = 16 * 2**20
 """Longer texts go to quarantine: a text that is worst for the tokenizer needs 220 times its size in memory."""
 
+MOST_COMPILED_WITH = 2**16
+"""Tokens that are scored to compile kernels; where more must be scored, none are, which compiles the same."""
+
 
 class Naming(Protocol):
     """Who holds a message; scanner.registry.Holders is one."""
@@ -155,6 +158,21 @@ class Detector:
             _table(VERDICTS, kept, origin, now, found),
             _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
         )
+
+    def compile(self, witness: Witness | None = None) -> None:
+        """Score random tokens as those of one text, so that later documents find every kernel compiled.
+
+        It is tokens, since a tokenizer judges its backend by the first texts that it sees.
+        """
+        seen = []
+        for test in self._keys:
+            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + test.key.window
+            ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
+            tokens = Tokens(ids, np.array([0, length], np.int64))
+            positions = scored_positions(tokens, test.key.window, self._dedup)
+            seen.append(self._score_key(test, tokens, positions)[1])
+        if witness is not None:
+            witness.see([bytes(32)], seen)
 
     def _score(self, texts: Sequence[str]) -> tuple[list[Scores], list[Seen]]:
         tokens: dict[str, Tokens] = {}

@@ -10,6 +10,7 @@ Beside them, a few decoy keys are the same for all documents: the spread between
 documents share n-grams, and is no sign of a broken law.
 """
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,12 @@ class Decoys:
     def of_piece(self, origin: Origin, start: int) -> "PieceDecoys":
         """Begin to count for the rows of a shard from row `start` on."""
         return PieceDecoys(self, origin, start)
+
+    def rehearsal(self) -> "PieceDecoys":
+        """As for a piece, but every document is drawn that may be, and nothing is kept: it compiles the kernels."""
+        certain = copy.copy(self)
+        certain._limits = tuple(2**64 if limit else 0 for limit in self._limits)
+        return PieceDecoys(certain, Origin("", "", ""), 0)
 
     def draw(self, piece: bytes, digest: bytes) -> tuple[bytes, int, bool]:
         """Draw a text: the seed of its decoy keys, its kind of key with one message (−1: none), if it takes all."""

@@ -122,7 +122,7 @@ class Worker:
         return open_decoys(self._plan)
 
     def prepare(self) -> str:
-        """Open keys, tokenizers and users on this machine, and limit this process to its memory.
+        """Open keys, tokenizers and users on this machine, compile kernels, and limit this process to its memory.
 
         Returns:
             What the driver should warn of once; empty: nothing.
@@ -133,7 +133,8 @@ class Worker:
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
-        _ = self._detector, self._decoys
+        # here, where no time is set: on a busy machine it takes minutes, which no document must be blamed for
+        self._detector.compile(self._decoys.rehearsal() if self._decoys else None)
         if self._memory is not None:
             limit_memory(self._memory)
         return self._device[1]

@@ -16,6 +16,7 @@ from schemas.config import ClusterConfig
 from tests.chaos.night import Night, make_input, make_registry
 from tests.chaos.nodes import Nodes
 from tests.chaos.table import Row, show
+from tests.chaos.worker import REASONS
 
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
 ROWS: list[Row] = []
@@ -53,6 +54,8 @@ def undisturbed(tmp_path_factory, chaos_cluster) -> Night:
     night = Night(folder / "night", make_registry(folder / "registry"), make_input(folder / "in"))
     outcome = run_scan(make_plan(night.config), lambda *_: None)
     assert outcome.exit_code == 0
+    accidents = set(REASONS.values()) & set(night.quarantine()["reason"])
+    assert not accidents, "the night to compare with was disturbed"
     return night
 
 

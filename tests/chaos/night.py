@@ -23,7 +23,8 @@ from tests.chaos.worker import PIDS, PLAN
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo"
 FILES, ROWS, SMALL_FILES, SMALL_ROWS = 16, 20, 16, 3
-TIMEOUT = 300
+TIMEOUT = 900
+"""Seconds for a run in which dozens of workers die and start again, on a busy machine."""
 
 CONFIG = """\
 registry = "{registry}"

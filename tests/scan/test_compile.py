@@ -1,0 +1,47 @@
+"""Kernels are compiled before the first document: on a busy machine that takes longer than a document may."""
+
+import subprocess
+import sys
+
+SCAN_HERE = """
+import sys
+from pathlib import Path
+
+from numba.core.dispatcher import Dispatcher
+
+from scanner import results
+from scanner.cluster.worker import Piece, Worker
+from scanner.documents import inspect
+from scanner.files import list_files
+from scanner.plan import make_plan
+from scanner.shards import Shard, cut
+
+
+def compiled():
+    modules = [module for name, module in sys.modules.items() if name.startswith("scanner.")]
+    found = {id(f): f for module in modules for f in vars(module).values() if isinstance(f, Dispatcher)}
+    return {(f.__module__, f.__name__, str(types)) for f in found.values() for types in f.signatures}
+
+
+plan = make_plan(Path(sys.argv[1]))
+results.open_tables(plan.results)
+worker = Worker(plan, "scan")
+worker.prepare()
+before = compiled()
+(file,) = list_files(plan.locations)
+(rows,) = cut(inspect(file, plan.columns))
+*_, report = worker.scan(Piece(Shard("shard", file, rows), rows.start, rows.stop))
+assert report.counts.documents == 8 and report.audit, report
+print(len(before), sorted(compiled() - before))
+"""
+
+
+def test_no_document_waits_for_a_kernel_to_be_compiled(night, plain, marked):
+    night.configure(more="[audit]\nshare = 1.0\nall_messages_share = 1.0")
+    night.write("a", [marked(1, 60, 1), *(plain(60, i) for i in range(6)), "short"])
+    command = [sys.executable, "-c", SCAN_HERE, str(night.config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, _, added = done.stdout.partition(" ")
+    assert int(before) > 10
+    assert added.strip() == "[]"
