@@ -1,7 +1,6 @@
 """Memory stays within the configured bound: a row group of a gigabyte whose texts are 10 MB each."""
 
 import re
-import resource
 import subprocess
 import sys
 
@@ -10,7 +9,20 @@ import pyarrow.parquet as pq
 import pytest
 
 DOCUMENTS, TEXT_BYTES = 100, 10**7
-MOST_MB = 2048
+MOST_MB = 3072
+"""A worker has 400 of its own; Arrow maps a data page twice, and all texts are in one, as pyarrow writes them."""
+
+DRIVER = r"""
+import re, sys
+from pathlib import Path
+from jobs.cli import run
+from jobs.scan import module
+
+code = run(module, ["--config", sys.argv[1]])
+print("driver", re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+sys.exit(code)
+"""
+"""Tells its own peak: what the kernel tells its parent includes the parent's memory, of which it is a fork."""
 
 
 @pytest.fixture
@@ -32,15 +44,15 @@ def gigabyte(night, plain):
 @pytest.mark.long
 def test_ten_megabyte_texts_in_a_gigabyte(gigabyte):
     done = subprocess.run(
-        [sys.executable, "-m", "jobs.scan", "--config", str(gigabyte.config)],
+        [sys.executable, "-c", DRIVER, str(gigabyte.config)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert gigabyte.verdicts().height == DOCUMENTS
+    assert gigabyte.verdicts().height == DOCUMENTS, gigabyte.quarantine()
     peak = int(re.search(r"a worker needed at most ([\d,]+) MiB", done.stdout)[1].replace(",", ""))
-    driver = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"peak of a worker {peak} MiB, of the driver {driver:.0f} MiB, bound {MOST_MB} MiB")
+    driver = int(re.search(r"driver (\d+)", done.stdout)[1]) // 1024
+    print(f"peak of a worker {peak} MiB, of the driver {driver} MiB, bound {MOST_MB} MiB")
     assert peak <= MOST_MB
     assert driver <= MOST_MB
