@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from scanner.delta import transaction_versions
 from scanner.results import (
     COMMIT_ATTEMPTS,
     SCHEMAS,
@@ -76,12 +77,9 @@ def settle(results: str, shards: Iterable[str]) -> None:
 def _settle(results: str, name: str, verdicts: DeltaTable, shards: list[str]) -> None:
     for attempt in range(COMMIT_ATTEMPTS):
         table = table_now(results, name)
-        wrong: dict[str, int] = {}
-        for shard in shards:
-            there = table.transaction_version(shard)
-            winner = None if there is None else verdicts.transaction_version(shard)
-            if winner not in (None, there):
-                wrong[shard] = winner
+        there = transaction_versions(table, shards)
+        winners = transaction_versions(verdicts, there)
+        wrong = {shard: winner for shard, winner in winners.items() if winner != there[shard]}
         if not wrong:
             return
         transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]

@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from scanner.delta import open_table, read, table_uri
+from scanner.delta import open_table, read, table_uri, transaction_versions
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.files import filesystem_of
 from scanner.queries import (
@@ -186,8 +186,7 @@ def _stats(rows: pa.Table) -> str:
 
 def committed(results: str, name: str, transactions: Iterable[str]) -> set[str]:
     """Those transactions that a table has."""
-    table = table_now(results, name)
-    return {transaction for transaction in transactions if table.transaction_version(transaction) is not None}
+    return set(transaction_versions(table_now(results, name), transactions))
 
 
 def table_now(results: str, name: str) -> DeltaTable:

@@ -3,9 +3,9 @@
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from scanner.delta import read
+from scanner.delta import read, transaction_versions
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "é", "#1?", "a+b=c&d"])
@@ -16,3 +16,33 @@ def test_a_folder_of_any_name(tmp_path, name):
     for n in (1, 2):
         write_deltalake(folder, pa.table({"n": [n]}), mode="append")
     assert sorted(read(DeltaTable(folder)).filter(pl.col("n") > 0).collect()["n"]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "keep", ["all commits", "a checkpoint", "no commit before the checkpoint", "a checkpoint of another form"]
+)
+def test_many_transactions_are_read_at_once(tmp_path, keep):
+    folder, schema = str(tmp_path / "a b"), pa.schema([("n", pa.int64())])
+    DeltaTable.create(folder, schema)
+    for commit in range(30):
+        if commit == 20 and keep != "all commits":
+            DeltaTable(folder).create_checkpoint()
+        versions = [Transaction(f"shard-{commit}", commit), Transaction("again", commit)]
+        properties = CommitProperties(app_transactions=versions)
+        DeltaTable(folder).create_write_transaction([], "append", schema, commit_properties=properties)
+    log = tmp_path / "a b" / "_delta_log"
+    if keep in ("no commit before the checkpoint", "a checkpoint of another form"):
+        for commit in range(20):
+            (log / f"{commit:020d}.json").unlink()
+    if keep == "a checkpoint of another form":  # we do not read it: each transaction is looked up
+        checkpoint = log / "00000000000000000020.checkpoint.parquet"
+        checkpoint.rename(log / "00000000000000000020.checkpoint.0000000001.0000000001.parquet")
+        (log / "_last_checkpoint").unlink()
+    table = DeltaTable(folder)
+    wanted = [*(f"shard-{n}" for n in range(60)), "again"]
+    expected = {name: table.transaction_version(name) for name in wanted}
+    found = transaction_versions(table, wanted)
+    assert found == {name: version for name, version in expected.items() if version is not None}
+    assert len(found) == 31
+    assert found["again"] == 29
+    assert transaction_versions(table, wanted[:3]) == {name: found[name] for name in wanted[:3]}

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     "schemas",
     "scanner.errors",
-    "scanner.delta",
     "scanner.watermark",
     "scanner.power",
     "scanner.gpu",
     "scanner.files",
+    "scanner.delta",
     "scanner.tokens",
     "scanner.registry",
     "scanner.generation",
