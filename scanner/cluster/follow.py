@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
-from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan, sigterm_interrupts
+from scanner.cluster.interrupts import sigterm_interrupts
+from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan
 from scanner.documents import Columns, inspect
 from scanner.files import FileFault, InputFile, list_files
 from scanner.plan import Plan

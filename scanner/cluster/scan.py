@@ -2,15 +2,12 @@
 
 import contextlib
 import importlib.metadata
-import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Any
 
 import ray
@@ -19,6 +16,7 @@ from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.gpus import share_gpus
+from scanner.cluster.interrupts import Terminated, sigterm_interrupts, sigterm_noted
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
@@ -76,10 +74,6 @@ class Outcome:
     again: frozenset[InputFile] = frozenset()
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, to be handled as Ctrl-C is."""
-
-
 def run_scan(
     plan: Plan,
     watch: Callable[[Work, Totals], None],
@@ -98,11 +92,17 @@ def run_scan(
         Refused: something cannot be right; nothing was done.
         ScanFailed: the work had to stop; what was committed stays.
     """
-    with sigterm_interrupts():
-        return _run(plan, watch, worker, files)
+    with sigterm_noted() as end_if_told, sigterm_interrupts():
+        return _run(plan, watch, worker, files, end_if_told)
 
 
-def _run(plan: Plan, watch: Callable[[Work, Totals], None], worker: type, files: Sequence[InputFile] | None) -> Outcome:
+def _run(
+    plan: Plan,
+    watch: Callable[[Work, Totals], None],
+    worker: type,
+    files: Sequence[InputFile] | None,
+    end_if_told: Callable[[], None],
+) -> Outcome:
     began, started_at = time.monotonic(), datetime.now(UTC)
     scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
     committer, work = Committer(plan, scan_id), Work(0, 0, (), (), ())
@@ -110,6 +110,11 @@ def _run(plan: Plan, watch: Callable[[Work, Totals], None], worker: type, files:
     second_scores = 0
     metrics = Metrics()
     audit: LiveAudit | None = None
+
+    def commit_and_go_on() -> None:
+        end_if_told()
+        if committer.due():
+            commit_and_tell()
 
     def commit_and_tell() -> None:
         nonlocal first_commit
@@ -141,7 +146,7 @@ def _run(plan: Plan, watch: Callable[[Work, Totals], None], worker: type, files:
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 tell_metrics()
-                _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_tell)
+                _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_go_on)
                 commit_and_tell()  # while the metrics of Ray can still take it
                 judge()
         else:
@@ -152,7 +157,7 @@ def _run(plan: Plan, watch: Callable[[Work, Totals], None], worker: type, files:
     except KeyboardInterrupt as interrupt:
         open_tables(plan.results)  # it may have come while the input was listed
         commit_and_tell()
-        exit_code = TERMINATED if isinstance(interrupt, _Terminated) else INTERRUPTED
+        exit_code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
     except Refused:
         raise
     except BaseException:
@@ -180,7 +185,7 @@ def _work_through(
     workers: int,
     worker: type,
     committer: Committer,
-    commit_and_tell: Callable[[], None],
+    go_on: Callable[[], None],
 ) -> None:
     workers, gpus = share_gpus(plan.config.cluster, workers)
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
@@ -191,8 +196,7 @@ def _work_through(
         for finished in pool.run(work.left):
             if finished is not None:
                 committer.add(finished)
-            if committer.due():
-                commit_and_tell()
+            go_on()
     finally:
         pool.close()
 
@@ -235,27 +239,6 @@ def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
         found=tuple(shards),
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
     )
-
-
-@contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise a KeyboardInterrupt meanwhile, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except SystemExit as leaving:  # Ray's own handler, while Ray starts or ends
-        if leaving.code != signal.SIGTERM:
-            raise
-        raise _Terminated from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _judge(plan: Plan, work: Work, totals: Totals) -> int:

@@ -273,6 +273,28 @@ def test_sigterm_while_ray_starts_is_on_record(night, plain, monkeypatch, handle
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+class Finalised:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("handler", [None, lambda *_: sys.exit(signal.SIGTERM)], ids=["ours", "Ray's"])
+def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, ray_cluster, handler):
+    night.write("a", [plain(30, 1)])
+
+    @contextmanager
+    def starting(_config):
+        if handler:
+            signal.signal(signal.SIGTERM, handler)  # as ray.init does
+        Finalised()  # what its handler raises, Python drops
+        yield 1
+
+    monkeypatch.setattr(scan_module, "cluster", starting)
+    assert night.scan().exit_code == 143
+    assert night.last_scan()["exit_code"] == 143
+
+
 def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
     @contextmanager
     def starting(_config):

@@ -1,0 +1,57 @@
+"""SIGTERM as an interrupt like Ctrl-C, also where its exception gets lost: in a finaliser, or in Ray's own handler."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, to be handled as Ctrl-C is."""
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise a KeyboardInterrupt meanwhile, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except SystemExit as leaving:  # Ray's own handler, while Ray starts or ends
+        if leaving.code != signal.SIGTERM:
+            raise
+        raise Terminated from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def sigterm_noted() -> Iterator[Callable[[], None]]:
+    """Gives what raises Terminated when SIGTERM came meanwhile: Python drops what a handler raises in a finaliser."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+
+    def check() -> None:
+        with contextlib.suppress(BlockingIOError):
+            if signal.SIGTERM in os.read(reader, 2**16):
+                raise Terminated
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # whichever handler there is
+    try:
+        yield check
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
