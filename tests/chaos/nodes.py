@@ -14,6 +14,7 @@ from tests.chaos.night import ROOT, descendants, kill_all
 from tests.scan.submitted import free_ports
 
 _OBJECT_STORE = 80 * 2**20
+_STARTS = 5
 
 
 class Nodes:
@@ -33,7 +34,9 @@ class Nodes:
         }
         (self.port,) = free_ports(1)
         self._killed: list[subprocess.Popen[bytes]] = []
-        self._head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
+        head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
+        assert head, (self.folder / "nodes.log").read_text()
+        self._head = head
         self.nodes = [self.add() for _ in range(count)]
 
     @property
@@ -41,7 +44,10 @@ class Nodes:
         return f"127.0.0.1:{self.port}"
 
     def add(self) -> "subprocess.Popen[bytes]":
-        return self._start(f"--address={self.address} --num-cpus=1")
+        for _ in range(_STARTS):  # Ray gives a node 30 s, which on a busy machine is not always enough
+            if node := self._start(f"--address={self.address} --num-cpus=1"):
+                return node
+        raise AssertionError((self.folder / "nodes.log").read_text())
 
     def kill(self, node: "subprocess.Popen[bytes]") -> None:
         """SIGKILL a node's raylet; the others of its processes find that out for themselves, as they would."""
@@ -60,7 +66,8 @@ class Nodes:
             kill_all(left)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start(self, options: str) -> "subprocess.Popen[bytes]":
+    def _start(self, options: str) -> "subprocess.Popen[bytes] | None":
+        """Start a node; None when it ended before it had started."""
         log = self.folder / "nodes.log"
         before = log.read_text().count("Ray runtime started") if log.exists() else 0
         with log.open("ab") as out:
@@ -78,7 +85,8 @@ class Nodes:
             )
         end = time.monotonic() + 180
         while log.read_text().count("Ray runtime started") == before:
-            assert process.poll() is None, log.read_text()
+            if process.poll() is not None:
+                return None
             assert time.monotonic() < end, "a node did not start in time"
             time.sleep(0.1)
         return process
