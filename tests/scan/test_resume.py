@@ -121,7 +121,7 @@ from jobs.cli import run
 from jobs.scan import module
 from scanner.cluster import scan
 def slow(*arguments, real=scan.inspect):
-    print("listing", flush=True, file=sys.__stdout__)
+    print("listing\\n", end="", flush=True, file=sys.__stdout__)  # at once: several threads list
     time.sleep(3)
     return real(*arguments)
 scan.inspect = slow
