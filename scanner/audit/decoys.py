@@ -12,7 +12,7 @@ documents share n-grams, and is no sign of a broken law.
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -74,7 +74,7 @@ class Decoys:
     ) -> None:
         self._secret = secret
         self.dedup = dedup
-        self._limits = tuple(int(part * 2.0**64) for part in (share, all_messages_share))
+        self._limits = tuple(int(part * 2.0**63) for part in (share, all_messages_share))
         self._chances, self._critical = Remembered(), Remembered()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
         self.one: dict[str, Kind] = {}
@@ -101,15 +101,25 @@ class Decoys:
     def rehearsal(self) -> "PieceDecoys":
         """As for a piece, but every document is drawn that may be, and nothing is kept: it compiles the kernels."""
         certain = copy.copy(self)
-        certain._limits = tuple(2**64 if limit else 0 for limit in self._limits)
+        certain._limits = tuple(2**63 if limit else 0 for limit in self._limits)
         return PieceDecoys(certain, Origin("", "", ""), 0)
 
-    def draw(self, piece: bytes, digest: bytes) -> tuple[bytes, int, bool]:
-        """Draw a text: the seed of its decoy keys, its kind of key with one message (−1: none), if it takes all."""
-        place = hashlib.blake2b(piece + digest, key=self._secret, digest_size=40, person=b"decoy-v1").digest()
-        number = int.from_bytes(place[32:], "little")
-        kind = number * len(self.one) // self._limits[0] if number < self._limits[0] else -1
-        return place[:32], kind, number < self._limits[1]
+    def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
+        """Those of some texts that are drawn: which, its kind of key with one message (−1: none), if it takes all.
+
+        A digest is uniform as it is; times an odd number that is the piece's secret, each piece draws other texts.
+        """
+        data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decoy-draw-v1").digest()
+        odd = np.uint64(int.from_bytes(data, "little") | 1)
+        numbers = (np.frombuffer(b"".join(digest[:8] for digest in digests), np.uint64) * odd) >> np.uint64(1)
+        for d in np.flatnonzero(numbers < np.uint64(max(self._limits))).tolist():
+            number = int(numbers[d])
+            kind = number * len(self.one) // self._limits[0] if number < self._limits[0] else -1
+            yield d, kind, number < self._limits[1]
+
+    def seed(self, piece: bytes, digest: bytes) -> bytes:
+        """What the decoy keys of a text are made from."""
+        return hashlib.blake2b(piece + digest, key=self._secret, digest_size=32, person=b"decoy-v1").digest()
 
     def _fixed_secret(self, kind: str, i: int) -> bytes:
         data = f"{kind};{i}".encode()
@@ -151,11 +161,10 @@ class PieceDecoys:
         """
         seeds: dict[int, bytes] = {}
         kinds, every = np.full(len(digests), -1), np.zeros(len(digests), np.bool_)
-        for d, digest in enumerate(digests):
-            seed, kind, all_messages = self._decoys.draw(self._piece, digest)
-            if (kind >= 0 or all_messages) and digest not in self._known:
-                self._known.add(digest)
-                seeds[d], kinds[d], every[d] = seed, kind, all_messages
+        for d, kind, all_messages in self._decoys.drawn(self._piece, digests):
+            if digests[d] not in self._known:
+                self._known.add(digests[d])
+                seeds[d], kinds[d], every[d] = self._decoys.seed(self._piece, digests[d]), kind, all_messages
         for of_key in seen:
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:

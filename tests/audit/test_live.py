@@ -1,6 +1,7 @@
 """The audit of a scan, by the worker's own code without Ray: it holds on real text, and every sabotage is caught."""
 
 import functools
+import hashlib
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -146,8 +147,9 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     worker._detector.detect(batch, Origin("scan", shard.shard_id, "path"), keep)
     hits, expected = np.zeros((3, len(THRESHOLDS))), np.zeros((3, len(THRESHOLDS)))
     for place, document in enumerate(seen[0].documents):
-        seed, kind, every = decoys.draw(f"{shard.shard_id};0;".encode(), keep.digests[document])
-        assert (kind, every) == (0, True)
+        piece = f"{shard.shard_id};0;".encode()
+        assert [*decoys.drawn(piece, [keep.digests[document]])] == [(0, 0, True)]
+        seed = decoys.seed(piece, keep.digests[document])
         mark = watermark_of(key, _secret_of(key, seed))
         scored = int(seen[0].positions.scored[place])
         ids = seen[0].tokens.ids[seen[0].tokens.offsets[document] : seen[0].tokens.offsets[document + 1]]
@@ -182,7 +184,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))
     decoys = open_decoys(plan)
-    seeds = {decoys.draw(piece, bytes(32))[0] for piece in (b"a;0;", b"b;0;", b"a;100;")}
+    seeds = {decoys.seed(piece, bytes(32)) for piece in (b"a;0;", b"b;0;", b"a;100;")}
     assert len(seeds) == 3
     assert same.columns == AUDIT_COUNTS.names
 
@@ -194,7 +196,7 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     audit = scan(plan)
     decoys = open_decoys(plan)
     first, second = plan.keys
-    seed, _, _ = decoys.draw(b"piece", bytes(32))
+    seed = decoys.seed(b"piece", bytes(32))
     assert _secret_of(first, seed) != _secret_of(second, seed)
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
@@ -206,11 +208,15 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
 def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
     plan = make(tmp_path, ["some text"], Key(1), Key(2), Key(1, 2), share=0.125)
     decoys = open_decoys(plan)
-    drawn = [decoys.draw(b"piece", i.to_bytes(32, "little")) for i in range(20_000)]
-    assert {kind for _, kind, _ in drawn} == {-1, 0, 1}  # the first two keys are of one kind
-    for kind in (0, 1):
-        assert abs(sum(other == kind for _, other, _ in drawn) - 1250) < 5 * 35  # five standard deviations
-    assert abs(sum(every for *_, every in drawn) - 2500) < 5 * 47
+    digests = [hashlib.sha256(str(i).encode()).digest() for i in range(20_000)]
+    drawn = {piece: [*decoys.drawn(piece, digests)] for piece in (b"a;0;", b"b;0;")}
+    for piece in drawn:
+        assert {kind for _, kind, _ in drawn[piece]} == {0, 1}  # the first two keys are of one kind
+        for kind in (0, 1):
+            assert abs(sum(other == kind for _, other, _ in drawn[piece]) - 1250) < 5 * 35  # five standard deviations
+        assert abs(sum(every for *_, every in drawn[piece]) - 2500) < 5 * 47
+    both = {d for d, *_ in drawn[b"a;0;"]} & {d for d, *_ in drawn[b"b;0;"]}
+    assert abs(len(both) - 20_000 / 64) < 5 * 18  # pieces draw on their own
 
 
 def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path, human_texts):
