@@ -39,9 +39,13 @@ class Head(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to talk to it: the token lies in a file, as a mounted secret does."""
+        """What a process needs to talk to it: the token lies in a file, as a mounted secret does.
+
+        Not what an embedded Ray of this process has set: its own token would be taken before the file.
+        """
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
+            "RAY_USAGE_STATS_ENABLED": "0",
             "HOME": str(self.folder),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.folder / "token"),
