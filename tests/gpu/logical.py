@@ -35,7 +35,7 @@ paths = ["in"]
 text = "text"
 [audit]
 share = 0.0
-all_messages_share = 0.5
+all_messages_share = 1.0
 [cluster]
 workers = 4
 gpus_per_worker = {share}
