@@ -134,8 +134,12 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
     """
     ours = pl.col("shard_id").is_in(list(shards))
     rate = math.log10(plan.config.false_positive_rate)
-    traffic = measure(queries.committed_verdicts(plan.results).filter(ours), rate)
-    decoys = queries.audit_counts(plan.results).filter(ours).group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
+    verdicts = queries.committed_verdicts(plan.results).filter(ours)
+    traffic = measure(verdicts, rate)
+    # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
+    scans = ["shard_id", "scan_id"]
+    counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
+    decoys = counts.group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
     return judge_scan(plan, scan_id, decoys.collect(engine="streaming"), traffic)
 
 

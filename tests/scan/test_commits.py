@@ -7,6 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
+from scanner.audit.live import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pool import Finished, Lost
@@ -187,6 +188,25 @@ def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, 
     assert night.quarantine()["row"].to_list() == [2, 4, 5, 5] * 2
     assert _find_work(plan, list_files(plan.locations)).left == ()
     assert_whole(night, "winner", 4)
+
+
+@pytest.mark.parametrize("winner_first", [True, False])
+def test_an_audit_counts_the_winner_alone_while_nobody_has_settled(night, plan, monkeypatch, winner_first):
+    night.configure(more='keys = ["gum"]\naudit = { share = 1.0 }')
+    plan = night.plan()
+    loser, winner = run(plan, "loser", 2), run(plan, "winner", None)
+    if winner_first:
+        winner.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "committed", lambda *_: set())  # the loser looked before the winner was there
+        patch.setattr(commits, "commit", Mock(side_effect=Died))
+        with pytest.raises(Died):
+            loser.flush()
+    monkeypatch.setattr(commits, "settle", lambda *_: None)
+    winner.flush()
+    assert set(results.audit_counts(plan.results).collect()["scan_id"]) == {"loser", "winner"}
+    audit = audit_scan(plan, "winner", [shard.shard_id for shard in shards(plan)])
+    assert {row["tests"] for row in audit.rows if row["kind"] == "decoy"} == {audit.traffic.texts} == {2 * (ROWS - 1)}
 
 
 def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):
