@@ -71,6 +71,7 @@ def calibrate_and_tell(
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
+    from jobs.progress import Steps
     from scanner.audit.plan import plan_calibration
     from scanner.audit.report import all_rows
     from scanner.audit.rows import Audit, failing
@@ -83,7 +84,7 @@ def calibrate_and_tell(
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", _Progress())
+        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate"))
     rows = all_rows(audit, plan, found.law, found.figure, FIGURE_THRESHOLDS, found.keys)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found.figure, found.keys, FIGURE_THRESHOLDS, show_text)
@@ -117,23 +118,6 @@ def _why(rows: list[dict[str, Any]]) -> str:
 def _is_claim(row: Mapping[str, Any]) -> bool:
     """Brickscan states the exact test without repeats; the figure's other panels show what that is for."""
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
-
-
-class _Progress:
-    """A line of key=value pairs every few seconds, on stderr."""
-
-    def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        now = time.monotonic()
-        if done == of or now - self._last >= 5:
-            self._last = now
-            print(
-                f"event=calibrate step={what!r} done={done}/{of} seconds={now - self._began:.1f}",
-                file=sys.stderr,
-                flush=True,
-            )
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -55,6 +55,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     for name, extra in (("torch", "model"), ("transformers", "model"), ("scipy", "audit"), ("matplotlib", "audit")):
         if importlib.util.find_spec(name) is None:
             raise Refused(f"evaluate needs {name}; install it with `pip install 'brickscan[{extra}]'`")
+    from jobs.progress import Steps
     from scanner.cluster.connect import cluster
     from scanner.cluster.evaluate import measure, take_missing, write_missing
     from scanner.evaluation.exams import Answers, utility_figures
@@ -69,7 +70,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     model_sha256 = folder_sha256(plan.model)
     texts, answers = Texts(plan.results / "texts", model_sha256), Answers(plan.results / "answers", model_sha256)
     units = len(set(plan.units()))
-    began, watch = time.monotonic(), _Progress()
+    began, watch = time.monotonic(), Steps("evaluate")
     with contextlib.redirect_stdout(sys.stderr), cluster(config.cluster) as workers:
         written = write_missing(plan, texts, workers, watch)
         taken = take_missing(plan, answers, workers, watch)
@@ -131,23 +132,6 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
             f" {named.gumbel_temperature:g}."
         )
     return lines
-
-
-class _Progress:
-    """A line of key=value pairs every few seconds, on stderr."""
-
-    def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        now = time.monotonic()
-        if done == of or now - self._last >= 5:
-            self._last = now
-            print(
-                f"event=evaluate step={what!r} done={done}/{of} seconds={now - self._began:.1f}",
-                file=sys.stderr,
-                flush=True,
-            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far a scan is: a bar on a terminal, a line of key=value pairs per commit elsewhere; both on stderr."""
+"""How far a command is, on stderr: of a scan a bar on a terminal, elsewhere lines of key=value pairs."""
 
 import sys
 import threading
@@ -10,6 +10,8 @@ from tqdm import tqdm
 
 from scanner.audit.live import LiveAudit
 from scanner.cluster import Outcome, Totals, Work
+
+_STEPS_SECONDS = 5.0
 
 
 class Progress:
@@ -129,6 +131,26 @@ class StatusLine:
     def _print(self) -> None:
         sums = {field.name: getattr(self.sums, field.name) for field in fields(Sums)}
         _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"})
+
+
+class Steps:
+    """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
+
+    Args:
+        event: what runs, such as `evaluate`.
+    """
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._began = self._last = time.monotonic()
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        """Tell how many of how many are done of a step."""
+        now = time.monotonic()
+        if done == of or now - self._last >= _STEPS_SECONDS:
+            self._last = now
+            seconds = f"{now - self._began:.1f}"
+            _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds})
 
 
 def _log(fields: Mapping[str, object]) -> None:
