@@ -106,6 +106,11 @@ class SecondScorer:
 
             self._model = load_model(Path(self._second.model), device=device)
 
+    def rehearse(self) -> None:
+        """Score a text under each key, so that later ones find kernels compiled and the model warm."""
+        for key_id in self._keys:
+            self.score([{"key_id": key_id, "message": 0}], ["one two three " * 20], "")
+
     def score(self, verdicts: Sequence[Verdict], texts: Sequence[str], scan_id: str) -> pa.RecordBatch:
         """Second scores of flagged documents: SECOND_SCORES, a row for each.
 

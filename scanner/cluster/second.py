@@ -13,8 +13,9 @@ import polars as pl
 import pyarrow as pa
 import ray
 
+from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import Finished, Pool
-from scanner.cluster.worker import Piece, Report
+from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.detect import read_text
 from scanner.documents import Unreadable, read
 from scanner.files import FileFault
@@ -30,6 +31,12 @@ NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message")
 
 Flagged = Mapping[str, Mapping[int, Verdict]]
 """Flagged documents that are to be scored: by shard and row, their verdicts."""
+
+TOGETHER = 2**14
+"""Bytes of text that are scored together, unless a single one has more."""
+
+BYTES_A_STALL = 2**11
+"""With a model, text that has another `stall_seconds`: about what goes through it at a time, if a token is a byte."""
 
 
 def flagged_without(plan: Plan, shards: Sequence[Shard]) -> Flagged:
@@ -56,33 +63,37 @@ class SecondWorker:
         plan: of the scan.
         scan_id: of this run.
         flagged: what is to be scored.
+        memory: bytes that this process may take beyond what it has when it begins, a model included.
     """
 
-    def __init__(self, plan: Plan, scan_id: str, flagged: Flagged) -> None:
-        self._plan, self._scan_id, self._flagged = plan, scan_id, flagged
+    def __init__(self, plan: Plan, scan_id: str, flagged: Flagged, memory: int) -> None:
+        self._plan, self._scan_id, self._flagged, self._memory = plan, scan_id, flagged, memory
 
     @cached_property
     def _scorer(self) -> SecondScorer:
         return SecondScorer(self._plan, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def prepare(self) -> None:
-        """Open keys, tokenizers and the model on this machine; raises as SecondScorer does."""
+        """Open keys, tokenizers and the model on this machine, and limit its memory; raises as SecondScorer does."""
         pa.set_cpu_count(1)
-        _ = self._scorer
+        self._scorer.rehearse()
+        limit_memory(self._memory, more=True)
 
-    def scan(self, piece: Piece) -> Iterator[Report]:
-        """Read the flagged documents of a piece again, score them and write the rows.
+    def scan(self, piece: Piece) -> Iterator[Busy | Report]:
+        """Read the flagged documents of a piece again, score them and write the rows: signs of life, then a report.
 
         Raises:
             ScanFailed: results cannot be written.
+            MemoryError: it needs more than this process may take.
         """
         flagged = self._flagged[piece.shard.shard_id]
         left = {row: verdict for row, verdict in flagged.items() if piece.start <= row < piece.stop}
         batches = []
         try:
             for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop) if left else ():
-                if not isinstance(part, Unreadable):
-                    batches += self._score(part, left)
+                for verdicts, texts, size in () if isinstance(part, Unreadable) else _found(part, left):
+                    yield self._busy(size)
+                    batches.append(self._scorer.score(verdicts, texts, self._scan_id))
         except FileFault as fault:
             yield Report(fault=fault)
             return
@@ -95,16 +106,32 @@ class SecondWorker:
         written = write_file(self._plan.results, TABLE, batches)
         yield Report(verdicts=(written,) if written else ())
 
-    def _score(self, documents: pa.RecordBatch, left: dict[int, Verdict]) -> list[pa.RecordBatch]:
-        """Score what is left among some documents, and take it out there."""
-        verdicts, texts = [], []
-        for i, row in enumerate(documents["row"].to_pylist()):
-            if row in left:
-                text, _, _ = read_text(documents["text"][i].as_py())
-                if text is not None:
-                    verdicts.append(left.pop(row))
-                    texts.append(text)
-        return [self._scorer.score(verdicts, texts, self._scan_id)] if texts else []
+    def _busy(self, text_bytes: int) -> Busy:
+        second, stall_seconds = self._plan.second, self._plan.config.cluster.stall_seconds
+        passes = text_bytes // BYTES_A_STALL if second and second.model else 0
+        return Busy(stall_seconds * (1 + passes))
+
+
+def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tuple[list[Verdict], list[str], int]]:
+    """What is left among some documents, a few together and with their bytes of text, taken out there."""
+    verdicts: list[Verdict] = []
+    texts: list[str] = []
+    size = 0
+    for i, row in enumerate(documents["row"].to_pylist()):
+        if row not in left:
+            continue
+        raw = documents["text"][i].as_py()
+        text, _, _ = read_text(raw)
+        if text is None:
+            continue
+        if texts and size + len(raw) > TOGETHER:
+            yield verdicts, texts, size
+            verdicts, texts, size = [], [], 0
+        verdicts.append(left.pop(row))
+        texts.append(text)
+        size += len(raw)
+    if texts:
+        yield verdicts, texts, size
 
 
 def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flagged) -> int:
@@ -119,9 +146,10 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
     second = plan.second
     assert second is not None  # noqa: S101
     actor: Any = ray.remote(num_cpus=1, num_gpus=second.gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
-    shared, given = ray.put(plan), ray.put(flagged)
+    shared, given, memory = ray.put(plan), ray.put(flagged), worker_memory(plan.config.cluster)
     todo = [shard for shard in shards if shard.shard_id in flagged]
-    pool = Pool(lambda: actor.remote(shared, scan_id, given), min(second.workers, len(todo)))
+    workers = min(second.workers, len(todo))
+    pool = Pool(lambda: actor.remote(shared, scan_id, given, memory), workers, plan.config.cluster.stall_seconds)
     rows = 0
     try:
         for finished in pool.run(todo):

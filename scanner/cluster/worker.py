@@ -228,8 +228,8 @@ def quarantine_rows(origin: Origin, rows: Iterable[int | None], reason: str, det
     return pa.RecordBatch.from_pylist([shared | {"row": row} for row in rows], QUARANTINE)
 
 
-def limit_memory(most: int) -> None:
-    """Let this process take so many bytes, counting those that it has; more raises MemoryError, or ends it (Linux).
+def limit_memory(most: int, *, more: bool = False) -> None:
+    """Let this process take so many bytes, or so many more than it has; beyond that: MemoryError, or its end (Linux).
 
     The kernel counts what is mapped for data, so what is mapped and not touched by now (arenas, stacks, a device's
     address space) is added. A limit on all address space would count libraries and Ray's shared store.
@@ -241,6 +241,8 @@ def limit_memory(most: int) -> None:
         return
     pages = [int(count) for count in Path("/proc/self/statm").read_text().split()]
     resident, data = pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+    if more:
+        most += resident
     if resident >= most:
         raise ScanFailed(
             f"it takes {resident >> 20} MiB before its first document, and may take {most >> 20}; raise "

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster import Worker
+from scanner.cluster.second import SecondWorker
 from scanner.detect import Detector, Origin
+from scanner.plan import Plan
+from scanner.second import SecondScorer, Verdict
 
 PLAN = "faults.json"
 PIDS = "pids"
@@ -31,13 +35,8 @@ class FaultyWorker(Worker):
         return Path(self._plan.results).parent
 
     @cached_property
-    def _faults(self) -> dict[str, Any]:
-        path = self._folder / PLAN
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    @cached_property
     def _detector(self) -> Detector:
-        return _Faulty(super()._detector, self._faults)
+        return _Faulty(super()._detector, faults_of(self._plan))
 
     def prepare(self) -> None:
         super().prepare()
@@ -61,6 +60,30 @@ class _Faulty:
         for row in documents.column("row").to_pylist():
             suffer(self._documents.get(f"{Path(origin.path).name}:{row}"))
         return self._detector.detect(documents, origin, *rest)
+
+
+class FaultySecondWorker(SecondWorker):
+    """Gives second scores to documents, to which the same may happen."""
+
+    @cached_property
+    def _scorer(self) -> SecondScorer:
+        return _FaultyScorer(self._plan, "cpu")
+
+
+class _FaultyScorer(SecondScorer):
+    def __init__(self, plan: Plan, device: str) -> None:
+        super().__init__(plan, device)
+        self._documents = faults_of(plan).get("documents", {})
+
+    def score(self, verdicts: Sequence[Verdict], texts: Sequence[str], scan_id: str) -> pa.RecordBatch:
+        for verdict in verdicts:
+            suffer(self._documents.get(f"{Path(verdict.get('path', '')).name}:{verdict.get('row')}"))
+        return super().score(verdicts, texts, scan_id)
+
+
+def faults_of(plan: Plan) -> dict[str, Any]:
+    path = Path(plan.results).parent / PLAN
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def suffer(fault: str | None) -> None:

@@ -1,5 +1,6 @@
 """The second score of flagged documents: what it says, when it is computed, and that it decides nothing."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scanner import results
-from scanner.cluster import second
+from scanner.cluster import pool, second
 from scanner.cluster.scan import _find_work
 from scanner.errors import Refused, TokenizerError
 from scanner.files import list_files
@@ -18,6 +19,7 @@ from scanner.plan import make_plan
 from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
+from tests.chaos.worker import PLAN, FaultySecondWorker
 from tests.scan.conftest import Night, message_of
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ,.", np.uint8)
@@ -143,6 +145,23 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
     monkeypatch.undo()
     mixed.scan()
     assert scores(mixed).select("path", "row").n_unique() == scores(mixed).height == 3
+
+
+def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_score(
+    night, registry, gumbel_text, ray_cluster, monkeypatch
+):
+    bob = message_of(registry, "gum", "bob")
+    night.write("a", [gumbel_text(bob, 300, seed) for seed in range(3)])
+    night.configure(more=LN_R)
+    night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 800\n")
+    (night.folder / PLAN).write_text(json.dumps({"documents": {"a.parquet:1": "memory", "a.parquet:2": "endless"}}))
+    monkeypatch.setattr(second, "SecondWorker", FaultySecondWorker)
+    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    outcome = night.scan()
+    assert (outcome.exit_code, outcome.second_scores) == (0, 3)
+    rows = scores(night)
+    assert rows["score"].is_null().to_list() == [False, True, True]
+    assert [str(fault).split(":")[0] for fault in rows["fault"]] == ["None", "out_of_memory", "timed_out"]
 
 
 def test_what_cannot_be_computed_is_refused_before_any_work(mixed, byte_model, tmp_path):
