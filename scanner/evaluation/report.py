@@ -27,6 +27,9 @@ _NAMING = (
     " nobody is; both as counts of texts, with the limits of their share."
 )
 
+_LONG_MESSAGES = 100_000
+"""M that long texts are told for."""
+
 _PAIRED = (
     "Share of answers that are right. Each mark is compared with unmarked answers of the same decoding, document by"
     " document (McNemar's exact test)."
@@ -111,12 +114,30 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
             theirs = (paper.identification(method, count, rate) for count in counts)
             lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])
     parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
-    parts.append(_clusters(_where(every, measure="flagged")))
+    parts += [_clusters(_where(every, measure="flagged")), *_long(rows, methods, counts, rates)]
     for method in methods:
         for rate in rates:
             parts += [f"### By length: {METHODS[method]}, FPR {rate:g}"]
             parts += [_by_length(_where(rows, method=method), rate, counts)]
     return parts
+
+
+def _long(
+    rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
+) -> tuple[str, str]:
+    """Both methods on texts that are long enough to ask much of, and how many of these named somebody else."""
+    least, most = LENGTHS[-1]
+    count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
+    named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
+    lines = [["method", "texts", f"TPR at {FLAG_RATE:g}, M = 1", *named, "wrong, the most of any M and FPR"]]
+    for method in methods:
+        mine = _where(rows, method=method, least_scored=least, most_scored=most)
+        flagged = _where(mine, measure="flagged")[0]
+        found = [one(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
+        wrong = max(_where(mine, measure="wrong"), key=lambda row: row["hits"])
+        texts = f"{flagged['n']} of {flagged['clusters']}"
+        lines.append([METHODS[method], texts, show(flagged), *map(show, found), show_count(wrong)])
+    return f"### Texts of at least {least} scored tokens", table(lines)
 
 
 def _by_length(rows: Sequence[Figure], rate: float, counts: Sequence[int]) -> str:

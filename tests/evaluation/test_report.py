@@ -1,0 +1,36 @@
+"""The report's own choices: what it tells of long texts, and wrong names as counts with their limits."""
+
+import numpy as np
+
+from scanner.evaluation.identification import identification_figures
+from scanner.evaluation.report import report
+from scanner.evaluation.scores import Search
+from scanner.evaluation.units import Setting
+
+GREEN = Setting("greenlist", 4, "1/4", 3.0, 0.8, 0.95, 256)
+GUMBEL = Setting("gumbel", 4, None, None, 1.0, 0.95, 256)
+OWN = np.array([4, 4, 9, 9])
+
+
+def said(own: list[float], other: list[float]) -> Search:
+    """Of three long texts and a short one."""
+    return Search(np.array(own), np.array(other), np.zeros(4), np.array([150, 151, 600, 149]))
+
+
+def test_long_texts_have_a_table_of_their_own():
+    named = {10: said([-12.0, -3.0, -30.0, 0.0], [0.0] * 4), 100_000: said([-12.0, -3.0, -30.0, 0.0], [0.0] * 4)}
+    misnamed = {10: said([-12.0, -3.0, -30.0, 0.0], [0.0, -9.0, 0.0, -9.0]), 100_000: named[100_000]}
+    rows = identification_figures(GUMBEL, named, OWN, [1e-3, 1e-6]) + identification_figures(
+        GREEN, misnamed, OWN, [1e-3, 1e-6]
+    )
+    told = report(rows, ["what was run"])
+    _, _, after = told.partition("### Texts of at least 150 scored tokens")
+    head, _, gumbel, green = after.strip().splitlines()[:4]
+    assert [cell.strip() for cell in head.split("|")][1:-1] == [
+        "method", "texts", "TPR at 1e-05, M = 1", "found, M = 100,000, FPR 0.001", "found, M = 100,000, FPR 1e-06",
+        "wrong, the most of any M and FPR",
+    ]  # fmt: skip
+    assert gumbel.startswith("| Aaronson et al. (Gumbel) | 3 of 2 users | ")
+    assert gumbel.count(" 0.67 (") == green.count(" 0.67 (") == 3  # flagged, and found at both rates
+    assert gumbel.endswith(" 0/3 (0–0.71) |")  # Clopper and Pearson
+    assert green.split("|")[-2].strip().startswith("1/3 (")
