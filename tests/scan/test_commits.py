@@ -1,6 +1,7 @@
 """From finished shards to tables, whatever breaks off in between: what a shard leaves is of one run, whole and once."""
 
 from collections.abc import Callable
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -215,6 +216,28 @@ def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):
     fast.flush()
     slow.flush()
     assert_whole(night, "fast", None)
+
+
+def test_a_file_with_a_new_time_is_tried_again_and_the_query_of_the_readme_tells_what_is_left(night, plan):
+    run(plan, "first", 2).flush()
+    before = night.verdicts().select("path", "row")
+
+    def left() -> list[int]:
+        rows = results.quarantine(plan.results).join(results.verdicts(plan.results), on=["path", "row"], how="anti")
+        return rows.collect().select("path", "row").unique().sort("path", "row")["row"].to_list()
+
+    assert left() == [2, ROWS - 1] * 2
+    (file, *_) = list_files(plan.locations)
+    Path(file.path).touch()
+    work = _find_work(plan, list_files(plan.locations))
+    assert [shard.file.path for shard in work.left] == [file.path]
+    run(plan, "second", None).flush()
+    assert left() == [ROWS - 1, 2, ROWS - 1]
+    newest = results.verdicts(plan.results).collect()
+    assert newest.select("path", "row").is_duplicated().sum() == 0
+    assert newest.height == before.height + 1
+    of_file = newest.filter(path=file.path)
+    assert (of_file.height, set(of_file["scan_id"])) == (ROWS - 1, {"second"})
 
 
 def test_a_replacement_works_in_a_folder_of_any_name(tmp_path, registry, monkeypatch):
