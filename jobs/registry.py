@@ -234,7 +234,8 @@ def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, result
       brickscan users remove bob --registry registry
       brickscan users remove bob --registry registry --erase --results results
     """
-    from scanner.results import erase_user, exist
+    from scanner.erasure import erase_user
+    from scanner.results import exist
 
     if results is not None and not erase:
         raise click.UsageError("--results goes with --erase.")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import deltalake
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,7 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from scanner.delta import open_table, read, table_uri, transaction_versions
+from scanner.delta import table_uri, transaction_versions
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.files import filesystem_of
 from scanner.queries import (
@@ -52,7 +51,6 @@ __all__ = [
     "audits",
     "commit",
     "committed",
-    "erase_user",
     "exist",
     "flagged",
     "flagged_in",
@@ -277,43 +275,3 @@ def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
         deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None
-
-
-def erase_user(results: str, user_ids: Sequence[str]) -> int:
-    """Erase names from the verdicts: the rows stay, name no one and read `removed`. Returns how many were changed.
-
-    The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
-    names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
-    and is left for scanner.upkeep.vacuum.
-
-    Raises:
-        Refused: there are no results.
-        ScanFailed: a scan kept committing first.
-    """
-    uri = table_uri(results, "verdicts")
-    changed = 0
-    for attempt in range(COMMIT_ATTEMPTS):
-        table = open_table(uri)
-        named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
-        messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
-        if messages.is_empty() and attempt == 0:
-            return 0
-        predicate = " OR ".join(
-            f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, numbers))}))"
-            for key_id, numbers in messages.iter_rows()
-        )
-        try:
-            if not messages.is_empty():
-                condition = f"user_id IS NOT NULL AND ({predicate})"
-                once = CommitProperties(max_commit_retries=0)  # who merged these files meanwhile wrote the names anew
-                done = table.update(
-                    {"user_id": "NULL", "naming": "'removed'"}, predicate=condition, commit_properties=once
-                )
-                changed += int(done["num_updated_rows"])
-            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-            table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
-        except CommitFailedError:
-            time.sleep(0.01 * attempt)
-        else:
-            return changed
-    raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")

@@ -29,6 +29,7 @@ FLOORS = [
     "scanner.plan",
     "scanner.queries",
     "scanner.results",
+    "scanner.erasure",
     "scanner.outcomes",
     "scanner.second",
     "scanner.upkeep",

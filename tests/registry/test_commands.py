@@ -162,7 +162,7 @@ def test_calls_that_make_no_sense_are_refused(cli, registry, arguments):
 
 
 def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, registry, monkeypatch):
-    results = types.ModuleType("scanner.results")
+    results, erasure = types.ModuleType("scanner.results"), types.ModuleType("scanner.erasure")
     rows = {"alice": 3, "left": 1}
     calls = []
 
@@ -171,9 +171,10 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
             calls.append((place, names))
         return sum(rows.pop(name, 0) for name in names)
 
-    results.erase_user = erase_user
+    erasure.erase_user = erase_user
     results.exist = lambda place: place == "res"
     monkeypatch.setitem(sys.modules, "scanner.results", results)
+    monkeypatch.setitem(sys.modules, "scanner.erasure", erasure)
     cli("users", "add", "alice", "bob", "--registry", registry)
     remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry)
     done = cli(*remove, "alice")

@@ -14,8 +14,9 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from scanner import results
+from scanner.erasure import erase_user
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results import Entry, commit, committed, erase_user, open_tables, table_uri, write_file
+from scanner.results import Entry, commit, committed, open_tables, table_uri, write_file
 from schemas.tables import QUARANTINE, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)

@@ -17,10 +17,11 @@ from deltalake.transaction import AddAction
 from pyarrow import fs
 
 from scanner import results, upkeep
+from scanner.erasure import erase_user
 from scanner.errors import Refused, SecretError
 from scanner.plan import make_plan, open_detector
 from scanner.registry import add_users, list_users, load_registry, new_key, retire_key
-from scanner.results import committed, erase_user, open_tables, table_uri
+from scanner.results import committed, open_tables, table_uri
 from schemas.tables import VERDICTS
 from tests.scan.conftest import TOKENIZER, Night, message_of
 from tests.scan.submitted import free_ports, wait_for

@@ -11,8 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results, upkeep
+from scanner.erasure import erase_user
 from scanner.errors import Refused, ScanFailed
-from scanner.results import Entry, append_audits, append_scan, commit, committed, erase_user, table_uri, write_file
+from scanner.results import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
 from scanner.upkeep import compact, vacuum
 from schemas.tables import AUDITS, QUARANTINE, SCANS
 from tests.scan.test_commands import call
@@ -189,6 +190,27 @@ def test_compactions_a_scan_and_an_erasure_at_once(folder):
     assert named[:20] == [None if i % 5 == 0 else "bob" for i in range(20)]
     compact(folder)
     assert rows_of(folder) == list(range(40))
+
+
+def test_several_erasures_at_once_leave_no_name_and_count_each_row_once(folder):
+    """Each deletes at once the files that held its names, under the others' hands."""
+    for i in range(30):
+        add(folder, f"t{i}", [verdict(4 * i + j, user=f"user {j}", message=j) for j in range(4)])
+    erased: list[int] = []
+    names = [f"user {j}" for j in (0, 0, 1, 1, 2, 2)]
+    assert together(*(lambda name=name: erased.append(erase_user(folder, [name])) for name in names)) == []
+    assert sorted(erased) == [0, 0, 0, 30, 30, 30]
+    assert all_rows(folder)["user_id"].value_counts().sort("count").rows() == [("user 3", 30), (None, 90)]
+    assert rows_of(folder) == list(range(120))
+
+
+def test_a_table_that_lost_a_file_is_told_and_no_name_is_erased(folder):
+    for i in range(2):
+        add(folder, f"t{i}", [verdict(i, user="alice")])
+    name = sorted(part_of(folder))[0]
+    (Path(table_uri(folder, "verdicts")) / name).unlink()
+    with pytest.raises(ScanFailed, match=f"names in .*verdicts cannot be erased: .*{name}"):
+        erase_user(folder, ["alice"])
 
 
 def test_an_erasure_is_not_undone_by_a_merge_that_had_read_the_name(folder, monkeypatch):

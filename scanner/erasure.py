@@ -1,0 +1,64 @@
+"""Names taken out of the verdicts, for those who ask to be forgotten: the rows stay, and name no one."""
+
+import time
+from collections.abc import Sequence
+
+import polars as pl
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from scanner.delta import open_table, read, table_uri
+from scanner.errors import ScanFailed, in_a_line
+from scanner.results import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS
+
+
+def erase_user(results: str, user_ids: Sequence[str]) -> int:
+    """Erase names from the verdicts: the rows read `removed`. Returns how many were changed.
+
+    The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
+    names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
+    and is left for scanner.upkeep.vacuum.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: others kept committing first, or the table cannot be read or written.
+    """
+    uri = table_uri(results, "verdicts")
+    changed = 0
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = open_table(uri)
+        try:
+            found = _erase(table, user_ids)
+            changed += found or 0
+            if found is None and attempt == 0:
+                return 0
+            table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+            table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+        except CommitFailedError:
+            pass
+        except (DeltaError, OSError, pl.exceptions.PolarsError) as error:
+            # files of an outdated snapshot may be gone, when another name was erased
+            if open_table(uri).version() == table.version():
+                raise ScanFailed(f"results: names in {uri} cannot be erased: {in_a_line(error)}") from None
+        else:
+            return changed
+        time.sleep(0.01 * attempt)
+    raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
+
+
+def _erase(table: DeltaTable, user_ids: Sequence[str]) -> int | None:
+    """Rows changed; None: there is none that names one of the users."""
+    named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
+    messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
+    if messages.is_empty():
+        return None
+    predicate = " OR ".join(
+        f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, numbers))}))"
+        for key_id, numbers in messages.iter_rows()
+    )
+    done = table.update(
+        {"user_id": "NULL", "naming": "'removed'"},
+        predicate=f"user_id IS NOT NULL AND ({predicate})",
+        commit_properties=CommitProperties(max_commit_retries=0),  # who merged these files meanwhile wrote names anew
+    )
+    return int(done["num_updated_rows"])
