@@ -1,4 +1,7 @@
-"""SIGTERM as an interrupt like Ctrl-C, also where its exception gets lost: in a finaliser, or in Ray's own handler."""
+"""SIGTERM as an interrupt like Ctrl-C, also where its exception gets lost: in a finaliser, or in Ray's own handler.
+
+And both held back while something is written that should be there whole, once.
+"""
 
 import contextlib
 import os
@@ -55,3 +58,26 @@ def sigterm_noted() -> Iterator[Callable[[], None]]:
         signal.set_wakeup_fd(before)
         os.close(reader)
         os.close(writer)
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C take effect at the end of this; the second of them does at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+
+    def hold(number: int, _frame: FrameType | None) -> None:
+        held.append(number)
+        if len(held) > 1:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if held:
+        signal.raise_signal(held[0])

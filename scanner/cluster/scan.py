@@ -16,7 +16,7 @@ from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.gpus import share_gpus
-from scanner.cluster.interrupts import Terminated, sigterm_interrupts, sigterm_noted
+from scanner.cluster.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
@@ -133,6 +133,10 @@ def _run(
         append_audits(plan.results, audit.rows)
         tell_metrics()
 
+    def record() -> None:
+        with interrupts_held():
+            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
+
     try:
         open_detector(plan)
         check_second(plan)
@@ -154,17 +158,19 @@ def _run(
             judge()
         second_scores = _score_again(plan, scan_id, work)
         exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals)
+        record()
     except KeyboardInterrupt as interrupt:
         open_tables(plan.results)  # it may have come while the input was listed
         commit_and_tell()
         exit_code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+        record()  # unless it is there: an interrupt that came meanwhile was held back
     except Refused:
         raise
     except BaseException:
+        exit_code, audit = FAILED, None
         with contextlib.suppress(Exception):  # the error itself is what must be seen
-            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, None, FAILED))
+            record()
         raise
-    append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
     return Outcome(
         scan_id,
         exit_code,

@@ -295,6 +295,27 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, ray_clust
     assert night.last_scan()["exit_code"] == 143
 
 
+def test_a_sigterm_over_the_commit_of_the_scans_row_does_not_lose_it(night, plain, monkeypatch):
+    night.write("a", [plain(30, 1)])
+    commit = results.commit
+
+    def signalled(folder, name, *rest):
+        if name == "scans":
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGTERM)
+        return commit(folder, name, *rest)
+
+    monkeypatch.setattr(results, "commit", signalled)
+    outcome = night.scan()
+    assert (outcome.exit_code, night.last_scan()["exit_code"]) == (143, 0)
+
+    monkeypatch.setattr(results, "commit", signalled)
+    calls = iter([signal.raise_signal, *[lambda _: None] * 9])
+    with pytest.raises(KeyboardInterrupt):  # over the row of a scan that was interrupted before
+        run_scan(night.plan(), lambda *_: next(calls)(signal.SIGINT))
+    assert results.scans(night.results).collect()["exit_code"].to_list() == [0, 130]
+
+
 def test_leaving_for_another_reason_is_no_sigterm(night, plain, monkeypatch):
     @contextmanager
     def starting(_config):
