@@ -150,6 +150,7 @@ PROBLEM = {
     ("answer", "passes"),
     [
         ("    return 2 * x\n", 1.0),
+        ("\n    return 2 * x\n", 1.0),
         ("    return x\n", 0.0),
         ("    return (\n", 0.0),
         ("    while True: pass\n", 0.0),
@@ -173,4 +174,5 @@ def test_the_demos_tasks_can_be_loaded(tmp_path):
     for path in make_tasks(tmp_path / "tasks", data):
         (loaded,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
         counts.append(len(list(loaded.eval_docs)))
+        assert not loaded.doc_to_text(next(iter(loaded.eval_docs))).endswith("\n")  # hides the indent to come
     assert counts == [3, 3, 1]
