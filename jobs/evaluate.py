@@ -119,7 +119,7 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
         f" `{Path(config.prompts).name}`, seed {config.seed!r}, top-p {config.top_p:g}, top-k off, at most"
         f" {config.max_new_tokens} new tokens."
     ]
-    robust, named = config.robustness, config.identification
+    robust, named, asked = config.robustness, config.identification, config.utility
     if robust is not None:
         lines.append(
             f"Robustness: {robust.prompts} prompts, each under {robust.keys_a_prompt} of {robust.keys} keys (the paper:"
@@ -130,6 +130,12 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
             f"Identification: {named.users} users of {named.texts} texts (the paper: 1,000 of 100), h = {named.window};"
             f" green list δ = {named.delta:g}, γ = {named.gamma}, θ = {named.greenlist_temperature:g}; Gumbel θ ="
             f" {named.gumbel_temperature:g}."
+        )
+    if asked is not None:
+        documents = "all documents" if asked.documents is None else f"the first {asked.documents} documents"
+        lines.append(
+            f"Utility: {documents} of each task (the paper: all); green list δ = {asked.delta:g}, γ = {asked.gamma},"
+            f" greedy; Gumbel θ = {asked.gumbel_temperature:g}; the tasks say how long answers are."
         )
     return lines
 

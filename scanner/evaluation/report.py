@@ -161,7 +161,7 @@ def _utility(rows: Sequence[Figure]) -> list[str]:
         p = "" if row["p_value"] is None else f"{row['p_value']:.2g}"
         name = METHODS.get(row["method"], "not marked")
         window = "" if row["window"] is None else str(row["window"])
-        theirs = _beside(paper.utility(row["task"], row["method"], row["window"]))
+        theirs = _beside(paper.utility(row["task"], row["method"], row["window"]), 3)
         lines.append([row["task"], str(row["n"]), name, window, decoding, show(row, 3), p, theirs])
     return [*parts, table(lines)]
 
@@ -209,8 +209,8 @@ def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
 
 
-def _beside(value: float | None) -> str:
-    return "" if value is None else f"*{value:.2f}*"
+def _beside(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"*{value:.{digits}f}*"
 
 
 def _clusters(rows: Sequence[Figure]) -> str:

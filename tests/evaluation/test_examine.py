@@ -133,7 +133,9 @@ def test_the_whole_command_takes_each_exam_once(task, model, tmp_path, capsys):
     rows = pl.read_parquet(tmp_path / "out" / "figures.parquet")
     assert rows.select("experiment", "task", "measure", "n").unique().rows() == [("utility", "words", "correct", 6)]
     assert rows["p_value"].null_count() == 2
-    assert "| words | 6 | Aaronson et al. (Gumbel) | 1 | θ = 1 |" in (tmp_path / "out" / "report.md").read_text()
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "| words | 6 | Aaronson et al. (Gumbel) | 1 | θ = 1 |" in report
+    assert "Utility: the first 6 documents of each task" in report
     assert run(evaluate, [str(config)]) == 0
     assert "4 exams, 0 of them taken now" in capsys.readouterr().out
 
