@@ -4,6 +4,7 @@ FAULT is JSON: {"at": one of MOMENTS, "commit": which one, "delay": seconds} end
 {"change": paths} happen to input files once they are listed. Every shard is committed at once, for more moments.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -75,6 +76,7 @@ def spoil(fault: dict) -> None:
 
 
 def main() -> int:
+    faulthandler.register(signal.SIGUSR1)  # for those who wonder where it hangs
     config, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
     commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS = 1, 0.0
     if "at" in fault:

@@ -2,11 +2,8 @@
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,14 +15,12 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.registry import add_users, new_key
+from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo"
 FILES, ROWS, SMALL_FILES, SMALL_ROWS = 16, 20, 16, 3
-TIMEOUT = 900
-"""Seconds for a run in which dozens of workers die and start again, on a busy machine."""
-
 CONFIG = """\
 registry = "{registry}"
 results = "{results}"
@@ -113,7 +108,7 @@ class Night:
     def run(self, **fault: Any) -> "subprocess.CompletedProcess[str]":
         """Run a driver to its end, and what it left of its cluster."""
         process = self.start(**fault)
-        out, _ = process.communicate(timeout=TIMEOUT)
+        out = output_of(process)
         return subprocess.CompletedProcess(process.args, process.returncode, out)
 
     def done(self) -> bool:
@@ -131,7 +126,7 @@ class Night:
         """Of workers of this night that live."""
         folder = self.results.parent / PIDS
         pids = [int(path.name) for path in folder.iterdir()] if folder.exists() else []
-        return [pid for pid in pids if b"FaultyWorker" in _command(pid)]
+        return [pid for pid in pids if b"FaultyWorker" in command_of(pid)]
 
     def compare(self, other: "Night", bad: Mapping[str, str] = {}, files: Mapping[str, str] = {}) -> Difference:
         """Hold this night's tables against an undisturbed night's.
@@ -163,43 +158,3 @@ def _rows(verdicts: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Each document's name, and all that must be the same; the shard's id holds the folder of the input."""
     for row in verdicts.drop("scan_id", "scanned_at", "path", "shard_id").iter_rows(named=True):
         yield row["name"], tuple(row.values())
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that these started."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(folder.name))
-    found = [pid]
-    for each in found:
-        found.extend(children.get(each, []))
-    return found[1:]
-
-
-def kill_all(pids: list[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-def kill_driver(process: "subprocess.Popen[str]", chance: random.Random) -> None:
-    """SIGKILL a driver; its embedded cluster lives on for a moment, as it would, and then goes too."""
-    left = descendants(process.pid)
-    process.kill()
-    process.communicate()
-    time.sleep(chance.uniform(0, 1))
-    kill_all(left)

@@ -10,7 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.chaos.night import ROOT, descendants, kill_all
+from tests.chaos.night import ROOT
+from tests.chaos.processes import command_of, descendants, kill_all
 from tests.scan.submitted import free_ports
 
 _OBJECT_STORE = 80 * 2**20
@@ -33,11 +34,18 @@ class Nodes:
             "RAY_health_check_failure_threshold": "4",
         }
         (self.port,) = free_ports(1)
-        self._killed: list[subprocess.Popen[bytes]] = []
-        head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
-        assert head, (self.folder / "nodes.log").read_text()
-        self._head = head
-        self.nodes = [self.add() for _ in range(count)]
+        self._started: list[subprocess.Popen[bytes]] = []
+        try:
+            head = self._start(f"--head --port={self.port} --include-dashboard=false --num-cpus=0")
+            assert head, self._log.read_text()
+            self.nodes = [self.add() for _ in range(count)]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "nodes.log"
 
     @property
     def address(self) -> str:
@@ -47,28 +55,29 @@ class Nodes:
         for _ in range(_STARTS):  # Ray gives a node 30 s, which on a busy machine is not always enough
             if node := self._start(f"--address={self.address} --num-cpus=1"):
                 return node
-        raise AssertionError((self.folder / "nodes.log").read_text())
+        raise AssertionError(self._log.read_text())
 
     def kill(self, node: "subprocess.Popen[bytes]") -> None:
         """SIGKILL a node's raylet; the others of its processes find that out for themselves, as they would."""
-        raylets = [
-            pid for pid in descendants(node.pid) if b"raylet/raylet" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
+        raylets = [pid for pid in descendants(node.pid) if b"raylet/raylet" in command_of(pid)]
         os.kill(raylets[0], signal.SIGKILL)
         self.nodes.remove(node)
-        self._killed.append(node)
 
     def close(self) -> None:
-        for node in [*self._killed, *self.nodes, self._head]:
+        for node in reversed(self._started):  # the head last
             left = descendants(node.pid)
             node.terminate()
-            node.wait(60)
+            try:
+                node.wait(60)
+            except subprocess.TimeoutExpired:
+                node.kill()
+                node.wait()
             kill_all(left)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self, options: str) -> "subprocess.Popen[bytes] | None":
         """Start a node; None when it ended before it had started."""
-        log = self.folder / "nodes.log"
+        log = self._log
         before = log.read_text().count("Ray runtime started") if log.exists() else 0
         with log.open("ab") as out:
             process = subprocess.Popen(
@@ -83,10 +92,11 @@ class Nodes:
                 start_new_session=True,
                 env={**os.environ, **self.environment},
             )
+        self._started.append(process)
         end = time.monotonic() + 180
         while log.read_text().count("Ray runtime started") == before:
             if process.poll() is not None:
                 return None
-            assert time.monotonic() < end, "a node did not start in time"
+            assert time.monotonic() < end, f"a node did not start in time: {log.read_text()}"
             time.sleep(0.1)
         return process

@@ -15,7 +15,8 @@ import pytest
 
 from tests.chaos.driver import MOMENTS
 from tests.chaos.mounts import Mount, can_mount
-from tests.chaos.night import TIMEOUT, Night, kill_driver
+from tests.chaos.night import Night
+from tests.chaos.processes import kill_all, kill_driver, output_of, wait_for
 from tests.chaos.worker import REASONS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
@@ -30,7 +31,7 @@ def finish(night: Night) -> None:
 
 
 def ends(process: "subprocess.Popen[str]") -> str:
-    out, _ = process.communicate(timeout=TIMEOUT)
+    out = output_of(process)
     assert process.returncode == 0, out
     return out
 
@@ -48,8 +49,7 @@ def while_it_runs(
         nights.append(night)
         process = night.start()
         for _ in range(times - hits):
-            while process.poll() is None and not night.worker_pids():
-                time.sleep(0.1)
+            wait_for(process, night.worker_pids)
             time.sleep(chance.uniform(0, 3))
             if process.poll() is not None:
                 break
@@ -62,7 +62,7 @@ def test_workers_are_killed(new_night, chance, judge):
     def hit(night: Night) -> bool:
         alive = night.worker_pids()
         if alive:
-            os.kill(chance.choice(alive), signal.SIGKILL)
+            kill_all([chance.choice(alive)])
         return bool(alive)
 
     judge("SIGKILL of a worker", WORKERS, while_it_runs(new_night, chance, WORKERS, hit))
@@ -79,14 +79,14 @@ def test_nodes_are_killed(new_night, chance, judge, nodes):
 
 
 def test_drivers_are_killed(new_night, chance, judge):
-    nights = [new_night()]
-    for _ in range(DRIVERS):
+    nights, kills = [new_night()], 0
+    while kills < DRIVERS:
         if nights[-1].done():
             nights.append(new_night())
         nights[-1].plan_faults(seconds=0.1)
         process = nights[-1].start()
-        wait_until(process, lambda: nights[-1].worker_pids(), chance)
-        kill_driver(process, chance)
+        wait_until(process, nights[-1].worker_pids, chance)
+        kills += kill_driver(process, chance)
     for night in nights:
         finish(night)
     judge("SIGKILL of the driver", DRIVERS, nights)
@@ -94,9 +94,10 @@ def test_drivers_are_killed(new_night, chance, judge):
 
 def wait_until(process: "subprocess.Popen[str]", begun: Callable[[], object], chance: random.Random) -> None:
     """Until some while after something has begun; now and then, until before that."""
-    end = time.monotonic() + chance.choice([chance.uniform(0, 8), TIMEOUT, TIMEOUT, TIMEOUT])
-    while process.poll() is None and not begun() and time.monotonic() < end:
-        time.sleep(0.05)
+    if chance.random() < 0.25:
+        time.sleep(chance.uniform(0, 8))
+    else:
+        wait_for(process, begun)
     time.sleep(chance.uniform(0, 4))
 
 
@@ -167,9 +168,9 @@ def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tm
         night.plan_faults(seconds=0.5)
         for _ in range(DISKS):
             process = night.start()
-            wait_until(process, lambda: night.worker_pids(), chance)
+            wait_until(process, night.worker_pids, chance)
             Mount.read_only(place)
-            out, _ = process.communicate(timeout=TIMEOUT)
+            out = output_of(process)
             Mount.writable(place)
             assert_said(subprocess.CompletedProcess([], process.returncode, out), "Read-only file system")
         finish(night)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 from scanner.cluster import run_scan
 from scanner.plan import make_plan
 from tests.chaos.driver import MOMENTS
+from tests.chaos.processes import output_of
 from tests.chaos.worker import REASONS, FaultyWorker
 
 
@@ -21,16 +24,18 @@ def test_a_worker_that_is_killed(new_night, undisturbed, chance):
     night = new_night()
     night.plan_faults(seconds=0.1)
 
+    killed: list[int] = []
+
     def kill() -> None:
         while not night.worker_pids():
             time.sleep(0.05)
         time.sleep(chance.uniform(0, 1))
-        os.kill(chance.choice(night.worker_pids()), signal.SIGKILL)
+        killed.append(chance.choice(night.worker_pids()))
+        os.kill(killed[0], signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    threading.Thread(target=kill, daemon=True).start()  # a scan that fails is not waited for
     scan(night)
-    killer.join()
+    assert killed
     assert night.compare(undisturbed) == (0, 0, 0)
 
 
@@ -50,3 +55,23 @@ def test_a_driver_that_dies_over_a_commit(new_night, undisturbed, chance, moment
     assert not night.done()
     scan(night)
     assert night.compare(undisturbed) == (0, 0, 0)
+
+
+HANGS = """
+import faulthandler, signal, subprocess, time
+faulthandler.register(signal.SIGUSR1)
+subprocess.Popen(["sleep", "1000"])
+print("begun", flush=True)
+def forever():
+    time.sleep(1000)
+forever()
+"""
+
+
+def test_a_driver_that_hangs_is_ended_and_told():
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with pytest.raises(AssertionError, match=r"(?s)did not end within 1 s\nbegun\n.*in forever\n.*sleep 1000"):
+        output_of(process, 1)
+    assert process.returncode == -signal.SIGKILL
