@@ -39,7 +39,7 @@ class Mount:
     @contextlib.contextmanager
     def bind(folder: Path) -> Iterator[Path]:
         """A folder that can be made read-only."""
-        folder.mkdir()
+        folder.mkdir(parents=True)
         _mount("--bind", str(folder), str(folder))
         try:
             yield folder

@@ -18,7 +18,7 @@ def show(seed: int, rows: Sequence[Row]) -> str:
     total = Row(
         "all", sum(row.runs for row in rows), Difference(*map(sum, zip(*(r.difference for r in rows), strict=True)))
     )
-    lines = [f"{'fault':<44}{'runs':>6}{'lost':>6}{'doubled':>9}{'different':>11}   (seed {seed})"]
+    lines = [f"{'fault':<50}{'runs':>6}{'lost':>6}{'doubled':>9}{'different':>11}   (seed {seed})"]
     for fault, runs, (lost, doubled, different) in [*rows, total]:
-        lines.append(f"{fault:<44}{runs:>6}{lost:>6}{doubled:>9}{different:>11}")
+        lines.append(f"{fault:<50}{runs:>6}{lost:>6}{doubled:>9}{different:>11}")
     return "\n".join(lines)

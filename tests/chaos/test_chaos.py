@@ -163,8 +163,8 @@ def test_a_full_disk(new_night, chance, judge, tmp_path):
 
 @pytest.mark.skipif(not can_mount(), reason="a folder cannot be mounted here: needs root, and the right to mount")
 def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tmp_path):
-    with Mount.bind(tmp_path / "there") as place:
-        night = new_night(results=place / "results")
+    with Mount.bind(tmp_path / "there" / "results") as place:  # what the faults need lies beside it
+        night = new_night(results=place)
         night.plan_faults(seconds=0.5)
         for _ in range(DISKS):
             process = night.start()
