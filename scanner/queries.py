@@ -20,6 +20,8 @@ def exist(results: str) -> bool:
 def verdicts(results: str) -> pl.LazyFrame:
     """Verdicts on all documents, the newest per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
 
+    Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
+
     Raises:
         Refused: there are no results.
     """
@@ -43,7 +45,8 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
     rows that would not have been flagged under it. The column `audit` is one of schemas.tables.AUDIT_STATES, or null
-    while no scan that covers the row has ended: `alarm` when any audit that covered its scan ended so, else the newest.
+    while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
+    it a part of them, else what the newest such audit said.
     """
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     rows = verdicts(results).filter("flagged", strict).sort("scanned_at", "scan_id", descending=True)

@@ -16,8 +16,8 @@ from deltalake.transaction import AddAction
 from scanner import results
 from scanner.erasure import erase_user
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results import Entry, commit, committed, open_tables, table_uri, write_file
-from schemas.tables import QUARANTINE, VERDICTS
+from scanner.results import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
+from schemas.tables import QUARANTINE, SCANS, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
 
@@ -51,6 +51,19 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
         "scanned_at": NOW - timedelta(days=age),
         **changes,
     }
+
+
+def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
+    """A row of a table, with something in every column."""
+
+    def something(kind: pa.DataType) -> object:
+        if pa.types.is_list(kind):
+            return [something(kind.value_type)] * 2
+        if pa.types.is_struct(kind):
+            return {field.name: something(field.type) for field in kind}
+        return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
+
+    return {field.name: something(field.type) for field in schema} | values
 
 
 def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
@@ -232,6 +245,12 @@ def test_the_newest_verdict_of_a_row_counts(folder):
     assert results.flagged(folder).collect()["user_id"].to_list() == ["v", "u", "w"]  # newest first
 
 
+def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
+    add(folder, "long", [verdict(row, age=2, user="u") for row in range(4)])
+    add(folder, "short", [verdict(row, age=1) for row in range(2)])
+    assert sorted(results.flagged(folder).collect()["row"]) == [2, 3]
+
+
 def test_the_newest_verdicts_whatever_shards_there_were(folder):
     """Against a plain loop: files scanned once, again in other shards, or in part; shards within shards."""
     generator = np.random.default_rng(7)
@@ -248,6 +267,22 @@ def test_the_newest_verdicts_whatever_shards_there_were(folder):
     assert shards["shard_id"].min() == 1  # both ways are taken
     assert {(path, row): score for path, row, score in found.select("path", "row", "score").iter_rows()} == expected
     assert len(found) == len(expected)
+
+
+def test_beside_a_flag_stands_what_audits_said_that_took_in_some_of_its_scan(folder):
+    """An alarm stays; else it is the newest, even of one that looked at a part of that scan only."""
+    for scan in ("first", "second", "killed"):
+        add(folder, scan, [verdict(0, f"/in/{scan}", user="u", scan_id=scan)])
+
+    def states(scan: str, audit: str, *audited: str) -> list[str | None]:
+        started = NOW + timedelta(hours=len(results.scans(folder).collect()))
+        append_scan(folder, filled(SCANS, scan_id=scan, audit=audit, audited_scans=audited, started_at=started))
+        return results.flagged(folder).sort("path").collect()["audit"].to_list()  # of first, killed, second
+
+    assert states("first", "not judged", "first") == ["not judged", None, None]
+    assert states("second", "no alarm", "first", "second") == ["no alarm", None, "no alarm"]
+    assert states("third", "alarm", "first") == ["alarm", None, "no alarm"]
+    assert states("fourth", "no decoys", "first", "second") == ["alarm", None, "no decoys"]
 
 
 def test_statistics_do_not_hide_rows(folder):

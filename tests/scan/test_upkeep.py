@@ -17,7 +17,7 @@ from scanner.results import Entry, append_audits, append_scan, commit, committed
 from scanner.upkeep import compact, vacuum
 from schemas.tables import AUDITS, QUARANTINE, SCANS
 from tests.scan.test_commands import call
-from tests.scan.test_results import NOW, add, entry, folder, rows_of, verdict
+from tests.scan.test_results import NOW, add, entry, filled, folder, rows_of, verdict
 
 __all__ = ["folder"]
 
@@ -41,19 +41,6 @@ def age(folder: str, names: set[str], days: float, name: str = "verdicts") -> No
     for file in names:
         then = time.time() - days * DAY
         os.utime(Path(table_uri(folder, name)) / file, (then, then))
-
-
-def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
-    """A row of a table, with something in every column."""
-
-    def something(kind: pa.DataType) -> object:
-        if pa.types.is_list(kind):
-            return [something(kind.value_type)] * 2
-        if pa.types.is_struct(kind):
-            return {field.name: something(field.type) for field in kind}
-        return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
-
-    return {field.name: something(field.type) for field in schema} | values
 
 
 def test_small_files_become_one_and_no_row_changes(folder):
