@@ -246,8 +246,8 @@ def test_the_newest_verdict_of_a_row_counts(folder):
 
 
 def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
-    add(folder, "long", [verdict(row, age=2, user="u") for row in range(4)])
-    add(folder, "short", [verdict(row, age=1) for row in range(2)])
+    add(folder, "long", [verdict(row, age=2, user="u", shard_id="long") for row in range(4)])
+    add(folder, "short", [verdict(row, age=1, shard_id="short") for row in range(2)])
     assert sorted(results.flagged(folder).collect()["row"]) == [2, 3]
 
 
