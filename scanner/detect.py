@@ -16,15 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.documents import read_text
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark, scored_positions
 from scanner.watermark.pvalues import log10_any_of
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
-
-MAX_TEXT_BYTES = 16 * 2**20
-"""Longer texts go to quarantine: a text that is worst for the tokenizer needs 220 times its size in memory."""
 
 MOST_COMPILED_WITH = 2**16
 """Tokens that are scored to compile kernels; where more must be scored, none are, which compiles the same."""
@@ -153,9 +151,8 @@ class Detector:
         scores, seen = self._score(texts)
         if witness is not None:
             witness.see(digests, seen)
-        found = {"text_sha256": digests} | self._verdicts(scores, kept["created_at"])
         return (
-            _table(VERDICTS, kept, origin, now, found),
+            _table(VERDICTS, kept, origin, now, {"text_sha256": digests} | self._verdicts(scores, kept["created_at"])),
             _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
         )
 
@@ -272,22 +269,6 @@ def _table(
         return values if isinstance(values, pa.Array) else pa.array(values, field.type)
 
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
-
-
-def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
-    """Decode a stored text: (text, "", ""), or (None, reason, detail) by schemas.tables.DOCUMENT_REASONS."""
-    if raw is None:
-        return None, "null_text", "there is no text"
-    if len(raw) > MAX_TEXT_BYTES:
-        return None, "too_long", f"the text has {len(raw)} bytes; at most {MAX_TEXT_BYTES} are scanned"
-    try:
-        return raw.decode(), "", ""
-    except UnicodeDecodeError as error:
-        try:
-            raw.decode(errors="surrogatepass")
-        except UnicodeDecodeError:
-            return None, "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
-        return None, "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"
 
 
 def choose(scores: Sequence[Scores]) -> NDArray[np.int64]:

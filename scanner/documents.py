@@ -13,7 +13,10 @@ import pyarrow.parquet as pq
 from scanner.columns import Columns, check_columns, documents_of, is_text, lengths, plain_type
 from scanner.files import FileFault, InputFile
 
-__all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read"]
+__all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read", "read_text"]
+
+MAX_TEXT_BYTES = 16 * 2**20
+"""Longer texts go to quarantine: a text that is worst for the tokenizer needs 220 times its size in memory."""
 
 MAX_ROWS_AT_A_TIME = 64
 MANY_ROWS_AT_A_TIME = 4096
@@ -236,3 +239,19 @@ def _check_bytes(file: InputFile, group: pq.RowGroupMetaData) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__} {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300].strip()
+
+
+def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
+    """Decode a stored text: (text, "", ""), or (None, reason, detail) by schemas.tables.DOCUMENT_REASONS."""
+    if raw is None:
+        return None, "null_text", "there is no text"
+    if len(raw) > MAX_TEXT_BYTES:
+        return None, "too_long", f"the text has {len(raw)} bytes; at most {MAX_TEXT_BYTES} are scanned"
+    try:
+        return raw.decode(), "", ""
+    except UnicodeDecodeError as error:
+        try:
+            raw.decode(errors="surrogatepass")
+        except UnicodeDecodeError:
+            return None, "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
+        return None, "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from scanner.detect import read_text
-from scanner.documents import Columns, Unreadable, inspect, read
+from scanner.documents import Columns, Unreadable, inspect, read, read_text
 from scanner.files import InputFile, filesystem_of, list_files
 from scanner.shards import cut
 from scanner.tokens import Tokenizer, load_tokenizer

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from scanner.cluster.actors import on_actors
 from scanner.cluster.corpus import sources
 from scanner.cluster.spread import Call, spread
-from scanner.detect import read_text
-from scanner.documents import Columns, Unreadable, read
+from scanner.documents import Columns, Unreadable, read, read_text
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Answer, Answers, Exam

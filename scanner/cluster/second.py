@@ -16,8 +16,7 @@ import ray
 from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
-from scanner.detect import read_text
-from scanner.documents import Unreadable, read
+from scanner.documents import Unreadable, read, read_text
 from scanner.files import FileFault
 from scanner.plan import Plan
 from scanner.results import Entry, commit, committed, flagged_in, open_tables, write_file

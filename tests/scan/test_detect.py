@@ -7,8 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner import detect
-from scanner.detect import Detector, KeyUnderTest, Origin, Scores, choose, count_passing, read_text
+from scanner import documents
+from scanner.detect import Detector, KeyUnderTest, Origin, Scores, choose, count_passing
+from scanner.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, NAMING, QUARANTINE, VERDICTS
@@ -111,7 +112,7 @@ def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, re
 def test_texts_that_cannot_be_scored(detector, plain):
     texts = [None, b"\xff\xfe", b"a \xed\xa0\x80 b", plain(40, 0), b"ab\xc3", "x" * 100]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(detect, "MAX_TEXT_BYTES", 400)
+        patch.setattr(documents, "MAX_TEXT_BYTES", 400)
         texts.append("y" * 401)
         scored, refused = detector().detect(batch(texts), ORIGIN)
     assert scored["row"].to_pylist() == [3, 5]

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detect import Detector, KeyUnderTest, Origin, read_text
+from scanner.detect import Detector, KeyUnderTest, Origin
+from scanner.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
