@@ -9,14 +9,9 @@ from transformers import LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.generation.model import LocalModel
-from scanner.generation.processor import (
-    GreenListProcessor,
-    GumbelProcessor,
-    check_delta,
-    check_prompts,
-    check_sampling,
-)
+from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_prompts
 from scanner.generation.rows import RowsProcessor
+from scanner.generation.sampling import check_sampling
 from scanner.watermark import GreenList, Gumbel, Watermark
 
 

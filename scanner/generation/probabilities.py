@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.generation.model import LocalModel
-from scanner.generation.processor import check_sampling, sampling_weights
+from scanner.generation.sampling import check_sampling, sampling_weights
 
 BATCH_TOKENS = 2048
 """Tokens that go through the model at a time, padding included."""

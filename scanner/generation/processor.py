@@ -14,7 +14,8 @@ import torch
 from transformers import LogitsProcessor
 
 from scanner.errors import Refused
-from scanner.watermark import GreenList, Gumbel, cut
+from scanner.generation.sampling import check_sampling, sampling_weights
+from scanner.watermark import GreenList, Gumbel
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
@@ -254,17 +255,6 @@ class GumbelProcessor(_Marking):
             )
 
 
-def sampling_weights(
-    logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
-) -> npt.NDArray[np.float64]:
-    """What a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
-    weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
-    weights /= temperature
-    np.exp(weights, out=weights)
-    cut(weights, top_k, top_p)
-    return weights
-
-
 def check_prompts(lengths: Sequence[int], window: int) -> None:
     """Refuse prompts that are empty, or that leave the first steps without a whole window and so unmarked.
 
@@ -289,17 +279,3 @@ def check_delta(delta: float) -> None:
     """
     if not 0 < delta < float("inf"):
         raise Refused(f"delta = {delta} does not mark text; a number above 0 is needed, for example 2.0")
-
-
-def check_sampling(temperature: float, top_k: int, top_p: float) -> None:
-    """Refuse sampling parameters under which there is nothing to sample.
-
-    Raises:
-        Refused: naming the parameter, its value and what is allowed.
-    """
-    if not 0 < temperature < float("inf"):
-        raise Refused(f"temperature = {temperature} is not allowed; a number above 0 is needed")
-    if top_k < 0:
-        raise Refused(f"top_k = {top_k} is not allowed; 0 (keep all tokens) or more is needed")
-    if not 0 < top_p <= 1:
-        raise Refused(f"top_p = {top_p} is not allowed; a number above 0 and at most 1 (keep all tokens) is needed")
