@@ -28,17 +28,18 @@ def flagged(config: Path, limit: int) -> None:
       brickscan flagged nightly.toml --limit 50
     """
     from scanner import results
+    from scanner.queries import ask
 
     settings = read_config(config)
     folder = results_of(settings, config)
     if not results.exist(folder):
         click.echo(f"There are no results in {folder} yet: run `brickscan scan {config}` first.")
         return
-    rows = results.flagged(folder, settings.false_positive_rate).head(limit).collect().to_dicts()
-    if not rows:
+    newest = ask(folder, lambda: results.flagged(folder, settings.false_positive_rate).head(limit).collect())
+    if newest.is_empty():
         click.echo("No document is flagged.")
         return
-    lines = [_HEAD, *(_line(row) for row in rows)]
+    lines = [_HEAD, *(_line(row) for row in newest.iter_rows(named=True))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())

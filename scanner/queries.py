@@ -1,20 +1,44 @@
 """The queries that people ask of the tables of results: lazy frames of polars."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import polars as pl
 from deltalake import DeltaTable
 
 from scanner.delta import open_table, read, table_uri
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 
 _LN10 = math.log(10.0)
+_ATTEMPTS = 10
+
+Answer = TypeVar("Answer")
 
 
 def exist(results: str) -> bool:
     """Whether there are results: a scan made the tables."""
     return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
+
+
+def ask(results: str, question: Callable[[], Answer]) -> Answer:
+    """What queries of the verdicts say that are made and collected by a function, asked again while names are erased.
+
+    An erasure deletes at once the files that held the names, which a query may be about to read.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: names were erased whenever it was asked.
+    """
+    uri = table_uri(results, "verdicts")
+    for _ in range(_ATTEMPTS):
+        version = open_table(uri).version()
+        try:
+            return question()
+        except (OSError, pl.exceptions.PolarsError):
+            if open_table(uri).version() == version:
+                raise
+    raise ScanFailed(f"results: {uri} cannot be read while names are erased from it; run again later")
 
 
 def verdicts(results: str) -> pl.LazyFrame:
@@ -55,8 +79,9 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
 
 def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
     """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
-    of_keys = _read(results, "verdicts").filter("flagged", pl.col("key_id").is_in(list(keys)))
-    return of_keys.collect().filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
+    of_keys = pl.col("key_id").is_in(list(keys))
+    rows = ask(results, lambda: _read(results, "verdicts").filter("flagged", of_keys).collect())
+    return rows.filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
 
 
 def second_scores(results: str) -> pl.LazyFrame:

@@ -131,16 +131,20 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
 
     Raises:
         Refused: there are no results.
+        ScanFailed: names were erased all the while.
     """
     ours = pl.col("shard_id").is_in(list(shards))
     rate = math.log10(plan.config.false_positive_rate)
-    verdicts = queries.committed_verdicts(plan.results).filter(ours)
-    traffic = measure(verdicts, rate)
-    # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
-    scans = ["shard_id", "scan_id"]
-    counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
-    decoys = counts.group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
-    return judge_scan(plan, scan_id, decoys.collect(engine="streaming"), traffic)
+
+    def counted() -> tuple[pl.DataFrame, Traffic]:
+        verdicts = queries.committed_verdicts(plan.results).filter(ours)
+        # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
+        scans = ["shard_id", "scan_id"]
+        counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
+        decoys = counts.group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
+        return decoys.collect(engine="streaming"), measure(verdicts, rate)
+
+    return judge_scan(plan, scan_id, *queries.ask(plan.results, counted))
 
 
 _SUMS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")

@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction
 from scanner import results
 from scanner.erasure import erase_user
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.queries import ask
 from scanner.results import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 
@@ -307,6 +308,26 @@ def test_names_are_erased_and_rows_stay(folder):
     assert erase_user(folder, ["alice"]) == 0
     assert add(folder, "a", [verdict(0, user="alice")]) == set()  # a rerun does not bring the name back
     assert commit(folder, "verdicts", [entry(folder, "b", [verdict(9)])]) == {"b"}
+
+
+def test_a_query_is_asked_again_when_an_erasure_took_its_files(folder):
+    names = [f"user {i}" for i in range(20)]
+    add(folder, "a", [verdict(i, user=name, message=i) for i, name in enumerate(names)])
+    asked: list[str] = []
+
+    def question(erasures: int) -> pl.DataFrame:
+        rows = results.verdicts(folder)
+        if len(asked) < erasures:
+            asked.append(names[len(asked)])
+            erase_user(folder, asked[-1:])
+        return rows.collect()
+
+    found = ask(folder, lambda: question(2))
+    assert (len(asked), found["user_id"].null_count()) == (2, 2)
+    with pytest.raises(ScanFailed, match="cannot be read while names are erased from it; run again later"):
+        ask(folder, lambda: question(20))
+    with pytest.raises(pl.exceptions.ColumnNotFoundError):  # nobody's erasure
+        ask(folder, lambda: results.verdicts(folder).select("nothing").collect())
 
 
 def test_without_results_it_says_what_to_do(tmp_path):
