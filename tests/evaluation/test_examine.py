@@ -164,6 +164,23 @@ def test_code_is_run_apart_and_only_what_is_right_passes(answer, passes):
     assert process_results(PROBLEM, [answer]) == {"pass@1": passes}
 
 
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [(" 9.", 1.0), ("9, since 4 + 5", 1.0), (" 9,", 1.0), (" 90", 0.0), ("9.5", 0.0), ("9:30", 0.0), ("nine", 0.0)],
+)
+def test_the_number_of_an_answer_is_read_without_what_ends_its_sentence(tmp_path, answer, right):
+    from lm_eval.tasks import TaskManager
+
+    rows = b"".join(b'{"passage": "p%d", "question": "q", "answer": "9 apples"}\n' % i for i in range(6))
+    (path,) = make_tasks(tmp_path / "tasks", {"asdiv": rows})
+    (task,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
+    task.build_all_requests(limit=1, rank=0, world_size=1)
+    (asked,) = task.instances
+    asked.resps.append(answer)
+    task.apply_filters()
+    assert task.process_results(asked.doc, [asked.filtered_resps["number"]]) == {"exact_match": right}
+
+
 def test_the_demos_tasks_can_be_loaded(tmp_path):
     from lm_eval.tasks import TaskManager
 
