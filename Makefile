@@ -14,8 +14,9 @@ TOKENIZERS ?=
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
 
+# two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

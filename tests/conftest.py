@@ -1,0 +1,13 @@
+"""What all tests need of the process that runs them."""
+
+import signal
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_interrupts():
+    """In the background of a script Ctrl-C is ignored, and would be by every process that a test starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
