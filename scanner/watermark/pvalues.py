@@ -287,7 +287,8 @@ def _each_any_of(log10_p: NDArray[np.float64], tests: NDArray[np.float64]) -> ND
     for i in range(len(log10_p)):
         if tests[i] != last:
             last, log_last = tests[i], math.log(tests[i])
-        out[i] = _log_any_of(log10_p[i] * _LN10, log_last) / _LN10
+        # of one test, p itself
+        out[i] = _log_any_of(log10_p[i] * _LN10, log_last) / _LN10 if last > 1.0 else min(log10_p[i], 0.0)
     return out
 
 
