@@ -12,11 +12,13 @@ import pytest
 import ray
 
 from scanner.cluster import pool
+from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
 from scanner.errors import ScanFailed, SecretError
 from scanner.files import FileFault, InputFile
 from scanner.shards import Range, Shard
+from schemas.config import ScanClusterConfig
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -236,6 +238,18 @@ def test_no_worker_is_ended_because_the_driver_was_held_up(tmp_path):
     held_up.close()
     assert [finished.retries for finished in found] == [0] * 4
     assert len(diary(tmp_path)) == 4
+
+
+def test_a_worker_may_take_its_share_of_the_smallest_machine_that_lives(monkeypatch):
+    def machine(gib: int, cpus: int, alive: bool = True) -> dict[str, object]:
+        return {"Alive": alive, "Resources": {"memory": gib * 2**30, "CPU": cpus}}
+
+    machines = [machine(64, 4), machine(1, 1, alive=False), machine(1, 0)]  # the last one takes no workers
+    monkeypatch.setattr(ray, "nodes", lambda: machines)
+    assert worker_memory(ScanClusterConfig()) == 4096 * 2**20
+    machines.append(machine(8, 4))
+    assert worker_memory(ScanClusterConfig()) == int(0.9 * 2 * 2**30)
+    assert worker_memory(ScanClusterConfig(worker_memory_mb=3000)) == 3000 * 2**20
 
 
 def test_a_limit_that_no_worker_can_keep_stops_it_all(run):

@@ -36,6 +36,12 @@ def test_a_wrong_configuration_is_refused_before_any_work(night, config, message
     assert not Path(night.results).exists()
 
 
+def test_a_limit_of_memory_that_no_worker_can_keep_is_refused(night):
+    night.config.write_text(f"{night.config.read_text()}worker_memory_mb = 1023\n")
+    with pytest.raises(Refused, match=r"field 'cluster\.worker_memory_mb' = 1023: .* greater than or equal to 1024"):
+        night.plan()
+
+
 @pytest.mark.parametrize("field", ["registry", "results"])
 def test_a_place_without_a_name_is_refused(night, field):
     lines = night.config.read_text().splitlines()

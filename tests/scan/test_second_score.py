@@ -153,7 +153,7 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     bob = message_of(registry, "gum", "bob")
     night.write("a", [gumbel_text(bob, 300, seed) for seed in range(3)])
     night.configure(more=LN_R)
-    night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 800\n")
+    night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 1024\n")
     (night.folder / PLAN).write_text(json.dumps({"documents": {"a.parquet:1": "memory", "a.parquet:2": "endless"}}))
     monkeypatch.setattr(second, "SecondWorker", FaultySecondWorker)
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
