@@ -103,11 +103,15 @@ class Pool:
         start: makes an actor.
         workers: how many actors there are at a time.
         stall_seconds: after which a piece of which nothing is heard is given up; a Busy sets another time.
+        on_devices: an actor holds a device, which an error may have made useless to its process for good.
     """
 
-    def __init__(self, start: Callable[[], Any], workers: int, stall_seconds: float = math.inf) -> None:
+    def __init__(
+        self, start: Callable[[], Any], workers: int, stall_seconds: float = math.inf, *, on_devices: bool = False
+    ) -> None:
         self._start = start
         self._stall_seconds = stall_seconds
+        self._on_devices = on_devices
         self._slots = [self._new_slot() for _ in range(workers)]
         self._todo: deque[_Work] = deque()
         self._failed_starts = 0
@@ -181,8 +185,8 @@ class Pool:
         try:
             found = ray.get(ref if work is None else next(ref))
         except RayTaskError as error:
-            if work is not None and isinstance(error.cause, MemoryError):
-                # by another actor: what this one holds on to would be missing to all that follows
+            if work is not None and (self._on_devices or isinstance(error.cause, MemoryError)):
+                # by another actor: what this one holds on to, or a device, would be missing to all that follows
                 self._replace(slot)
             else:
                 self._begin_next(slot)

@@ -197,7 +197,8 @@ def _work_through(
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
     shared = ray.put(plan)
     memory = worker_memory(plan.config.cluster)
-    pool = Pool(lambda: actor.remote(shared, scan_id, memory), workers, plan.config.cluster.stall_seconds)
+    stall_seconds = plan.config.cluster.stall_seconds
+    pool = Pool(lambda: actor.remote(shared, scan_id, memory), workers, stall_seconds, on_devices=gpus > 0)
     try:
         for finished in pool.run(work.left):
             if finished is not None:

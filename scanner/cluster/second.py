@@ -147,8 +147,10 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
     actor: Any = ray.remote(num_cpus=1, num_gpus=second.gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
     shared, given, memory = ray.put(plan), ray.put(flagged), worker_memory(plan.config.cluster)
     todo = [shard for shard in shards if shard.shard_id in flagged]
-    workers = min(second.workers, len(todo))
-    pool = Pool(lambda: actor.remote(shared, scan_id, given, memory), workers, plan.config.cluster.stall_seconds)
+    workers, stall_seconds = min(second.workers, len(todo)), plan.config.cluster.stall_seconds
+    pool = Pool(
+        lambda: actor.remote(shared, scan_id, given, memory), workers, stall_seconds, on_devices=second.gpus > 0
+    )
     rows = 0
     try:
         for finished in pool.run(todo):

@@ -30,6 +30,7 @@ class Scripted:
         self.folder = folder
         self.script = script
         self.kept: list[bytes] = []
+        self.lost_device = False
 
     def prepare(self) -> None:
         if self.script.get(-1) == "secret":
@@ -75,6 +76,10 @@ class Scripted:
                         self.kept.append(bytes(2**24))
                 case "need much":
                     bytes(2**27)
+                case "lose the device":
+                    self.lost_device = True
+            if self.lost_device:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
         yield Report(counts=Counts(documents=piece.stop - piece.start))
 
 
@@ -87,11 +92,16 @@ def run(tmp_path):
     pools: list[Pool] = []
 
     def call(
-        script: dict[int, str], *shards: Shard, workers: int = 2, stall_seconds: float = math.inf
+        script: dict[int, str],
+        *shards: Shard,
+        workers: int = 2,
+        stall_seconds: float = math.inf,
+        on_devices: bool = False,
     ) -> dict[str, Finished]:
         actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
-        pools.append(Pool(lambda: actor.remote(tmp_path, script), workers, stall_seconds))
-        found = [finished for finished in pools[-1].run(shards) if finished is not None]
+        used = Pool(lambda: actor.remote(tmp_path, script), workers, stall_seconds, on_devices=on_devices)
+        pools.append(used)
+        found = [finished for finished in used.run(shards) if finished is not None]
         assert len({finished.shard.shard_id for finished in found}) == len(found)
         return {finished.shard.shard_id: finished for finished in found}
 
@@ -225,6 +235,15 @@ def test_what_comes_after_a_document_that_ate_memory_has_all_of_it(run):
     found = run({0: "hoard", 1: "need much", -2: str(2**30)}, shard(0, 1), shard(1, 2), workers=1)
     assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "out_of_memory")]
     assert (documents(found["shard-1"]), found["shard-1"].lost, found["shard-1"].retries) == (1, [], 0)
+
+
+def test_what_comes_after_a_document_that_lost_a_worker_its_device_is_scanned(run):
+    found = run({1: "lose the device"}, shard(0, 3), shard(3, 5), shard(5, 7), workers=1, on_devices=True)
+    ((row, reason, detail),) = found["shard-0"].lost
+    assert (row, reason) == (1, "failed")
+    assert detail.startswith("RuntimeError: CUDA error")
+    assert [documents(found[name]) for name in ("shard-0", "shard-3", "shard-5")] == [2, 2, 2]
+    assert [found[name].retries for name in ("shard-3", "shard-5")] == [0, 0]
 
 
 def test_no_worker_is_ended_because_the_driver_was_held_up(tmp_path):
