@@ -15,7 +15,7 @@ from scanner.cluster.pool import Finished, Lost
 from scanner.cluster.scan import _find_work
 from scanner.cluster.worker import Piece
 from scanner.documents import inspect
-from scanner.files import list_files
+from scanner.files import FileFault, list_files
 from scanner.plan import Plan
 from scanner.results import open_tables, table_uri
 from scanner.shards import Shard, cut, shard_id
@@ -219,15 +219,18 @@ def test_two_drivers_that_go_on_after_a_death(night, plan, monkeypatch):
 
 
 def test_a_file_with_a_new_time_is_tried_again_and_the_query_of_the_readme_tells_what_is_left(night, plan):
-    run(plan, "first", 2).flush()
+    first, found = run(plan, "first", 2), list_files(plan.locations)
+    first.add_fault(found[0], FileFault("vanished", "it was gone for a while"))
+    first.flush()
     before = night.verdicts().select("path", "row")
 
     def left() -> list[int]:
-        rows = results.quarantine(plan.results).join(results.verdicts(plan.results), on=["path", "row"], how="anti")
+        documents = results.quarantine(plan.results).drop_nulls("row")
+        rows = documents.join(results.verdicts(plan.results), on=["path", "row"], how="anti")
         return rows.collect().select("path", "row").unique().sort("path", "row")["row"].to_list()
 
     assert left() == [2, ROWS - 1] * 2
-    (file, *_) = list_files(plan.locations)
+    file = found[0]
     Path(file.path).touch()
     work = _find_work(plan, list_files(plan.locations))
     assert [shard.file.path for shard in work.left] == [file.path]
