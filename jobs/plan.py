@@ -72,6 +72,8 @@ def plan(
     """
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib; install it with `pip install 'brickscan[audit]'`, or leave --plot out")
+    if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
+        raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np
 
     from scanner.power import Aim, tokens_needed

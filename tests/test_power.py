@@ -118,6 +118,7 @@ def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
         (["--method", "gumbel", "--entropy", "0.4"], "below 1/e"),
         (["--method", "gumbel", "--probability", "1"], "--probability 1.0"),
         (["--method", "gumbel", "--entropy", "0.2", "--fpr", "0"], "--fpr 0.0"),
+        (["--method", "gumbel", "--probability", "0.5", "--plot", "/nowhere/plan.png"], "a folder that is not there"),
         (["--method", "gumbel", "--probability", "0.999999"], "not reached within 1,048,576 scored tokens"),
     ],
 )
