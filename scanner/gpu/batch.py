@@ -47,10 +47,10 @@ class Batch(NamedTuple):
         """Copy uint32[8], uint32[P], uint64[P] and int64[D+1] to a device.
 
         Raises:
-            ValueError: 2^31 positions or more.
+            ValueError: 2^30 positions or more: kernels number the words of their nonces, two each, in 31 bits.
         """
-        if offsets[-1] >= 2**31 - STEP:
-            raise ValueError(f"{offsets[-1]} scored positions are too many for one batch; fewer than 2^31 can be")
+        if offsets[-1] >= 2**30 - STEP:
+            raise ValueError(f"{offsets[-1]} scored positions are too many for one batch; fewer than 2^30 can be")
 
         def put(values: NDArray[np.generic]) -> torch.Tensor:
             return torch.from_numpy(np.array(values, order="C")).to(device)
