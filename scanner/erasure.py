@@ -23,15 +23,14 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
         Refused: there are no results.
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    uri = table_uri(results, "verdicts")
-    changed = 0
+    if not user_ids:
+        return 0
+    uri, changed = table_uri(results, "verdicts"), 0
     for attempt in range(COMMIT_ATTEMPTS):
         table = open_table(uri)
         try:
-            found = _erase(table, user_ids)
-            changed += found or 0
-            if found is None and attempt == 0:
-                return 0
+            changed += _erase(table, user_ids)
+            # also where no name was left: an erasure may have died before this
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
             table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
         except CommitFailedError:
@@ -46,12 +45,12 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
 
 
-def _erase(table: DeltaTable, user_ids: Sequence[str]) -> int | None:
-    """Rows changed; None: there is none that names one of the users."""
+def _erase(table: DeltaTable, user_ids: Sequence[str]) -> int:
+    """Put null for the users, in the rows of their messages. Returns how many were changed."""
     named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
     messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
     if messages.is_empty():
-        return None
+        return 0
     predicate = " OR ".join(
         f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, numbers))}))"
         for key_id, numbers in messages.iter_rows()

@@ -3,6 +3,7 @@ import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -308,6 +309,23 @@ def test_names_are_erased_and_rows_stay(folder):
     assert erase_user(folder, ["alice"]) == 0
     assert add(folder, "a", [verdict(0, user="alice")]) == set()  # a rerun does not bring the name back
     assert commit(folder, "verdicts", [entry(folder, "b", [verdict(9)])]) == {"b"}
+
+
+def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_command(folder, monkeypatch):
+    add(folder, "a", [verdict(i, user="alice", message=7) for i in range(3)])
+
+    def holding() -> int:
+        files = Path(table_uri(folder, "verdicts")).glob("*.parquet")
+        return sum("alice" in pq.read_table(file)["user_id"].to_pylist() for file in files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "vacuum", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            erase_user(folder, ["alice"])
+    assert holding() == 1
+    assert erase_user(folder, []) == 0
+    assert holding() == 1
+    assert (erase_user(folder, ["alice"]), holding()) == (0, 0)
 
 
 def test_a_query_is_asked_again_when_an_erasure_took_its_files(folder):
