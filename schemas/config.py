@@ -26,6 +26,11 @@ class InputConfig(_Frozen):
     time: str | None = None
 
 
+def _check_gpus(field: str, gpus: float) -> None:
+    if gpus > 1 and not gpus.is_integer():
+        raise ValueError(f"{field} = {gpus}: Ray gives a share of one GPU or whole ones")
+
+
 class ClusterConfig(_Frozen):
     """Where the work runs: an existing Ray cluster, or one embedded in this process when no address is given."""
 
@@ -36,8 +41,7 @@ class ClusterConfig(_Frozen):
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ClusterConfig":
-        if self.gpus_per_worker > 1 and not self.gpus_per_worker.is_integer():
-            raise ValueError(f"gpus_per_worker = {self.gpus_per_worker}: Ray gives a share of one GPU or whole ones")
+        _check_gpus("gpus_per_worker", self.gpus_per_worker)
         if self.require_gpus and not self.gpus_per_worker:
             raise ValueError("require_gpus needs gpus_per_worker, for example 0.25")
         return self
@@ -61,10 +65,11 @@ class SecondScoreConfig(_Frozen):
     top_k: int = Field(default=0, ge=0)  # 0: all tokens
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # 1: all tokens
     workers: int = Field(default=1, ge=1)
-    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0: the model runs on the CPU
+    gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
 
     @model_validator(mode="after")
     def _model_fits_score(self) -> "SecondScoreConfig":
+        _check_gpus("gpus", self.gpus)
         if (self.model is None) == (self.score == "neyman_pearson"):
             raise ValueError("score 'neyman_pearson' needs model, the folder of a language model; 'ln_r' asks none")
         return self

@@ -26,19 +26,27 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
         Refused: the configuration requires GPUs that the cluster does not have.
     """
     share = config.gpus_per_worker
-    if not share:
-        return workers, 0.0
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    gpus = [node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]]
-    # shares of several GPUs are not put together
-    fit = sum(int(there) * int(1 / share + 1e-9) if share < 1 else int(there / share) for there in gpus)
+    fit, what = fit_gpus(share, workers, "cluster.gpus_per_worker")
     if fit:
-        return min(workers, fit), share
-    what = f"cluster.gpus_per_worker = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
+        return fit, share
     if config.require_gpus:
         raise Refused(f"{what}; add GPUs, or leave out cluster.require_gpus to score on CPUs")
     _log.warning("%s; everything is scored on CPUs, with the same results", what)
     return workers, 0.0
+
+
+def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
+    """How many of the workers the cluster's GPUs are enough for, if each holds such a share; when 0, what is missing.
+
+    field: that the share is from.
+    """
+    if not share:
+        return workers, ""
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    gpus = [node["Resources"].get("GPU", 0.0) for node in nodes if node["Alive"]]
+    # shares of several GPUs are not put together
+    fit = sum(int(there) * int(1 / share + 1e-9) if share < 1 else int(there / share) for there in gpus)
+    return min(workers, fit), f"{field} = {share:g}: the cluster has {sum(gpus):g} GPUs, too few for one worker"
 
 
 def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:

@@ -5,6 +5,7 @@ model is loaded only where there is something for it, and a run that was killed 
 flagged shards that have no second scores yet. Each shard's rows are committed once, as those of other tables are.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 import ray
 
 from scanner.cluster.connect import worker_memory
+from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.documents import Unreadable, read, read_text
@@ -23,6 +25,8 @@ from scanner.results import Entry, commit, committed, flagged_in, open_tables, w
 from scanner.second import SecondScorer, Verdict, gumbel_keys, second_row, transaction
 from scanner.shards import Shard
 from schemas.tables import SECOND_SCORES
+
+_log = logging.getLogger(__name__)
 
 TABLE = "second_scores"
 NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message")
@@ -144,13 +148,18 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
     """
     second = plan.second
     assert second is not None  # noqa: S101
-    actor: Any = ray.remote(num_cpus=1, num_gpus=second.gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
-    shared, given, memory = ray.put(plan), ray.put(flagged), worker_memory(plan.config.cluster)
     todo = [shard for shard in shards if shard.shard_id in flagged]
-    workers, stall_seconds = min(second.workers, len(todo)), plan.config.cluster.stall_seconds
-    pool = Pool(
-        lambda: actor.remote(shared, scan_id, given, memory), workers, stall_seconds, on_devices=second.gpus > 0
-    )
+    workers, gpus = min(second.workers, len(todo)), second.gpus
+    fit, missing = fit_gpus(gpus, workers, "second_score.gpus")
+    if fit:
+        workers = fit
+    else:
+        gpus = 0.0
+        _log.warning("%s; second scores are computed on CPUs", missing)
+    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
+    shared, given, memory = ray.put(plan), ray.put(flagged), worker_memory(plan.config.cluster)
+    stall_seconds = plan.config.cluster.stall_seconds
+    pool = Pool(lambda: actor.remote(shared, scan_id, given, memory), workers, stall_seconds, on_devices=gpus > 0)
     rows = 0
     try:
         for finished in pool.run(todo):

@@ -164,6 +164,17 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     assert [str(fault).split(":")[0] for fault in rows["fault"]] == ["None", "out_of_memory", "timed_out"]
 
 
+def test_without_the_gpus_that_it_asks_for_it_is_computed_on_cpus_and_says_so(
+    night, registry, gumbel_text, ray_cluster, caplog
+):
+    night.write("a", [gumbel_text(message_of(registry, "gum", "bob"), 300, 1)])
+    night.configure(more=LN_R + "\ngpus = 0.5")
+    assert night.scan().second_scores == 1
+    assert [record.message for record in caplog.records if "GPU" in record.message] == [
+        "second_score.gpus = 0.5: the cluster has 0 GPUs, too few for one worker; second scores are computed on CPUs"
+    ]
+
+
 def test_what_cannot_be_computed_is_refused_before_any_work(mixed, byte_model, tmp_path):
     def refused(words: str, more: str, error: type = Refused) -> None:
         mixed.configure(more=more)
@@ -180,5 +191,6 @@ def test_what_cannot_be_computed_is_refused_before_any_work(mixed, byte_model, t
     refused("'gum' is pinned to", model.format(other), TokenizerError)
     refused("needs model, the folder of a language model", '[second_score]\nscore = "neyman_pearson"')
     refused("'ln_r' asks none", f'{LN_R}\nmodel = "{byte_model}"')
+    refused("a share of one GPU or whole ones", f"{LN_R}\ngpus = 1.5")
     refused("field 'second_score.score'", '[second_score]\nscore = "confirmation"')
     assert make_plan(mixed.configure(more=model.format("beside"))).second.model == str(mixed.folder / "beside")
