@@ -149,7 +149,23 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
         raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
     if "retokenise" in plan.attacks:
         Tools.load(plan.tokenizer, plan.other_tokenizer)
+    _check_prompts(plan)
     return plan
+
+
+def _check_prompts(plan: EvaluationPlan) -> None:
+    """Raise Refused when a prompt has fewer tokens than a window under which it is to be continued."""
+    widest: dict[str, int] = {}
+    for unit in plan.units():
+        for prompt in unit.prompts:
+            widest[prompt] = max(widest.get(prompt, 0), unit.setting.window or 0)
+    tokens = load_tokenizer(plan.tokenizer, plan.tokenizer_sha256).encode(list(widest))
+    for (prompt, window), length in zip(widest.items(), np.diff(tokens.offsets).tolist(), strict=True):
+        if length < window:
+            raise Refused(
+                f"prompts = {plan.config.prompts!r}: {prompt[:40]!r} has {length} tokens, fewer than the window of"
+                f" {window}; make it longer or leave it out, or choose narrower windows"
+            )
 
 
 def _pinned(tokenizer: Path) -> str:

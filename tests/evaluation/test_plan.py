@@ -96,6 +96,13 @@ def test_what_cannot_be_right_is_refused_in_words(tmp_path, tiny_folder, top, mo
         plan(config(tmp_path, tiny_folder, more, top))
 
 
+def test_a_prompt_shorter_than_its_window_is_refused_before_any_work(tmp_path, tiny_folder):
+    made = config(tmp_path, tiny_folder, ROBUST)
+    with pytest.raises(Refused, match=r"prompts = 'prompts.txt': 'Hi' has [12] tokens, fewer than the window of 4"):
+        plan(made, ["Hi", *PROMPTS])
+    assert plan(config(tmp_path, tiny_folder, ROBUST.replace("[0, 4]", "[0, 1]")), ["Hi", *PROMPTS]).robustness
+
+
 def test_files_that_are_not_there_are_named(tmp_path, tiny_folder):
     with pytest.raises(Refused, match=r"model = .*nowhere.*: no config\.json"):
         plan(config(tmp_path, tmp_path / "nowhere", ROBUST))
