@@ -13,15 +13,16 @@ from jobs.demo.registry import HERE
 
 @pytest.mark.long
 def test_the_demo(tmp_path: Path) -> None:
+    results = str(tmp_path / "demo" / "results")
     for _ in range(2):
         command = [sys.executable, "-m", "jobs.demo"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "beside the truth" in done.stdout
-        rows = compare(tmp_path / "demo" / "results")
+        rows = compare(results)
         assert rows.filter(pl.col("kind") != "marked", "flagged").is_empty()
         marked = rows.filter(pl.col("kind") == "marked")
         assert marked.filter("right").height == marked.filter(pl.col("user_id").is_not_null()).height
         assert marked.filter("right").height > 0.5 * marked.height
-        quarantined = pl.read_delta(str(tmp_path / "demo" / "results" / "quarantine"))
+        quarantined = pl.read_delta(f"{results}/quarantine")
         assert rows.height + quarantined.height == pl.read_parquet(HERE / "truth.parquet").height
