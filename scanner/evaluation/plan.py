@@ -11,7 +11,7 @@ from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.files import resolve
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
 from schemas.config import ConfigError, read_toml
 from schemas.evaluation import EvaluationConfig
 
@@ -130,12 +130,13 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
     model = base / config.model
     if not (model / "config.json").is_file():
         raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder that save_pretrained wrote")
+    tokenizer, tokenizer_sha256 = _open_tokenizer(model / "tokenizer.json")
     plan = EvaluationPlan(
         config=config,
         base=base,
         results=base / config.results,
         model=model,
-        tokenizer_sha256=_pinned(model / "tokenizer.json"),
+        tokenizer_sha256=tokenizer_sha256,
         human=_human(config, base),
         robustness=tuple(_robustness(config, prompts)),
         unmarked=tuple(_unmarked(config, prompts)),
@@ -149,17 +150,17 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
         raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
     if "retokenise" in plan.attacks:
         Tools.load(plan.tokenizer, plan.other_tokenizer)
-    _check_prompts(plan)
+    _check_prompts(plan, tokenizer)
     return plan
 
 
-def _check_prompts(plan: EvaluationPlan) -> None:
+def _check_prompts(plan: EvaluationPlan, tokenizer: Tokenizer) -> None:
     """Raise Refused when a prompt has fewer tokens than a window under which it is to be continued."""
     widest: dict[str, int] = {}
     for unit in plan.units():
         for prompt in unit.prompts:
             widest[prompt] = max(widest.get(prompt, 0), unit.setting.window or 0)
-    tokens = load_tokenizer(plan.tokenizer, plan.tokenizer_sha256).encode(list(widest))
+    tokens = tokenizer.encode(list(widest))
     for (prompt, window), length in zip(widest.items(), np.diff(tokens.offsets).tolist(), strict=True):
         if length < window:
             raise Refused(
@@ -168,11 +169,10 @@ def _check_prompts(plan: EvaluationPlan) -> None:
             )
 
 
-def _pinned(tokenizer: Path) -> str:
-    """SHA-256 of a tokenizer.json, which was loaded once."""
-    sha256 = sha256_file(tokenizer) if tokenizer.is_file() else "0" * 64
-    load_tokenizer(tokenizer, sha256)
-    return sha256
+def _open_tokenizer(path: Path) -> tuple[Tokenizer, str]:
+    """A tokenizer.json and its SHA-256."""
+    sha256 = sha256_file(path) if path.is_file() else "0" * 64
+    return load_tokenizer(path, sha256), sha256
 
 
 def _human(config: EvaluationConfig, base: Path) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--tokenizers", type=Path, default=DEMO, help="folder of tokenizer files, *.json")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--megabytes", type=float, default=4.0, help="text to tokenise and scan")
-    parser.add_argument("--ray", action="store_true", help="row 6 through Ray as well, the whole corpus")
+    parser.add_argument("--ray", action="store_true", help="row 6 through Ray as well")
     options = parser.parse_args()
     found = measure.circumstances()
     print(f"{found['machine']['cpu']}, {found['machine']['cores']} cores, load {found['machine']['load'][0]:.1f}")
