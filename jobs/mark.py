@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import cycle, islice
+from itertools import compress, cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,9 @@ MARKED = pa.schema(
 )
 """What `brickscan mark` writes: one row a completion, with the truth."""
 
+TOLD = 10
+"""Of the prompts that are left out, how many are told by their numbers."""
+
 
 class Recipient(NamedTuple):
     """Whom a completion is marked for: the message, and the user who holds it (None with --message)."""
@@ -44,7 +47,10 @@ class Recipient(NamedTuple):
 @click.option("--message", "messages", type=int, multiple=True, help="Message to mark with, instead of a user's.")
 @click.option("--model", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the model.")
 @click.option(
-    "--prompts", type=click.Path(path_type=Path), required=True, help="One a line, or Parquet with a column 'prompt'."
+    "--prompts",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
 @click.option("--max-new-tokens", type=int, default=256, show_default=True)
@@ -130,21 +136,31 @@ def mark(
 
 
 def read_prompts(path: Path) -> list[str]:
-    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file; blank ones left out.
+    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file.
+
+    Blank ones and nulls are left out; stderr is told how many, and where the first of them are.
 
     Raises:
         Refused: the file cannot be read, or holds no prompt.
     """
+    rows = path.suffix == ".parquet"
     try:
-        if path.suffix == ".parquet":
+        if rows:
             found = pq.read_table(path, columns=["prompt"]).column("prompt").to_pylist()
         else:
-            found = path.read_text(encoding="utf-8").splitlines()
+            with path.open(encoding="utf-8") as lines:
+                found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Refused(f"--prompts {path}: cannot be read as prompts: {error}") from None
-    prompts = [prompt for prompt in found if isinstance(prompt, str) and prompt.strip()]
+    there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
+    prompts = list(compress(found, there))
     if not prompts:
         raise Refused(f"--prompts {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+    blank = [number for number, prompt in enumerate(there, 0 if rows else 1) if not prompt]
+    if blank:
+        what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
+        first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
+        click.echo(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}", err=True)
     return prompts
 
 

@@ -39,5 +39,5 @@ def sentence_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.txt"
-    path.write_text("\n".join(PROMPTS) + "\n")
+    path.write_text("\n".join(PROMPTS) + "\n\n")
     return path

@@ -74,7 +74,9 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     pq.write_table(pa.table({"text": human}), tmp_path / "human.parquet")
     path = config(tmp_path, tiny_folder, ROBUST.format(sentence=sentence_folder), NAMED)
     assert run(evaluate, [str(path)]) == 0
-    assert "12 batches of texts, 12 of them written now" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "12 batches of texts, 12 of them written now" in said.out
+    assert "1 of 13 left out, blank lines (counted from 1): 13\n" in said.err
     texts = pl.read_parquet(tmp_path / "out" / "texts" / "*.parquet")
     assert texts.columns == TEXTS.names
     assert len(texts) == 2 * 16 + 2 * 2 * 8 + 2 * 16  # two cells, two temperatures twice unmarked, two methods

@@ -61,6 +61,7 @@ def test_texts_are_marked_for_users_in_turn(
         registry, tiny_folder, prompts, out, "--key", key_id, *turns, "--max-new-tokens", "150", "--batch-size", "2"
     )
     assert f"5 completions marked with {key_id}" in output
+    assert f"prompts {prompts}: 1 of 6 left out, blank lines (counted from 1): 2\n" in output
     assert pq.read_schema(out).equals(MARKED)
     rows = pl.read_parquet(out)
     assert rows["user_id"].to_list() == ["cy", "ada", "cy", "ada", "cy"]
@@ -79,13 +80,14 @@ def test_texts_are_marked_for_users_in_turn(
 
 def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:
     prompts, out = tmp_path / "prompts.parquet", tmp_path / "marked.parquet"
-    pq.write_table(pa.table({"prompt": ["w3\nw4", None, "w5 w6"], "other": [1, 2, 3]}), prompts)
+    pq.write_table(pa.table({"prompt": ["w3\nw4", None, "w5 w6"] + [" \t"] * 10, "other": range(13)}), prompts)
     message = list_users(registry, ["gum"])["message"][0]
     free = next(m for m in range(1000) if m not in list_users(registry, ["gum"])["message"])
-    call(
+    output = call(
         registry, tiny_folder, prompts, out, "--key", "gum", "--message", str(message), "--message", str(free),
         "--max-new-tokens", "5",
     )  # fmt: skip
+    assert ": 11 of 13 left out, null or blank rows (counted from 0): 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, …\n" in output
     rows = pl.read_parquet(out)
     assert rows["prompt"].to_list() == ["w3\nw4", "w5 w6"]
     assert rows["message"].to_list() == [message, free]
