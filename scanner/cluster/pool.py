@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from scanner.cluster.worker import Busy, Piece, Report
-from scanner.errors import BrickscanError, ScanFailed
+from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.files import FileFault
 from scanner.shards import Shard
 
@@ -115,6 +115,7 @@ class Pool:
         self._slots = [self._new_slot() for _ in range(workers)]
         self._todo: deque[_Work] = deque()
         self._failed_starts = 0
+        self._began = False
         self._warned: set[str] = set()
         self._idle = 0
 
@@ -122,6 +123,7 @@ class Pool:
         """Work through the shards. Yields None about every second while nothing finishes.
 
         Raises:
+            Refused: an actor refused to begin, and none had begun before.
             ScanFailed: results cannot be written, or no actor can be started.
         """
         self._todo.extend(
@@ -198,7 +200,7 @@ class Pool:
             return None
         self._begin_next(slot)
         if work is None:
-            slot.ready = True
+            slot.ready = self._began = True
             self._failed_starts = 0
             if found and found not in self._warned:
                 self._warned.add(found)
@@ -212,7 +214,8 @@ class Pool:
 
     def _raised(self, cause: BaseException, work: _Work | None) -> Finished | None:
         if work is None:
-            raise ScanFailed(f"a worker cannot begin: {cause}") from None
+            error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
+            raise error(f"a worker cannot begin: {cause}") from None
         if isinstance(cause, BrickscanError):
             raise ScanFailed(str(cause)) from None
         reason = "out_of_memory" if isinstance(cause, MemoryError) else "failed"

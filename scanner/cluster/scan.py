@@ -30,7 +30,7 @@ from scanner.results import append_audits, append_scan, committed, open_tables
 from scanner.second import check_second
 from scanner.shards import Shard, cut, shard_id
 
-DONE, FAILED, ALARM, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 3, 4, 130, 143
+DONE, FAILED, REFUSED, ALARM, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 _INSPECTING_THREADS = 16
 
 
@@ -89,7 +89,7 @@ def run_scan(
         files: of the input, those that are scanned; None for all.
 
     Raises:
-        Refused: something cannot be right; nothing was done.
+        Refused: something cannot be right; no document was scanned.
         ScanFailed: the work had to stop; what was committed stays.
     """
     with sigterm_noted() as end_if_told, sigterm_interrupts():
@@ -141,6 +141,9 @@ def _run(
         open_detector(plan)
         check_second(plan)
         files = list_files(plan.locations) if files is None else files
+        if plan.config.cluster.require_gpus:  # before anything is written
+            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+                share_gpus(plan.config.cluster, workers)
         open_tables(plan.results)
         work = _find_work(plan, files)
         watch(work, committer.totals)
@@ -164,10 +167,10 @@ def _run(
         commit_and_tell()
         exit_code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
         record()  # unless it is there: an interrupt that came meanwhile was held back
-    except Refused:
-        raise
-    except BaseException:
-        exit_code, audit = FAILED, None
+    except BaseException as error:
+        if isinstance(error, Refused) and not work.shards:
+            raise  # nothing was done
+        exit_code, audit = REFUSED if isinstance(error, Refused) else FAILED, None
         with contextlib.suppress(Exception):  # the error itself is what must be seen
             record()
         raise

@@ -19,6 +19,7 @@ from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.documents import Unreadable, read, read_text
+from scanner.errors import Refused, ScanFailed
 from scanner.files import FileFault
 from scanner.plan import Plan
 from scanner.results import Entry, commit, committed, flagged_in, open_tables, write_file
@@ -165,6 +166,8 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
         for finished in pool.run(todo):
             if finished is not None and finished.fault is None:
                 rows += _commit(plan, scan_id, finished, flagged[finished.shard.shard_id])
+    except Refused as refused:
+        raise ScanFailed(str(refused)) from None  # verdicts are committed
     finally:
         pool.close()
     return rows

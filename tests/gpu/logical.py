@@ -7,6 +7,7 @@ Prints what a test looks at as JSON.
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
+from triton import knobs
 
 from scanner import results
 from scanner.cluster import Worker, run_scan
 from scanner.cluster.gpus import own_device, share_gpus
+from scanner.errors import Refused
 from scanner.plan import make_plan
 from scanner.registry import add_users, new_key
 from schemas.config import ClusterConfig
@@ -54,6 +57,14 @@ class Telling(Worker):
         folder.mkdir(exist_ok=True)
         (folder / ray.get_runtime_context().get_actor_id()).write_text(json.dumps(held))
         return warning
+
+
+class Blind(Worker):
+    """Holds a GPU that torch cannot use."""
+
+    def prepare(self) -> str:
+        knobs.runtime.interpret = False
+        return super().prepare()
 
 
 def scan(folder: Path, share: float) -> dict[str, Any]:
@@ -92,17 +103,17 @@ def main(folder: Path) -> None:
     found["fit"] = [share_gpus(ClusterConfig(gpus_per_worker=share), 8) for share in (0.5, 0.3, 0.1, 1.0)]
     plain = {"env_vars": {"TRITON_INTERPRET": "0"}}
     ask = ray.remote(num_gpus=0.25, runtime_env=plain)(lambda: [str(said) for said in own_device(SHARED)])
-    demand = ray.remote(num_gpus=0.25, runtime_env=plain, max_retries=0)(lambda: own_device(REQUIRED))
     found["cannot use"] = ray.get(ask.remote())
+    blind = replace(make_plan(folder / "gpu.toml"), results=str(folder / "blind"))
     try:
-        ray.get(demand.remote())
-    except ray.exceptions.RayTaskError as error:
-        found["required"] = f"{type(error.cause).__name__}: {error.cause}"
+        run_scan(blind, lambda work, totals: None, worker=Blind)
+    except Refused as refused:
+        found["required"] = str(refused)
+    found["refused scans"] = results.scans(blind.results).select("exit_code", "documents").collect().rows()
     print(json.dumps(found, default=str))
 
 
 SHARED = ClusterConfig(gpus_per_worker=0.25)
-REQUIRED = ClusterConfig(gpus_per_worker=0.25, require_gpus=True)
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

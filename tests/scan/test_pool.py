@@ -15,7 +15,7 @@ from scanner.cluster import pool
 from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
-from scanner.errors import ScanFailed, SecretError
+from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.files import FileFault, InputFile
 from scanner.shards import Range, Shard
 from schemas.config import ScanClusterConfig
@@ -33,7 +33,9 @@ class Scripted:
         self.lost_device = False
 
     def prepare(self) -> None:
-        if self.script.get(-1) == "secret":
+        if self.script.get(-1) == "secret" or (
+            self.script.get(-1) == "secret once dead" and (self.folder / "diary").exists()
+        ):
             raise SecretError("secret file x: cannot be read")
         if self.script.get(-1) == "die":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -175,8 +177,14 @@ def test_results_that_cannot_be_written_stop_it_all(run):
 
 
 def test_a_secret_that_a_worker_cannot_read_stops_it_all(run):
-    with pytest.raises(ScanFailed, match="a worker cannot begin: secret file x"):
+    with pytest.raises(Refused, match="a worker cannot begin: secret file x"):
         run({-1: "secret"}, shard(0, 4))
+
+
+def test_a_worker_that_refuses_when_others_have_worked_fails_the_scan(run, tmp_path):
+    with pytest.raises(ScanFailed, match="a worker cannot begin: secret file x"):
+        run({-1: "secret once dead", 0: "die"}, shard(0, 4), workers=1)
+    assert diary(tmp_path) == [(0, 4)]
 
 
 def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scanner import results
 from scanner.cluster import pool, second
 from scanner.cluster.scan import _find_work
-from scanner.errors import Refused, TokenizerError
+from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.files import list_files
 from scanner.generation import load_model, token_log_probabilities
 from scanner.plan import make_plan
@@ -142,6 +142,19 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
     monkeypatch.setattr(second, "commit", interrupted)
     assert mixed.scan().exit_code == 130
     assert 0 < scores(mixed).height < 3
+    monkeypatch.undo()
+
+    class Refusing:
+        def __init__(self, *given: object) -> None:
+            pass
+
+        def prepare(self) -> None:
+            raise Refused("no model on this machine")
+
+    monkeypatch.setattr(second, "SecondWorker", Refusing)
+    with pytest.raises(ScanFailed, match="a worker cannot begin: no model on this machine"):  # verdicts are there
+        mixed.scan()
+    assert mixed.last_scan()["exit_code"] == 1
     monkeypatch.undo()
     mixed.scan()
     assert scores(mixed).select("path", "row").n_unique() == scores(mixed).height == 3
