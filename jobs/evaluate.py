@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -63,6 +64,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     from scanner.evaluation.texts import Texts
     from scanner.evaluation.units import folder_sha256
 
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
     plan = plan_evaluation(config, base, read_prompts(base / config.prompts))
     if plan.exams and importlib.util.find_spec("lm_eval") is None:

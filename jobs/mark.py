@@ -122,7 +122,7 @@ def mark(
             f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is "
             f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
         )
-    check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), key.window)
+    check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), key.window, max_new_tokens, model.positions)
     rows = []
     with tqdm(total=len(texts), unit="prompt", disable=None) as progress:
         for batch, start in enumerate(range(0, len(texts), batch_size)):

@@ -11,7 +11,7 @@ from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.files import resolve
-from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
+from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ConfigError, read_toml
 from schemas.evaluation import EvaluationConfig
 
@@ -130,13 +130,12 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
     model = base / config.model
     if not (model / "config.json").is_file():
         raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder that save_pretrained wrote")
-    tokenizer, tokenizer_sha256 = _open_tokenizer(model / "tokenizer.json")
     plan = EvaluationPlan(
         config=config,
         base=base,
         results=base / config.results,
         model=model,
-        tokenizer_sha256=tokenizer_sha256,
+        tokenizer_sha256=_tokenizer_sha256(model / "tokenizer.json"),
         human=_human(config, base),
         robustness=tuple(_robustness(config, prompts)),
         unmarked=tuple(_unmarked(config, prompts)),
@@ -150,29 +149,42 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
         raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
     if "retokenise" in plan.attacks:
         Tools.load(plan.tokenizer, plan.other_tokenizer)
-    _check_prompts(plan, tokenizer)
+    _check_prompts(plan, prompts)
     return plan
 
 
-def _check_prompts(plan: EvaluationPlan, tokenizer: Tokenizer) -> None:
-    """Raise Refused when a prompt has fewer tokens than a window under which it is to be continued."""
+def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
+    """Raise Refused when a prompt is shorter than a window under which it is continued, or too long for the model.
+
+    Lengths are those of what the model is given, its chat template included.
+    """
+    from scanner.generation import prompt_lengths  # imports torch, which workers that only count do not need
+
     widest: dict[str, int] = {}
     for unit in plan.units():
         for prompt in unit.prompts:
             widest[prompt] = max(widest.get(prompt, 0), unit.setting.window or 0)
-    tokens = tokenizer.encode(list(widest))
-    for (prompt, window), length in zip(widest.items(), np.diff(tokens.offsets).tolist(), strict=True):
+    lengths, positions = prompt_lengths(plan.model, list(widest))
+    new = plan.config.max_new_tokens
+    for (prompt, window), length in zip(widest.items(), lengths, strict=True):
+        what = f"prompts = {plan.config.prompts!r}: prompt {prompts.index(prompt)} (of 0 to {len(prompts) - 1}),"
+        what += f" {prompt[:40]!r}, has {length} tokens"
         if length < window:
             raise Refused(
-                f"prompts = {plan.config.prompts!r}: {prompt[:40]!r} has {length} tokens, fewer than the window of"
-                f" {window}; make it longer or leave it out, or choose narrower windows"
+                f"{what}, fewer than the window of {window}; make it longer or leave it out, or choose narrower windows"
+            )
+        if positions is not None and length + new > positions:
+            raise Refused(
+                f"{what}, and these and max_new_tokens = {new} do not fit the model's {positions} positions; shorten"
+                " one of them"
             )
 
 
-def _open_tokenizer(path: Path) -> tuple[Tokenizer, str]:
-    """A tokenizer.json and its SHA-256."""
+def _tokenizer_sha256(path: Path) -> str:
+    """SHA-256 of a tokenizer.json, which is opened once."""
     sha256 = sha256_file(path) if path.is_file() else "0" * 64
-    return load_tokenizer(path, sha256), sha256
+    load_tokenizer(path, sha256)
+    return sha256
 
 
 def _human(config: EvaluationConfig, base: Path) -> tuple[str, ...]:

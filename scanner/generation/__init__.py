@@ -1,7 +1,7 @@
 """Marking text: logits processors for transformers, and completions of a local model. Imports torch: import it late."""
 
 from scanner.generation.mark import Completion, Sampling, complete
-from scanner.generation.model import LocalModel, load_model
+from scanner.generation.model import LocalModel, load_model, prompt_lengths
 from scanner.generation.probabilities import token_log_probabilities
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_prompts
 
@@ -14,5 +14,6 @@ __all__ = [
     "check_prompts",
     "complete",
     "load_model",
+    "prompt_lengths",
     "token_log_probabilities",
 ]

@@ -72,13 +72,7 @@ def complete(
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
     marks = mark if isinstance(mark, Sequence) else [] if mark is None else [mark]
-    check_prompts(lengths, max((one.window for one in marks), default=0))
-    room = getattr(model.model.config, "max_position_embeddings", None)
-    if room is not None and ids.shape[1] + sampling.max_new_tokens > room:
-        raise Refused(
-            f"a prompt of {ids.shape[1]} tokens and max_new_tokens = {sampling.max_new_tokens} do not fit the model's"
-            f" {room} positions; shorten one of them"
-        )
+    check_prompts(lengths, max((one.window for one in marks), default=0), sampling.max_new_tokens, model.positions)
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
     device = model.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():

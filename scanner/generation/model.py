@@ -7,7 +7,14 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from scanner.errors import Refused, TokenizerError
@@ -29,12 +36,7 @@ class LocalModel:
         Returns:
             ids int64 [B, W] and attention mask int64 [B, W], 0 on the padding.
         """
-        if self.chat is None:
-            encoded = [self.tokenizer.encode(prompt).ids for prompt in prompts]
-        else:
-            turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
-            texts = self.chat.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-            encoded = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        encoded = _encode(self.tokenizer, self.chat, prompts)
         width = max(len(ids) for ids in encoded)
         ids = torch.full((len(encoded), width), self.pad_id)
         mask = torch.zeros_like(ids)
@@ -51,6 +53,11 @@ class LocalModel:
     def vocabulary(self) -> int:
         """How many tokens the tokenizer knows, one more than the largest id."""
         return max(self.tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def positions(self) -> int | None:
+        """Tokens that a prompt and its completion may have together; None: the model sets no limit."""
+        return _positions(self.model.config)
 
     @property
     def pad_id(self) -> int:
@@ -73,6 +80,48 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalMode
     if not (folder / "config.json").is_file():
         raise Refused(f"model {str(folder)!r}: no config.json in it; name a folder that `save_pretrained` has written")
     file = folder / "tokenizer.json"
+    tokenizer, sha256 = _load_tokenizer(file)
+    torch.set_num_threads(threads)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
+    eos = model.generation_config.eos_token_id
+    loaded = LocalModel(
+        model=model.to(device).eval(),  # type: ignore[arg-type]
+        tokenizer=tokenizer,
+        tokenizer_sha256=sha256,
+        chat=_load_chat(folder),
+        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
+    )
+    known: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
+    if loaded.vocabulary > known:
+        raise TokenizerError(
+            f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
+            " model's tokenizer"
+        )
+    return loaded
+
+
+def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int | None]:
+    """Tokens of each prompt as the model of a folder is given it, and the model's `positions`, without loading it.
+
+    Raises:
+        Refused: config.json is not one.
+        TokenizerError: tokenizer.json is missing or is not one.
+    """
+    tokenizer, _ = _load_tokenizer(folder / "tokenizer.json")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
+    lengths = [len(ids) for ids in _encode(tokenizer, _load_chat(folder), prompts)]
+    return lengths, _positions(config.get_text_config())
+
+
+def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
+    """A tokenizer.json and its SHA-256; raises TokenizerError."""
     try:
         content = file.read_bytes()
         tokenizer = Tokenizer.from_str(content.decode("utf-8"))
@@ -84,27 +133,24 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalMode
         raise TokenizerError(f"tokenizer {file}: is not a tokenizer.json of Hugging Face tokenizers: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    torch.set_num_threads(threads)
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise Refused(f"model {str(folder)!r} cannot be loaded: {error}") from None
-    chat = None
-    if (folder / "tokenizer_config.json").is_file():
-        chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    eos = model.generation_config.eos_token_id
-    loaded = LocalModel(
-        model=model.to(device).eval(),  # type: ignore[arg-type]
-        tokenizer=tokenizer,
-        tokenizer_sha256=hashlib.sha256(content).hexdigest(),
-        chat=chat if chat is not None and chat.chat_template else None,
-        eos_ids=() if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
-    )
-    known: int = model.get_input_embeddings().weight.shape[0]  # type: ignore[assignment, index]
-    if loaded.vocabulary > known:
-        raise TokenizerError(
-            f"tokenizer {file}: knows {loaded.vocabulary} tokens, but the model beside it {known}; it is not this"
-            " model's tokenizer"
-        )
-    return loaded
+    return tokenizer, hashlib.sha256(content).hexdigest()
+
+
+def _load_chat(folder: Path) -> PreTrainedTokenizerBase | None:
+    """What writes the chats of a folder's model, if it has a template for them."""
+    if not (folder / "tokenizer_config.json").is_file():
+        return None
+    chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return chat if chat.chat_template else None
+
+
+def _encode(tokenizer: Tokenizer, chat: PreTrainedTokenizerBase | None, prompts: Sequence[str]) -> list[list[int]]:
+    if chat is None:
+        return [tokenizer.encode(prompt).ids for prompt in prompts]
+    turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    texts = chat.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def _positions(config: PretrainedConfig) -> int | None:
+    return getattr(config, "max_position_embeddings", None)

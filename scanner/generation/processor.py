@@ -255,8 +255,8 @@ class GumbelProcessor(_Marking):
             )
 
 
-def check_prompts(lengths: Sequence[int], window: int) -> None:
-    """Refuse prompts that are empty, or that leave the first steps without a whole window and so unmarked.
+def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, positions: int | None = None) -> None:
+    """Refuse prompts that are empty, that leave the first steps without a whole window and so unmarked, or too long.
 
     Raises:
         Refused: with the row, its length and what is needed.
@@ -269,6 +269,12 @@ def check_prompts(lengths: Sequence[int], window: int) -> None:
                 f"prompt {row} (of 0 to {len(lengths) - 1}) has {length} tokens, fewer than the window"
                 f" of {window}: its first steps could not be marked; lengthen it, or take a key of a smaller window"
             )
+    longest = max(lengths, default=0)
+    if positions is not None and longest + new_tokens > positions:
+        raise Refused(
+            f"prompt {lengths.index(longest)} (of 0 to {len(lengths) - 1}) has {longest} tokens, and these and"
+            f" max_new_tokens = {new_tokens} do not fit the model's {positions} positions; shorten one of them"
+        )
 
 
 def check_delta(delta: float) -> None:

@@ -140,12 +140,12 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, tiny_folder):
     assert len([name for name in after if name.endswith(".parquet")]) == units
 
 
-@pytest.mark.usefixtures("ray_cluster", "prompts")
-def test_a_prompt_that_is_too_long_is_refused_and_the_rest_stays(tmp_path, tiny_folder, capsys):
+@pytest.mark.usefixtures("prompts")
+def test_a_prompt_that_is_too_long_is_refused_before_anything_is_made(tmp_path, tiny_folder, capsys):
     path = config(tmp_path, tiny_folder, NAMED, tokens=255)
     assert run(evaluate, [str(path)]) == 2
     assert "do not fit the model's 256 positions" in capsys.readouterr().err
-    assert kept(tmp_path) == {}
+    assert not (tmp_path / "out").exists()
 
 
 class Doubler:

@@ -1,5 +1,7 @@
 """What is planned for a configuration, and what is refused before any work, in words."""
 
+import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -14,11 +16,12 @@ ROBUST = (
     "[robustness]\nprompts = 6\nkeys = 4\nkeys_a_prompt = 2\nwindows = [0, 4]\ntemperatures = [1.0]\ndeltas = [2.0]\n"
 )
 NAMED = "[identification]\nusers = 5\ntexts = 3\n"
+SHORT = "max_new_tokens = 200\n"  # the model has 256 positions
 
 
 def config(folder: Path, model: Path, more: str, top: str = "") -> Path:
     path = folder / "evaluation.toml"
-    path.write_text(f'results = "out"\nmodel = "{model}"\nprompts = "prompts.txt"\nbatch = 4\n{top}{more}')
+    path.write_text(f'results = "out"\nmodel = "{model}"\nprompts = "prompts.txt"\nbatch = 4\n{SHORT}{top}{more}')
     return path
 
 
@@ -98,9 +101,24 @@ def test_what_cannot_be_right_is_refused_in_words(tmp_path, tiny_folder, top, mo
 
 def test_a_prompt_shorter_than_its_window_is_refused_before_any_work(tmp_path, tiny_folder):
     made = config(tmp_path, tiny_folder, ROBUST)
-    with pytest.raises(Refused, match=r"prompts = 'prompts.txt': 'Hi' has [12] tokens, fewer than the window of 4"):
-        plan(made, ["Hi", *PROMPTS])
+    with pytest.raises(Refused, match=r"prompt 1 \(of 0 to 12\), 'Hi', has 1 tokens, fewer than the window of 4"):
+        plan(made, [PROMPTS[0], "Hi", *PROMPTS[1:]])
     assert plan(config(tmp_path, tiny_folder, ROBUST.replace("[0, 4]", "[0, 1]")), ["Hi", *PROMPTS]).robustness
+
+
+def test_a_prompt_too_long_for_the_model_is_refused_before_any_work(tmp_path, tiny_folder):
+    """Its length is that of what the model is given: with the template of its chats, if it has one."""
+    long = " ".join(["w3"] * 56)
+    assert plan(config(tmp_path, tiny_folder, ROBUST), [long, *PROMPTS]).robustness
+    words = r"prompt 0 \(of 0 to 12\), 'w3 .* has {} tokens, .* max_new_tokens = 200 do not fit .* 256 pos"
+    with pytest.raises(Refused, match=words.format(57)):
+        plan(config(tmp_path, tiny_folder, ROBUST), [f"{long} w3", *PROMPTS])
+    chat = shutil.copytree(tiny_folder, tmp_path / "chat")
+    template = "{% for m in messages %}<end> {{ m['content'] }} {% endfor %}{% if add_generation_prompt %}w7{% endif %}"
+    named = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    (chat / "tokenizer_config.json").write_text(json.dumps(named))
+    with pytest.raises(Refused, match=words.format(58)):
+        plan(config(tmp_path, chat, ROBUST), [long, *PROMPTS])
 
 
 def test_files_that_are_not_there_are_named(tmp_path, tiny_folder):
