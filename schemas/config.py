@@ -214,8 +214,22 @@ def _explain(model: type[BaseModel], item: ErrorDetails) -> str:
     if item["type"] == "missing":
         return f"field '{where}' is missing"
     hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)
-    value = "" if hidden else f" = {item['input']!r}"
-    return f"field '{where}'{value}: {str(item['msg']).removeprefix('Value error, ')}"
+    value = "..." if hidden else repr(_with_lists(item["input"]))
+    told = "" if hidden else f" = {value}"
+    if item["type"] == "tuple_type":
+        return f"field '{where}'{told}: a list is needed, such as [{value}]"
+    if item["type"] == "too_short":
+        return f"field '{where}'{told}: a list of at least {item['ctx']['min_length']} is needed"
+    if item["type"] == "model_type":
+        return f"field '{where}'{told}: a section of fields is needed"
+    return f"field '{where}'{told}: {str(item['msg']).removeprefix('Value error, ')}"
+
+
+def _with_lists(value: object) -> object:
+    """What `_with_tuples` was given, for those who wrote it."""
+    if isinstance(value, dict):
+        return {name: _with_lists(inner) for name, inner in value.items()}
+    return list(map(_with_lists, value)) if isinstance(value, tuple) else value
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
