@@ -228,6 +228,7 @@ def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, result
     """Withdraw all messages of users: never given again, naming nobody, and no false accusation when found.
 
     A scan that is running may still write a name that it read before: repeat --erase --results when it has ended.
+    Repeat --erase also when it was interrupted: it deletes what is left, though the name may be unknown by then.
 
     \b
     Example:
@@ -239,11 +240,13 @@ def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, result
 
     if results is not None and not erase:
         raise click.UsageError("--results goes with --erase.")
+    if results is not None and not exist(results):
+        raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
     names, in_results = list(dict.fromkeys(user_ids)), 0
+    unknown = unknown_users(registry, names)
+    if erase and unknown:
+        erase_users(registry, unknown)  # deletes files with their names that an erasure left which died
     if results is not None:
-        if not exist(results):
-            raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
-        unknown = unknown_users(registry, names)
         in_results = erase_user(results, unknown)
         if unknown and not in_results:
             raise Refused(f"user {unknown[0]!r} stands neither in the registry nor in the results; nothing was changed")

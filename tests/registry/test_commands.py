@@ -9,9 +9,11 @@ import sys
 import traceback
 import types
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from scanner.registry import find_key, list_users, load_registry, open_key
 
@@ -159,6 +161,23 @@ def test_calls_that_make_no_sense_are_refused(cli, registry, arguments):
     done = cli(*arguments, "--registry", registry)
     assert done.code == 2
     assert "Usage:" in done.err
+
+
+def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_command(cli, registry, monkeypatch):
+    cli("users", "add", "alice", "bob", "--registry", registry)
+
+    def holding() -> int:
+        files = (registry / "users").glob("*.parquet")
+        return sum("alice" in pl.read_parquet(file)["user_id"] for file in files)
+
+    erase = ("users", "remove", "alice", "--erase", "--registry", registry)
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "vacuum", Mock(side_effect=KeyboardInterrupt))
+        assert cli(*erase).code == 130
+    assert "alice" not in list_users(registry)["user_id"]
+    assert holding() == 2  # events, of which no table tells any more
+    assert cli(*erase).code == 2  # it is unknown by now
+    assert holding() == 0
 
 
 def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, registry, monkeypatch):
