@@ -14,9 +14,10 @@ TOKENIZERS ?=
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
 
-# two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up
+# two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up; files in
+# their own order, whose last ones are short (by number of tests, the longest would come last, with nothing beside them)
 test: lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

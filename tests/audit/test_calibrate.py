@@ -20,6 +20,7 @@ from scanner.tokens import sha256_file
 from schemas.config import ClusterConfig
 from schemas.tables import AUDIT_KINDS, AUDIT_VERDICTS, AUDITS
 from tests.audit.conftest import DEMO, sample_texts
+from tests.fixed import fix_secrets
 
 CONFIG = """\
 results = "audit"
@@ -69,6 +70,7 @@ def rows_of(folder: Path) -> pl.DataFrame:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
+    fix_secrets(tmp_path / "registry", "k1")
     new_key(
         tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=500,
         tokenizer=DEMO / "tokenizer.json",

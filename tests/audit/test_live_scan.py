@@ -20,6 +20,7 @@ from scanner.registry import new_key
 from scanner.watermark import GreenList, log10_z
 from schemas.config import ClusterConfig
 from tests.audit.conftest import DEMO
+from tests.fixed import fix_secrets
 
 CONFIG = """\
 registry = "registry"
@@ -30,6 +31,7 @@ paths = ["in"]
 id = "doc_id"
 [audit]
 share = 1.0
+family_error = 1e-6
 """
 
 
@@ -53,6 +55,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture
 def config(tmp_path) -> Path:
+    fix_secrets(tmp_path / "registry", "k1")
     new_key(
         tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=100,
         tokenizer=DEMO / "tokenizer.json",

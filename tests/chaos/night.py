@@ -17,6 +17,7 @@ from scanner import results
 from scanner.registry import add_users, new_key
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
+from tests.fixed import fix_secrets
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo"
@@ -28,6 +29,8 @@ false_positive_rate = 1e-6
 [input]
 paths = ["{input}"]
 id = "doc_id"
+[audit]
+family_error = 1e-6
 [cluster]
 workers = 2
 worker_memory_mb = 1200
@@ -37,6 +40,7 @@ stall_seconds = {stall_seconds}
 
 
 def make_registry(folder: Path) -> Path:
+    fix_secrets(folder, "green", "gum")
     new_key(folder, "green", method="greenlist", window=2, gamma="1/4", messages=200, tokenizer=DEMO / "tokenizer.json")
     new_key(folder, "gum", method="gumbel", window=4, gamma=None, messages=50, tokenizer=DEMO / "tokenizer.json")
     add_users(folder, None, ["alice", "bob"])

@@ -16,6 +16,7 @@ from scanner.errors import Refused
 from scanner.generation import LocalModel
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key, remove_users, retire_key
 from scanner.watermark import ragged, scored_positions
+from tests.fixed import fix_secrets
 
 USERS = ["ada", "bob", "cy"]
 
@@ -23,6 +24,7 @@ USERS = ["ada", "bob", "cy"]
 @pytest.fixture
 def registry(tmp_path: Path, tiny_folder: Path) -> Path:
     folder = tmp_path / "registry"
+    fix_secrets(folder, "green", "gum")
     for key_id, method, gamma in (("green", "greenlist", "1/4"), ("gum", "gumbel", None)):
         new_key(
             folder,

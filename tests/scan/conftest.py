@@ -19,6 +19,7 @@ from scanner.plan import Plan, make_plan
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key
 from scanner.watermark import GreenList
 from schemas.config import ClusterConfig
+from tests.fixed import fix_secrets
 from tests.scan.faulty_scan import POISON, SLOW
 from tests.scan.submitted import Submitted, mount, secrets_of, start_head, submit
 
@@ -44,6 +45,7 @@ def byte_tokenizer(tmp_path_factory) -> Path:
 def registry(tmp_path_factory, byte_tokenizer) -> Path:
     """Keys `green` (SmolLM2's tokenizer) and `gum` (one token a byte); alice and bob hold a message of each."""
     folder = tmp_path_factory.mktemp("registry")
+    fix_secrets(folder, *MESSAGES)
     new_key(folder, "green", method="greenlist", window=2, gamma="1/4", messages=MESSAGES["green"], tokenizer=TOKENIZER)
     new_key(folder, "gum", method="gumbel", window=4, gamma=None, messages=MESSAGES["gum"], tokenizer=byte_tokenizer)
     add_users(folder, None, ["alice", "bob"])
@@ -123,6 +125,9 @@ paths = {paths}
 text = "text"
 id = "doc_id"
 {columns}
+[audit]
+family_error = 1e-6
+{audit}
 [cluster]
 workers = 2
 """
@@ -139,9 +144,11 @@ class Night:
         self.results = str(folder / "results")
         self.configure()
 
-    def configure(self, rate: float = 1e-6, more: str = "", columns: str = "", paths: Sequence[str] = ("in",)) -> Path:
+    def configure(
+        self, rate: float = 1e-6, more: str = "", columns: str = "", audit: str = "", paths: Sequence[str] = ("in",)
+    ) -> Path:
         quoted = "[" + ", ".join(f'"{path}"' for path in paths) + "]"
-        text = CONFIG.format(registry=self.registry, rate=rate, more=more, columns=columns, paths=quoted)
+        text = CONFIG.format(registry=self.registry, rate=rate, more=more, columns=columns, audit=audit, paths=quoted)
         self.config = self.folder / "scan.toml"
         self.config.write_text(text)
         return self.config

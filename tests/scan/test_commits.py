@@ -193,7 +193,7 @@ def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, 
 
 @pytest.mark.parametrize("winner_first", [True, False])
 def test_an_audit_counts_the_winner_alone_while_nobody_has_settled(night, plan, monkeypatch, winner_first):
-    night.configure(more='keys = ["gum"]\naudit = { share = 1.0 }')
+    night.configure(more='keys = ["gum"]', audit="share = 1.0")
     plan = night.plan()
     loser, winner = run(plan, "loser", 2), run(plan, "winner", None)
     if winner_first:

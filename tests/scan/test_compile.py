@@ -37,7 +37,7 @@ print(len(before), sorted(compiled() - before))
 
 
 def test_no_document_waits_for_a_kernel_to_be_compiled(night, plain, marked):
-    night.configure(more="[audit]\nshare = 1.0\nall_messages_share = 1.0")
+    night.configure(audit="share = 1.0\nall_messages_share = 1.0")
     night.write("a", [marked(1, 60, 1), *(plain(60, i) for i in range(6)), "short"])
     command = [sys.executable, "-c", SCAN_HERE, str(night.config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
