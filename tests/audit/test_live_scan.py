@@ -133,6 +133,28 @@ def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config,
     assert {row["kind"]: row["tests"] for row in nothing_new.audit.rows} == tests
 
 
+def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_that(config, human_texts):
+    for name in "abc":
+        write(config, name, [f"{name} {text}" for text in short(human_texts, 40)])
+
+    def stop_before_the_audit(work, totals) -> None:
+        if totals.shards == work.shards:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run_scan(make_plan(config), stop_before_the_audit)
+    config.write_text(CONFIG.replace('"in"', '"in/a.parquet"'))
+    part = make_plan(config)
+    outcome = run_scan(part, lambda work, totals: None)
+    assert outcome.work.skipped == outcome.work.shards == 1
+    assert outcome.audit.traffic.texts == 120
+    assert {row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy"} == {120}
+    assert set(results.flagged(part.results).collect()["audit"]) == {"no alarm"}
+    write(config, "d", short(human_texts, 40))
+    config.write_text(CONFIG.replace('"in"', '"in/d.parquet"'))
+    assert run_scan(make_plan(config), lambda work, totals: None).audit.traffic.texts == 40  # it took over nothing
+
+
 def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     write(config, "a", short(human_texts, 40))
     plan = make_plan(config)
