@@ -96,8 +96,8 @@ def _with_whole_window(offsets: NDArray[np.int64], window: int) -> tuple[NDArray
 
 @kernel
 def _same(ids: NDArray[np.uint32], a: int, b: int, width: int) -> bool:
-    for i in range(width):
-        if ids[a + i] != ids[b + i]:
+    for i in range(uint64(width)):  # unsigned, as below: no look at whether an index counts from the end
+        if ids[uint64(a) + i] != ids[uint64(b) + i]:
             return False
     return True
 
@@ -136,20 +136,27 @@ def _first_occurrences(
     count = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1] - window
+        next_one = begin
         bits = 1
         while (1 << bits) < TABLE_FACTOR * (end - begin):
             bits += 1
-        size, shift = 1 << bits, uint64(64 - bits)
-        for first in range(begin, end):
-            if first >= hashed_to:
-                hashed_from, hashed_to = first, min(first + CHUNK, len(ids) - window)
-                _hash_windows(ids[first:], width, key, hashes[: hashed_to - hashed_from])
-            slot = np.int64(hashes[first - hashed_from] >> shift)
-            while table[slot] >= begin and not _same(ids, table[slot], first, width):
-                slot = (slot + 1) & (size - 1)
-            if table[slot] < begin:
-                table[slot] = first
-                kept[count] = first + window
-                count += 1
+        mask, shift = uint64((1 << bits) - 1), uint64(64 - bits)
+        while next_one < end:
+            if next_one >= hashed_to:
+                hashed_from, hashed_to = next_one, min(next_one + CHUNK, len(ids) - window)
+                _hash_windows(ids[next_one:], width, key, hashes[: hashed_to - hashed_from])
+            run = hashes[next_one - hashed_from : end - hashed_from]  # as many of the document's as are hashed
+            for i in range(uint64(len(run))):
+                first = next_one + np.int64(i)
+                slot = run[i] >> shift
+                place = table[slot]
+                while place >= begin and not _same(ids, place, first, width):
+                    slot = (slot + uint64(1)) & mask
+                    place = table[slot]
+                if place < begin:
+                    table[slot] = first
+                    kept[uint64(count)] = first + window
+                    count += 1
+            next_one += len(run)
         kept_offsets[d + 1] = count
     return kept[:count], kept_offsets
