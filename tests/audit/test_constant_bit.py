@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 WHOLE = "x[0] + s[0], x[1] + s[1],"
@@ -40,13 +42,17 @@ for share in (1.0, 0.0):
 """
 
 
-def broken_sources(folder: Path, *more: str) -> None:
-    for package in ("scanner", "schemas", *more):
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory) -> Path:
+    """Sources with the broken stream, whose kernels are compiled once."""
+    folder = tmp_path_factory.mktemp("broken")
+    for package in ("scanner", "schemas", "jobs", "tests"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     ciphers = folder / "scanner" / "watermark" / "ciphers.py"
     source = ciphers.read_text()
     assert source.count(WHOLE) == 1
     ciphers.write_text(source.replace(WHOLE, BROKEN))
+    return folder
 
 
 def run(folder: Path, code: str) -> str:
@@ -62,15 +68,13 @@ def run(folder: Path, code: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_constant_bit_is_caught(tmp_path):
-    broken_sources(tmp_path)
-    assert run(tmp_path, AUDIT + "print(*verdicts, sep=',')").split(",") == ["too small", "too small", "too small"]
+def test_a_constant_bit_is_caught(broken):
+    assert run(broken, AUDIT + "print(*verdicts, sep=',')").split(",") == ["too small", "too small", "too small"]
 
 
-def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(tmp_path):
+def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(broken):
     """By all messages of the decoys, whatever their secret is; their best message alone sees it 9 times in 10."""
-    broken_sources(tmp_path, "jobs", "tests")
-    assert run(tmp_path, LIVE).splitlines() == ["alarm,decoy_all", "no decoys"]
+    assert run(broken, LIVE).splitlines() == ["alarm,decoy_all", "no decoys"]
 
 
 def test_the_stream_as_it_is_passes():
