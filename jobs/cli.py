@@ -1,7 +1,9 @@
 """The command line: `brickscan COMMAND`. Each command is imported only when it is called, so that help is instant."""
 
 import importlib
+import signal
 import sys
+from typing import NoReturn
 
 import click
 
@@ -66,9 +68,16 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def end(code: int) -> NoReturn:
+    """End this process. SIGTERM and Ctrl-C change nothing meanwhile: its exit code may be on record."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
+
+
 def main() -> None:
     """Entry point of `brickscan`."""
-    sys.exit(run(brickscan))
+    end(run(brickscan))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli import run
+from jobs.cli import end, run
 
 if TYPE_CHECKING:
     from scanner.cluster import Outcome
@@ -140,4 +140,4 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
 
 
 if __name__ == "__main__":
-    sys.exit(run(module))
+    end(run(module))

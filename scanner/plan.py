@@ -56,6 +56,15 @@ class Plan:
         return what_decides(self.keys, self.keys_tested, self.config.dedup, self.config.min_scored, self.columns)
 
     @property
+    def keys_on_record(self) -> list[dict[str, object]]:
+        """What a row of `scans` says of the keys under test."""
+        names = ("key_id", "commitment", "method", "messages", "window", "gamma", "admitted_by")
+        return [
+            {name: getattr(key, name) for name in names} | {"tokenizer_sha256": key.tokenizer.sha256}
+            for key in self.keys
+        ]
+
+    @property
     def config_sha256(self) -> str:
         """Digest of the configuration as it was read, as hex text."""
         return hashlib.sha256(json.dumps(self.config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()

@@ -110,6 +110,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                     if outcome.exit_code != DONE:
                         trouble(outcome)
                         worst = worst if worst == ALARM else outcome.exit_code
+                    if outcome.stopped:
+                        return worst
                     landing.done(files, outcome.again)
                 time.sleep(LOOK_SECONDS)
     except KeyboardInterrupt:

@@ -60,7 +60,8 @@ class Outcome:
     """How a scan ended.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
-    again: files at fault for now, to be tried again.
+    again: files at fault for now, to be tried again; stopped: SIGTERM or Ctrl-C came when its row was about to be
+    written, which changes nothing of the scan any more.
     """
 
     scan_id: str
@@ -72,6 +73,7 @@ class Outcome:
     audit: LiveAudit | None
     second_scores: int = 0
     again: frozenset[InputFile] = frozenset()
+    stopped: bool = False
 
 
 def run_scan(
@@ -110,6 +112,7 @@ def _run(
     second_scores = 0
     metrics = Metrics()
     audit: LiveAudit | None = None
+    recorded = stopped = False
 
     def commit_and_go_on() -> None:
         end_if_told()
@@ -134,8 +137,15 @@ def _run(
         tell_metrics()
 
     def record() -> None:
-        with interrupts_held():
-            append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
+        nonlocal recorded, stopped
+        try:
+            with interrupts_held():
+                append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
+                recorded = True
+        except KeyboardInterrupt:
+            stopped = True
+            if not recorded:
+                raise
 
     try:
         open_detector(plan)
@@ -166,7 +176,7 @@ def _run(
         open_tables(plan.results)  # it may have come while the input was listed
         commit_and_tell()
         exit_code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
-        record()  # unless it is there: an interrupt that came meanwhile was held back
+        record()
     except BaseException as error:
         if isinstance(error, Refused) and not work.shards:
             raise  # nothing was done
@@ -174,16 +184,10 @@ def _run(
         with contextlib.suppress(Exception):  # the error itself is what must be seen
             record()
         raise
+    seconds, again = time.monotonic() - began, frozenset(committer.again)
+    totals = committer.totals
     return Outcome(
-        scan_id,
-        exit_code,
-        work,
-        committer.totals,
-        time.monotonic() - began,
-        first_commit,
-        audit,
-        second_scores,
-        frozenset(committer.again),
+        scan_id, exit_code, work, totals, seconds, first_commit, audit, second_scores, again=again, stopped=stopped
     )
 
 
@@ -275,19 +279,7 @@ def _record(
         "version": importlib.metadata.version("brickscan"),
         "config_sha256": plan.config_sha256,
         "registry_sha256": plan.registry_sha256,
-        "keys": [
-            {
-                "key_id": key.key_id,
-                "commitment": key.commitment,
-                "method": key.method,
-                "messages": key.messages,
-                "window": key.window,
-                "gamma": key.gamma,
-                "tokenizer_sha256": key.tokenizer.sha256,
-                "admitted_by": key.admitted_by,
-            }
-            for key in plan.keys
-        ],
+        "keys": plan.keys_on_record,
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,
         "false_positive_rate": plan.config.false_positive_rate,

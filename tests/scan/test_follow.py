@@ -183,8 +183,9 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
     assert [outcome.exit_code for outcome in told] == [4, 3, 4]
 
 
-def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path):
-    stopped = Outcome("s", 143, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm"))
+@pytest.mark.parametrize(("code", "late"), [(143, False), (3, True)])
+def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, code, late):
+    stopped = Outcome("s", code, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm"), stopped=late)
     monkeypatch.setattr(following_module, "run_scan", lambda *_, files: stopped)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
