@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import ray
 
 from scanner.registry import load_registry, open_key
 from tests import reference
@@ -197,6 +198,13 @@ def files_of(folder: Path) -> dict[str, bytes]:
     """Every regular file below a folder, by its path there."""
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def ray_logs(since: float) -> dict[str, bytes]:
+    """What was logged, since a time of the clock, on the cluster that this process is connected to."""
+    here = ray.get_runtime_context()
+    folder = Path(here.get_temp_dir()) / here.get_session_name() / "logs"
+    return {name: text for name, text in files_of(folder).items() if (folder / name).stat().st_mtime >= since}
 
 
 def secrets_of(registry: Path) -> dict[str, bytes]:

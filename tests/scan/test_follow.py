@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -23,7 +24,8 @@ from scanner.cluster import Counts, Outcome, Totals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.documents import Columns
 from scanner.files import list_files
-from tests.scan.submitted import wait_for
+from tests.scan.encodings import found
+from tests.scan.submitted import files_of, secrets_of, wait_for
 from tests.scan.test_commands import work
 
 following_module = importlib.import_module("scanner.cluster.follow")  # its function has the same name
@@ -114,8 +116,15 @@ def test_what_could_not_be_read_comes_back(watch):
     assert watch.look() == ["a.parquet", "b.parquet"]
 
 
+@pytest.fixture
+def ray_folder() -> Iterator[str]:
+    """Where Ray writes what it logs; short, since names of sockets must be."""
+    with tempfile.TemporaryDirectory(prefix="bs-", ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
 @contextmanager
-def following(night) -> Iterator["subprocess.Popen[str]"]:
+def following(night, ray_folder: str) -> Iterator["subprocess.Popen[str]"]:
     """A scan that follows, in a process of its own, which is gone in the end whatever happens."""
     with subprocess.Popen(
         [sys.executable, "-m", "jobs.scan", "--follow", "--config", str(night.config)],
@@ -123,7 +132,7 @@ def following(night) -> Iterator["subprocess.Popen[str]"]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env={**os.environ, "HOME": str(night.folder)},
+        env={**os.environ, "HOME": str(night.folder), "RAY_TMPDIR": ray_folder},
     ) as process:
         try:
             yield process
@@ -135,12 +144,12 @@ def seen(night, rows: int) -> bool:
     return results.exist(night.results) and night.verdicts().height >= rows
 
 
-def test_files_are_scanned_as_they_land_and_a_stop_is_clean(night, plain):
+def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(night, plain, ray_folder):
     half = night.write("half", [plain(60, i) for i in range(10)])
     whole = half.read_bytes()
     half.write_bytes(whole[: len(whole) // 2])
     night.write("early", [plain(60, 100 + i) for i in range(10)])
-    with following(night) as process:
+    with following(night, ray_folder) as process:
         wait_for(lambda: seen(night, 10), process)
         landed = time.monotonic()
         night.write("late", [plain(60, 200 + i) for i in range(10)])
@@ -163,6 +172,11 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean(night, plain):
     assert scans["exit_code"].to_list()[-1] in (0, 143)
     assert f"{night.verdicts().height} documents" in out.replace(",", "")
     assert err.splitlines()[-1].startswith("event=follow scans=")
+
+    (logs,) = map(files_of, Path(ray_folder).glob("ray/session_2*/logs"))
+    assert any(name.startswith("worker-") and name.endswith(".err") for name in logs)
+    shown = {"output": out.encode(), "errors": err.encode()} | logs | files_of(Path(night.results))
+    assert found(secrets_of(night.registry), shown) == set()
 
 
 def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, tmp_path):

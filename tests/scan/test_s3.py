@@ -23,8 +23,9 @@ from scanner.plan import make_plan, open_detector
 from scanner.registry import add_users, list_users, load_registry, new_key, retire_key
 from scanner.results import committed, open_tables, table_uri
 from schemas.tables import VERDICTS
+from tests.scan import encodings
 from tests.scan.conftest import TOKENIZER, Night, message_of
-from tests.scan.submitted import free_ports, wait_for
+from tests.scan.submitted import free_ports, secrets_of, wait_for
 from tests.scan.test_commands import call
 from tests.scan.test_results import add, entry, rows_of, verdict
 from tests.scan.test_resume import same
@@ -191,8 +192,10 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
 
     shown += [out, repr(make_plan(night.config))]
     objects = s3.get_file_info(fs.FileSelector("night", recursive=True))
-    shown += [s3.open_input_file(info.path).read().decode("latin-1") for info in objects if info.is_file]
-    assert not any(value in text for value in CREDENTIALS.values() for text in shown)
+    everything = {info.path: s3.open_input_file(info.path).read() for info in objects if info.is_file}
+    everything |= {f"output {i}": text.encode() for i, text in enumerate(shown)}
+    assert not any(value.encode() in text for value in CREDENTIALS.values() for text in everything.values())
+    assert encodings.found(secrets_of(registry), everything) == set()
 
 
 def test_users_of_a_registry_on_s3(s3, tmp_path, registry):

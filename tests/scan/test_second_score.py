@@ -1,6 +1,7 @@
 """The second score of flagged documents: what it says, when it is computed, and that it decides nothing."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
 from tests.chaos.worker import PLAN, FaultySecondWorker
 from tests.scan.conftest import Night, message_of
+from tests.scan.encodings import found
+from tests.scan.submitted import files_of, ray_logs, secrets_of
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ,.", np.uint8)
 LN_R = '[second_score]\nscore = "ln_r"'
@@ -110,7 +113,8 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert scores(mixed).equals(rows)
 
 
-def test_neyman_pearson_asks_the_model(mixed, gum, byte_model):
+def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, capfd):
+    began = time.time()
     more = f'[second_score]\nscore = "neyman_pearson"\nmodel = "{byte_model}"\ntemperature = 1.2'
     mixed.configure(more=more)
     assert mixed.scan().second_scores == 3
@@ -127,6 +131,13 @@ def test_neyman_pearson_asks_the_model(mixed, gum, byte_model):
     mixed.configure(more=LN_R)
     assert mixed.scan().second_scores == 3  # other settings, other rows
     assert scores(mixed)["score_name"].value_counts().sort("score_name")["count"].to_list() == [3, 3]
+
+    logs, said = ray_logs(began), capfd.readouterr()
+    assert any(name.startswith("worker") for name in logs)
+    shown = {"rows": repr(scores(mixed).rows()), "output": said.out, "errors": said.err}
+    tables = files_of(Path(mixed.results))
+    assert any(name.startswith("second_scores") for name in tables)
+    assert found(secrets_of(mixed.registry), {k: v.encode() for k, v in shown.items()} | tables | logs) == set()
 
 
 def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch):
