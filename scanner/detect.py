@@ -4,10 +4,9 @@ A document is tokenised once per tokenizer and scored under every key. The key w
 the verdict; a user is named only when exactly one message of one key passes (SPEC §3, §4).
 """
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.documents import read_text
+from scanner.texts import read_texts
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark, scored_positions
 from scanner.watermark.pvalues import log10_any_of
@@ -115,6 +114,7 @@ class Detector:
         false_positive_rate: float,
     ) -> None:
         self._keys = tuple(keys)
+        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders = holders
         self._keys_tested = keys_tested
         self._dedup: Dedup = dedup
@@ -131,24 +131,13 @@ class Detector:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
         """
         now = datetime.now(UTC)
-        texts: list[str] = []
-        digests: list[bytes] = []
-        readable = np.ones(len(documents), np.bool_)
-        faults: list[tuple[str, str]] = []
-        for i, raw in enumerate(documents.column("text").to_pylist()):
-            text, reason, detail = read_text(raw)
-            if text is None:
-                readable[i] = False
-                faults.append((reason, detail))
-            else:
-                texts.append(text)
-                digests.append(hashlib.sha256(raw).digest())
+        readable, digests, tokens, faults = read_texts(documents.column("text"), self._tokenise)
         rest = documents.drop_columns(["text"])  # which need not be copied
         kept, refused = rest, rest.slice(0, 0)
         if faults:
             kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
         reasons, details = zip(*faults, strict=True) if faults else ((), ())
-        scores, seen = self._score(texts)
+        scores, seen = self._score(tokens)
         if witness is not None:
             witness.see(digests, seen)
         return (
@@ -171,16 +160,18 @@ class Detector:
         if witness is not None:
             witness.see([bytes(32)], seen)
 
-    def _score(self, texts: Sequence[str]) -> tuple[list[Scores], list[Seen]]:
-        tokens: dict[str, Tokens] = {}
+    def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
+        """What each tokenizer makes of texts, by its SHA-256."""
+        began = time.perf_counter()
+        tokens = {name: tokenizer.encode(texts) for name, tokenizer in self._tokenizers.items()}
+        self.tokenising += time.perf_counter() - began
+        return tokens
+
+    def _score(self, tokens: Mapping[str, Tokens]) -> tuple[list[Scores], list[Seen]]:
         positions: dict[tuple[str, int], Positions] = {}
         scores, seen = [], []
         for test in self._keys:
             name, window = test.key.tokenizer.sha256, test.key.window
-            if name not in tokens:
-                began = time.perf_counter()
-                tokens[name] = test.tokenizer.encode(texts)
-                self.tokenising += time.perf_counter() - began
             if (name, window) not in positions:
                 positions[name, window] = scored_positions(tokens[name], window, self._dedup)
             said, shown = self._score_key(test, tokens[name], positions[name, window])

@@ -24,6 +24,7 @@ FLOORS = [
     "scanner.generation",
     "scanner.columns",
     "scanner.documents",
+    "scanner.texts",
     "scanner.shards",
     "scanner.detect",
     "scanner.plan",

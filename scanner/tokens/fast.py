@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scanner.tokens.golden import golden_strings
 from scanner.tokens.reference import HuggingFaceTokenizer
-from scanner.watermark import Tokens
+from scanner.watermark import Tokens, joined
 
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 256, 200_000
 """How many of the first texts, and how much of them, are tokenised by both backends."""
@@ -81,11 +81,7 @@ class FastTokenizer:
             if len(texts) == 1:
                 return self._reference.encode(texts)
             half = len(texts) // 2
-            first, second = self._encode(texts[:half]), self._encode(texts[half:])
-            return Tokens(
-                np.concatenate([first.ids, second.ids]),
-                np.concatenate([first.offsets, second.offsets[1:] + len(first.ids)]),
-            )
+            return joined([self._encode(texts[:half]), self._encode(texts[half:])])
         return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
 
     def _compare(self, texts: Sequence[str]) -> None:

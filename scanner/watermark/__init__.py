@@ -5,7 +5,7 @@ from scanner.watermark.greenlist import GreenList
 from scanner.watermark.gumbel import Gumbel, LogGumbel
 from scanner.watermark.method import Best, Watermark
 from scanner.watermark.neyman_pearson import Weighted, log10_chernoff, neyman_pearson
-from scanner.watermark.positions import Dedup, Positions, Tokens, ragged, scored_positions
+from scanner.watermark.positions import Dedup, Positions, Tokens, joined, ragged, scored_positions
 from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log, log10_z
 from scanner.watermark.secret import commitment, label
 
@@ -22,6 +22,7 @@ __all__ = [
     "cheapest",
     "commitment",
     "cut",
+    "joined",
     "label",
     "log10_any_of",
     "log10_chernoff",

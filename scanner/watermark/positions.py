@@ -6,6 +6,7 @@ probability 2^-33 at most over the draw of the key (multilinear hashing; Carter 
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -57,6 +58,16 @@ def ragged(documents: list[list[int]]) -> Tokens:
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum([len(document) for document in documents], out=offsets[1:])
     return Tokens(np.array([token for document in documents for token in document], np.uint32), offsets)
+
+
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """One batch of several, at least one, in their order; of one without a copy."""
+    if len(parts) == 1:
+        return parts[0]
+    ids, lengths = [part.ids for part in parts], [np.diff(part.offsets) for part in parts]
+    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    return Tokens(np.concatenate(ids), offsets)
 
 
 def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:

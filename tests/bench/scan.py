@@ -122,7 +122,7 @@ def _in_process(
         def scan() -> float:
             worker = Worker(plan, "bench")
             worker.prepare()
-            worker._detector._score([" "])
+            worker._detector._score(worker._detector._tokenise([" "]))
             return _seconds(lambda: [[*worker.scan(piece)] for piece in pieces])
 
         def only_read() -> float:

@@ -16,25 +16,25 @@ from ray.util.metrics import Gauge
 
 from jobs.progress import Progress
 from scanner.cluster import Worker, run_scan
-from scanner.detect import Scores
 from scanner.plan import make_plan
+from scanner.watermark import Tokens
 
 PLANTED = bytes(range(7, 256, 8))
 POISON, SLOW = "the document that fails", "the document that takes its time"
 
 
 class Faulty(Worker):
-    """Fails at one text, in the midst of the keys, and tells all that a crash reporter would."""
+    """Fails at one text, with the keys in reach, and tells all that a crash reporter would."""
 
     def __repr__(self) -> str:
         return f"Faulty({PLANTED[:16].hex()})"
 
     def prepare(self) -> None:
         super().prepare()
-        self._plain = self._detector._score
-        self._detector._score = self._score
+        self._plain = self._detector._tokenise
+        self._detector._tokenise = self._tokenise
 
-    def _score(self, texts: Sequence[str]) -> list[Scores]:
+    def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         marks = [test.watermark for test in self._detector._keys]
         shown = [(mark, vars(mark)) for mark in marks]
         if SLOW in texts:

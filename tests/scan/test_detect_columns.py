@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from scanner import texts as texts_module
 from scanner.detect import Detector, KeyUnderTest, Origin
 from scanner.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
@@ -29,7 +30,7 @@ def row_by_row(detector, documents):
         else:
             texts.append(text)
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": hashlib.sha256(raw).digest()})
-    scores, _ = detector._score(texts)
+    scores, _ = detector._score(detector._tokenise(texts))
     for i, row in enumerate(verdicts):
         row.update(verdict(detector, scores, i, row["created_at"]))
     now = datetime.now(UTC)
@@ -80,7 +81,8 @@ def keys(registry):
 
 @pytest.mark.parametrize("rate", [1e-6, 0.3])
 @pytest.mark.parametrize("under_test", [[0], [2], [0, 1], [2, 1, 0], [0, 0, 2]])
-def test_whole_tables(registry, keys, marked, plain, rate, under_test):
+def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypatch):
+    monkeypatch.setattr(texts_module, "FEW_BYTES", 500)  # so that a batch is worked on in a dozen parts
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     texts = [marked(alice, 60, 1), marked(bob, 60, 2), marked(39, 60, 3), marked(alice, 80, 4) + marked(bob, 80, 5)]
     texts += ["", "a", None, b"\xff\xfe", b"a \xed\xa0\x80", "<s>" * 9, "\0" * 40]
