@@ -40,9 +40,10 @@ _show = click.option("--show-text", is_flag=True, help="Write the n-grams that r
 @_tests
 @_show
 def calibrate(config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool) -> int:
-    """Audit the false-positive rate over a corpus that is known to be unmarked, and write table and figures.
+    """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and figures.
 
-    Exit codes: 0 no p-value is too small, 1 failed, 2 refused before any work, 3 some are: a sentence names each.
+    CONFIG: a TOML file; the README shows its fields. Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
+    any work, 3 some are: a sentence names each.
 
     \b
     Example:

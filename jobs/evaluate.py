@@ -30,7 +30,8 @@ _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper
 def evaluate(config: Path, paper_size: bool) -> None:
     """Run the paper's experiments with a local model, and write tables, a report and plots.
 
-    Every text that is written is kept: run it again after anything, and it goes on from there.
+    CONFIG: a TOML file; the README shows its fields. Every text that is written is kept: run it again after anything,
+    and it goes on from there.
 
     \b
     Example:

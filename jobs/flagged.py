@@ -19,9 +19,9 @@ _WIDTH = 60  # characters of an id or a path that are shown
 def flagged(config: Path, limit: int) -> None:
     """Show the newest flagged documents, and for whom the text that they contain was marked.
 
-    A flag says that a document contains text marked for a user: it may be quoted, translated or spliced, so it does not
-    say who wrote or posted it. Beside each flag stands how the audit of its scan ended: after an alarm, believe no flag
-    before the cause is known.
+    CONFIG: the file of the scan. A flag says that a document contains text marked for a user: it may be quoted,
+    translated or spliced, so it does not say who wrote or posted it. Beside each flag stands how the audit of its scan
+    ended: after an alarm, believe no flag before the cause is known.
 
     \b
     Example:

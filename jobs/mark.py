@@ -53,7 +53,7 @@ class Recipient(NamedTuple):
     help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
-@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Of each completion.")
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-p", type=float, default=0.95, show_default=True, help="1: all tokens.")
 @click.option("--top-k", type=int, default=0, show_default=True, help="0: all tokens.")
@@ -81,7 +81,8 @@ def mark(
     """Complete prompts with a local model, marked for users, and write Parquet with the truth.
 
     Every prompt is completed once. With several users (or messages) they take turns: the first prompt is marked for the
-    first, the second for the second, and so on, round and round. Nothing is downloaded.
+    first, the second for the second, and so on, round and round. OUT has a row for each completion: key_id, user_id,
+    message, prompt, text and tokens. Nothing is downloaded.
 
     \b
     Example:

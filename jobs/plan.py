@@ -38,9 +38,24 @@ class Row(NamedTuple):
 @click.option("--entropy", type=float, help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
 @click.option("--probability", type=float, help="Probability of every written token (Gumbel).")
 @click.option("--fpr", type=float, default=1e-6, show_default=True, help="False-positive rate for a document.")
-@click.option("--messages", type=click.IntRange(min=1), multiple=True, default=(1, 1000, 100_000), show_default=True)
+@click.option(
+    "--messages",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1, 1000, 100_000),
+    show_default=True,
+    help="Of each key; may be given several times.",
+)
 @click.option("--keys", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that are tested.")
-@click.option("--power", "powers", type=float, multiple=True, default=(0.5, 0.9, 0.99), show_default=True)
+@click.option(
+    "--power",
+    "powers",
+    type=float,
+    multiple=True,
+    default=(0.5, 0.9, 0.99),
+    show_default=True,
+    help="Chance that a marked text is found; may be given several times.",
+)
 @click.option("--simulate", type=click.IntRange(min=0), default=2000, show_default=True, help="Texts a row; 0: none.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: power against tokens.")

@@ -32,9 +32,8 @@ class _Place(click.ParamType[Path | str]):
         return str(value).rstrip("/") if is_uri(str(value)) else Path(str(value))
 
 
-_registry = click.option(
-    "--registry", required=True, type=_Place(), help="Folder of the registry; its URI to list or to change users."
-)
+_registry = click.option("--registry", required=True, type=_Place(), help="Folder of the registry.")
+_registry_or_uri = click.option("--registry", required=True, type=_Place(), help="Folder or URI of the registry.")
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 _key_ids = click.option("--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times.")
 
@@ -117,7 +116,7 @@ def _new(
 
 
 @keys.command("list")
-@_registry
+@_registry_or_uri
 def _list_keys(registry: Path | str) -> None:
     """Show the keys of a registry, their parameters and their commitments.
 
@@ -178,7 +177,7 @@ def users() -> None:
 
 @users.command("add")
 @click.argument("user_ids", nargs=-1, metavar="[USER_ID]...")
-@_registry
+@_registry_or_uri
 @_key_ids
 @click.option("--file", type=click.Path(path_type=Path), help="Take the users from a .csv or .parquet file.")
 @click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
@@ -203,7 +202,7 @@ def _add(
 
 
 @users.command("list")
-@_registry
+@_registry_or_uri
 @_key_ids
 def _list_users(registry: Path, key_ids: tuple[str, ...]) -> None:
     """Show who holds which message since when; a removed user's message is never given again.
@@ -221,11 +220,11 @@ def _list_users(registry: Path, key_ids: tuple[str, ...]) -> None:
 
 @users.command("remove")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
-@_registry
+@_registry_or_uri
 @click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
-@click.option("--results", metavar="DIR", help="With --erase: take them out of these results too.")
+@click.option("--results", metavar="FOLDER", help="With --erase: folder or URI of results to take them out of too.")
 def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, results: str | None) -> None:
-    """Withdraw all messages of users: never given again, naming nobody, and no false accusation when found.
+    """Withdraw all messages of users: they are never given again, and name nobody in what is scanned from now on.
 
     A scan that is running may still write a name that it read before: repeat --erase --results when it has ended.
     Repeat --erase also when it was interrupted: it deletes what is left, though the name may be unknown by then.

@@ -31,9 +31,10 @@ _follow = click.option(
 def scan(config: Path, date: datetime.datetime | None, follow: bool) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
-    Run again after an interruption, it goes on from what was committed. Exit codes: 0 done (documents in quarantine
-    included), 1 failed, 2 refused before any work, 3 the audit raises an alarm: p-values are too small (a sentence says
-    which), 4 more in quarantine than the configuration allows.
+    CONFIG: a TOML file; the README shows its fields. Run again after an interruption, it goes on from what was
+    committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
+    raises an alarm: p-values are too small (a sentence says which), 4 more in quarantine than the configuration allows,
+    130 and 143 interrupted by Ctrl-C and SIGTERM, which are how --follow is meant to end: there it is 0 then.
 
     \b
     Example:
