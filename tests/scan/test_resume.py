@@ -58,7 +58,7 @@ def start(night: Night) -> "subprocess.Popen[str]":
 
 
 def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
         if results.exist(night.results) and night.verdicts().height:
             return
