@@ -164,6 +164,8 @@ def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
     for unit in plan.units():
         for prompt in unit.prompts:
             widest[prompt] = max(widest.get(prompt, 0), unit.setting.window or 0)
+    if not widest:  # there are exams alone
+        return
     lengths, positions = prompt_lengths(plan.model, list(widest))
     new = plan.config.max_new_tokens
     for (prompt, window), length in zip(widest.items(), lengths, strict=True):

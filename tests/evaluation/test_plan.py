@@ -119,6 +119,8 @@ def test_a_prompt_too_long_for_the_model_is_refused_before_any_work(tmp_path, ti
     (chat / "tokenizer_config.json").write_text(json.dumps(named))
     with pytest.raises(Refused, match=words.format(58)):
         plan(config(tmp_path, chat, ROBUST), [long, *PROMPTS])
+    (tmp_path / "task.yaml").touch()
+    assert plan(config(tmp_path, chat, '[utility]\ntasks = ["task.yaml"]\n'), [long]).exams  # which continue no prompts
 
 
 def test_files_that_are_not_there_are_named(tmp_path, tiny_folder):
