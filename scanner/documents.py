@@ -23,7 +23,7 @@ MANY_ROWS_AT_A_TIME = 4096
 """In row groups of no more than LARGEST_READ bytes."""
 LARGEST_READ = 2**28
 """Bytes that rows which are decoded together may take, when there are several."""
-BATCH_TEXT_BYTES = 2 * 2**20
+BATCH_TEXT_BYTES = 4 * 2**20
 _BUFFER_BYTES = 4 * 2**20
 _SPARE_BYTES = 64 * 2**20
 """More than a decompressor takes for its own use."""
