@@ -25,6 +25,7 @@ from scanner.errors import Refused
 from scanner.plan import make_plan
 from scanner.registry import add_users, new_key
 from schemas.config import ClusterConfig
+from tests.fixed import fix_secrets
 
 TOKENIZER = Path(__file__).parents[2] / "jobs" / "demo" / "tokenizer.json"
 WORDS = ["river", "stone", "light", "garden", "window", "paper", "silver", "morning", "quiet", "letter"]
@@ -39,6 +40,7 @@ text = "text"
 [audit]
 share = 0.0
 all_messages_share = 1.0
+family_error = 1e-6
 [cluster]
 workers = 4
 gpus_per_worker = {share}
@@ -87,6 +89,7 @@ def scan(folder: Path, share: float) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     registry = folder / "registry"
+    fix_secrets(registry, "green", "gum")
     new_key(registry, "green", method="greenlist", window=1, gamma="1/4", messages=700, tokenizer=TOKENIZER)
     new_key(registry, "gum", method="gumbel", window=2, gamma=None, messages=300, tokenizer=TOKENIZER)
     add_users(registry, None, ["alice"])
