@@ -310,7 +310,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(operations=OPERATIONS)
 def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, tokenizer, operations):
     """The law of the registry, against a model that is a dict: names to held messages, and all messages ever given."""

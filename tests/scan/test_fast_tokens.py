@@ -58,7 +58,7 @@ CHARACTERS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     texts=st.lists(
         st.one_of(st.text(CHARACTERS, max_size=60), st.sampled_from(["<|im_start|>", "<|endoftext|>x", ""])), max_size=6

@@ -39,7 +39,7 @@ def documents(encoded):
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(TEXTS, max_size=8), st.integers(1, 40))
 def test_chunks_change_nothing(slow, reference, texts, chunk):
     with pytest.MonkeyPatch.context() as patch:
