@@ -58,19 +58,31 @@ class FastTokenizer:
             raise Unlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
         self.vocab_size = reference.vocab_size
         self._reference = reference
-        self._trust: bool | None = None
+        self._trusted = True
+        self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # that are still to be compared
         self._compare(golden_strings(data))
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
-        if self._trust is None and texts:
+        sample = self._sample(texts) if self._trusted else []
+        if sample:
             try:
-                self._compare(_sample(texts))
-                self._trust = True
+                self._compare(sample)
             except Unlike as error:
                 _log.warning("%s; Hugging Face tokenizers is used instead, which is slower", error)
-                self._trust = False
-        return self._reference.encode(texts) if self._trust is False else self._encode(texts)
+                self._trusted = False
+        return self._encode(texts) if self._trusted else self._reference.encode(texts)
+
+    def _sample(self, texts: Sequence[str]) -> list[str]:
+        """Those of the texts that are among the first ones; of a long one its beginning."""
+        sample: list[str] = []
+        for text in texts[: self._texts]:
+            if self._characters <= 0:
+                break
+            sample.append(text[: self._characters])
+            self._characters -= len(text)
+        self._texts -= len(sample)
+        return sample
 
     def _encode(self, texts: Sequence[str]) -> Tokens:
         """What the backend refuses, such as a byte that is not in the vocabulary, the reference reads."""
@@ -112,18 +124,6 @@ class _Held:
     def __init__(self, said: dict[str, Any], buffer: object) -> None:
         self.__array_interface__ = said
         self._buffer = buffer
-
-
-def _sample(texts: Sequence[str]) -> list[str]:
-    """First texts of a batch; of a long one its beginning."""
-    sample: list[str] = []
-    room = SAMPLE_CHARACTERS
-    for text in texts[:SAMPLE_TEXTS]:
-        sample.append(text[:room])
-        room -= len(text)
-        if room <= 0:
-            break
-    return sample
 
 
 def _end_if_told_to(error: BaseException) -> None:

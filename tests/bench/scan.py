@@ -24,6 +24,7 @@ from scanner.registry import new_key
 from scanner.results import open_tables
 from scanner.shards import Shard, cut, shard_id
 from scanner.tokens import load_tokenizer, sha256_file
+from scanner.tokens.fast import SAMPLE_TEXTS
 from schemas.config import ScanAuditConfig
 from tests.bench import cluster
 from tests.bench.measure import Figure
@@ -115,14 +116,14 @@ def _in_process(
 
         def tokenise() -> float:
             backend = load_tokenizer(tokenizer, sha256_file(tokenizer))
-            backend.encode([" "])  # the look at the first texts
+            backend.encode([" "] * SAMPLE_TEXTS)  # the look at the first texts
             batches = [[text.decode(errors="replace") for text in batch] for batch in raw]
             return _seconds(lambda: [backend.encode(batch) for batch in batches])
 
         def scan() -> float:
             worker = Worker(plan, "bench")
             worker.prepare()
-            worker._detector._score(worker._detector._tokenise([" "]))
+            worker._detector._score(worker._detector._tokenise([" "] * SAMPLE_TEXTS))
             return _seconds(lambda: [[*worker.scan(piece)] for piece in pieces])
 
         def only_read() -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 
 from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
-from scanner.tokens.fast import NotInstalled, Unlike
+from scanner.tokens.fast import SAMPLE_TEXTS, NotInstalled, Unlike
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Figure, Work, compare, rate
 
@@ -54,7 +54,7 @@ def _cold(
     for _ in range(options.repeats):
         slows.append(rate(slow, 1))
         backend = new()
-        backend.encode([" "])  # the sample of first texts
+        backend.encode([" "] * SAMPLE_TEXTS)  # the sample of first texts
         rates.append(rate(Work(name, megabytes, lambda backend=backend: backend.encode(chosen)), 1))
         ratios.append(rates[-1] / slows[-1])
     fast = median(rates)

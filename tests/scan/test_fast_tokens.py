@@ -131,10 +131,19 @@ def test_one_warning_when_a_golden_string_differs(monkeypatch, slow, caplog):
 def test_one_warning_when_the_first_texts_differ(monkeypatch, slow, data, caplog):
     install(monkeypatch, lambda: Imitation(slow, lambda texts: [text.replace("odd word", "even") for text in texts]))
     fast = FastTokenizer(data, slow)
-    for texts in (["fine"] * 3 + ["an odd word"], ["another odd word"], ["fine"]):
+    for texts in ([], ["fine"], ["fine"] * 3 + ["an odd word"], ["another odd word"], ["fine"]):
         assert_same(slow.encode(texts), fast.encode(texts))
     assert len(caplog.records) == 1
     assert "odd word" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("first", [["a"] * 300, ["a" * 150_000, "b" * 60_000]], ids=["texts", "characters"])
+def test_only_the_first_texts_are_compared(monkeypatch, slow, data, first):
+    install(monkeypatch, lambda: Imitation(slow, lambda texts: [text.replace("odd word", "even") for text in texts]))
+    fast = FastTokenizer(data, slow)
+    for text in first:
+        fast.encode([text])
+    assert_same(slow.encode(["even"]), fast.encode(["odd word"]))
 
 
 def test_what_it_refuses_is_read_by_the_reference(monkeypatch, slow, data, caplog):
