@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from scanner.errors import Refused, TokenizerError
+from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.registry import find_key, list_users, load_registry, open_key
 from schemas.registry import RESERVED_EVERY, MasterKey
 
@@ -152,7 +152,7 @@ def read_prompts(path: Path) -> list[str]:
             with path.open(encoding="utf-8") as lines:
                 found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
-        raise Refused(f"--prompts {path}: cannot be read as prompts: {error}") from None
+        raise Refused(f"--prompts {path}: cannot be read as prompts: {in_a_line(error)}") from None
     there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
     prompts = list(compress(found, there))
     if not prompts:
