@@ -69,11 +69,16 @@ class Head(NamedTuple):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports between those of Ray's workers and those that the system gives to whoever asks for any."""
+    """Ports between those of Ray's workers and those that the system gives to whoever asks for any.
+
+    Of tests that run beside each other each has its own, since a port is free again until a server takes it.
+    """
+    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(20_000 + mine, 32_000, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     listening: list[socket.socket] = []
     while len(listening) < count:
         with contextlib.suppress(OSError):
-            listening.append(socket.create_server(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000))))
+            listening.append(socket.create_server(("127.0.0.1", random.SystemRandom().choice(own))))
     ports = [server.getsockname()[1] for server in listening]
     for server in listening:
         server.close()
