@@ -22,7 +22,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.worker import Worker
 from scanner.documents import inspect
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.files import FileFault, InputFile, list_files
 from scanner.outcomes import settle
 from scanner.plan import Plan, open_detector
@@ -217,11 +217,14 @@ def _work_through(
 
 def _score_again(plan: Plan, scan_id: str, work: Work) -> int:
     """Second scores of flagged documents that have none, if they are configured. Returns how many were committed."""
-    flagged = flagged_without(plan, work.found) if plan.second is not None else {}
-    if not flagged:
-        return 0
-    with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
-        return second_pass(plan, scan_id, work.found, flagged)
+    try:
+        flagged = flagged_without(plan, work.found) if plan.second is not None else {}
+        if not flagged:
+            return 0
+        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
+            return second_pass(plan, scan_id, work.found, flagged)
+    except Refused as refused:
+        raise ScanFailed(str(refused)) from None  # verdicts are committed
 
 
 def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:

@@ -19,7 +19,6 @@ from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.documents import Unreadable, read, read_text
-from scanner.errors import Refused, ScanFailed
 from scanner.files import FileFault
 from scanner.plan import Plan
 from scanner.results import Entry, commit, committed, flagged_in, open_tables, write_file
@@ -145,7 +144,8 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
     run.
 
     Raises:
-        ScanFailed: a worker cannot begin, or results cannot be written.
+        Refused: a worker cannot begin.
+        ScanFailed: results cannot be written.
     """
     second = plan.second
     assert second is not None  # noqa: S101
@@ -166,8 +166,6 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
         for finished in pool.run(todo):
             if finished is not None and finished.fault is None:
                 rows += _commit(plan, scan_id, finished, flagged[finished.shard.shard_id])
-    except Refused as refused:
-        raise ScanFailed(str(refused)) from None  # verdicts are committed
     finally:
         pool.close()
     return rows

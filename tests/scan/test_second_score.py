@@ -167,6 +167,14 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
         mixed.scan()
     assert mixed.last_scan()["exit_code"] == 1
     monkeypatch.undo()
+
+    def no_table(*_) -> None:
+        raise Refused("no table here")
+
+    monkeypatch.setattr(second, "open_tables", no_table)
+    with pytest.raises(ScanFailed, match="no table here"):
+        mixed.scan()
+    monkeypatch.undo()
     mixed.scan()
     assert scores(mixed).select("path", "row").n_unique() == scores(mixed).height == 3
 
