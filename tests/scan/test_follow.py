@@ -231,7 +231,7 @@ def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, cap
 
 
 def test_a_status_line_at_every_interval(capsys):
-    err = io.StringIO()
+    err, began = io.StringIO(), time.monotonic()
     with redirect_stderr(err):
         status = StatusLine(interval=0.1)
         first, second = work(10), work(20)
@@ -239,12 +239,14 @@ def test_a_status_line_at_every_interval(capsys):
         status(first, replace(Totals(), shards=1, counts=Counts(documents=7, flagged=2)))
         status(first, replace(Totals(), shards=2, counts=Counts(documents=10, flagged=2)))
         status(second, replace(Totals(), shards=1, counts=Counts(documents=5, quarantined=1), files_quarantined=3))
-        time.sleep(0.55)
+        while err.getvalue().count("\n") < 4:
+            time.sleep(0.01)
         status.close()
+    seconds = time.monotonic() - began
     lines = [dict(pair.split("=") for pair in line.split()) for line in err.getvalue().splitlines()]
-    assert 3 <= len(lines) <= 7
+    assert 5 <= len(lines) <= seconds / 0.1 + 1
     last = {name: int(value) for name, value in lines[-1].items() if name != "event"}
-    assert last.pop("seconds") <= 5
+    assert last.pop("seconds") <= seconds + 1
     assert last == {
         "scans": 2,
         "files": 2,
