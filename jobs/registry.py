@@ -242,8 +242,8 @@ def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, result
     if results is not None and not exist(results):
         raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
     names, in_results = list(dict.fromkeys(user_ids)), 0
-    unknown = unknown_users(registry, names)
-    if erase and unknown:
+    unknown = unknown_users(registry, names) if erase else []
+    if unknown:
         erase_users(registry, unknown)  # deletes files with their names that an erasure left which died
     if results is not None:
         in_results = erase_user(results, unknown)

@@ -38,7 +38,7 @@ texts = sample_texts("human")
 for share in (1.0, 0.0):
     audit = scan(make(Path(sys.argv[1]) / str(share), texts, Key(16_384, 2), share=share))
     wrong = {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
-    print(audit.state, *sorted(wrong & {"decoy_all"}), sep=",")
+    print(audit.state, "decoy_all" in wrong, sep=",")
 """
 
 
@@ -73,8 +73,8 @@ def test_a_constant_bit_is_caught(broken):
 
 
 def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(broken):
-    """By all messages of the decoys, whatever their secret is; their best message alone sees it 9 times in 10."""
-    assert run(broken, LIVE).splitlines() == ["alarm,decoy_all", "no decoys"]
+    """By all messages of the decoys: under 40 secrets all 40 times; by their best message alone 36 times."""
+    assert run(broken, LIVE).splitlines() == ["alarm,True", "no decoys,False"]
 
 
 def test_the_stream_as_it_is_passes():
