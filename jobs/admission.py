@@ -25,7 +25,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None) -> 
       brickscan keys admit summer-2026 --registry registry --results audit
     """
     from scanner.audit.admission import admission_of
-    from scanner.results import audits
+    from scanner.results.queries import audits
 
     key = find_key(load_registry(registry), key_id)
     passed = admission_of(key, audits(results).collect(), candidates)

@@ -77,7 +77,7 @@ def calibrate_and_tell(
     from scanner.audit.report import all_rows
     from scanner.audit.rows import Audit, failing
     from scanner.cluster.calibrate import FIGURE_THRESHOLDS, run_calibration
-    from scanner.results import append_audits
+    from scanner.results.tables import append_audits
 
     if tests is not None and not 1 <= tests <= 1e15:
         raise click.BadParameter(f"{tests:g} is no number of tests; allowed: 1 to 1e15", param_hint="--tests")
@@ -155,7 +155,7 @@ def _write_files(
     """Figures and details beside the table. Returns their paths."""
     from scanner.audit.details import details
     from scanner.audit.plots import figure_png, law_png
-    from scanner.files import filesystem_of
+    from scanner.storage.locations import filesystem_of
 
     files = {"details.json": json.dumps(details(plan, figure, keys, figure_thresholds, show_text), indent=1).encode()}
     if figure:

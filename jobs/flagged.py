@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from jobs.text import printable
-from scanner.plan import read_config, results_of
+from scanner.detection.scan_plan import read_config, results_of
 
 _HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "audit", "where")
 _WIDTH = 60  # characters of an id or a path that are shown
@@ -28,7 +28,7 @@ def flagged(config: Path, limit: int) -> None:
       brickscan flagged nightly.toml --limit 50
     """
     from scanner import results
-    from scanner.queries import ask
+    from scanner.results.queries import ask
 
     settings = read_config(config)
     folder = results_of(settings, config)

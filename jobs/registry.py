@@ -10,7 +10,6 @@ import polars as pl
 from jobs.admission import admit, audit_secret
 from jobs.text import printable
 from scanner.errors import Refused
-from scanner.files import is_uri
 from scanner.registry import (
     add_users,
     erase_users,
@@ -21,6 +20,7 @@ from scanner.registry import (
     retire_key,
     unknown_users,
 )
+from scanner.storage.locations import is_uri
 
 
 class _Place(click.ParamType[Path | str]):
@@ -234,8 +234,8 @@ def _remove(user_ids: tuple[str, ...], registry: Path | str, erase: bool, result
       brickscan users remove bob --registry registry
       brickscan users remove bob --registry registry --erase --results results
     """
-    from scanner.erasure import erase_user
-    from scanner.results import exist
+    from scanner.results.erasure import erase_user
+    from scanner.results.queries import exist
 
     if results is not None and not erase:
         raise click.UsageError("--results goes with --erase.")

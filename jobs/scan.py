@@ -60,7 +60,7 @@ def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
     """
     from jobs.progress import Progress
     from scanner.cluster import run_scan
-    from scanner.plan import make_plan
+    from scanner.detection.scan_plan import make_plan
     from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
@@ -86,7 +86,7 @@ def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
     """
     from jobs.progress import StatusLine
     from scanner.cluster import follow
-    from scanner.plan import make_plan
+    from scanner.detection.scan_plan import make_plan
 
     day = None if date is None else date.date()
     results = make_plan(config, day).results

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from scanner.errors import Refused
-from scanner.files import refuse_password
+from scanner.storage.locations import refuse_password
 
 _results = click.argument("results", metavar="CONFIG|RESULTS")
 
@@ -22,7 +22,7 @@ def compact(results: str) -> None:
     Example:
       brickscan compact scan.toml
     """
-    from scanner import upkeep
+    from scanner.results import upkeep
 
     for table, gone, made in upkeep.compact(_folder(results)):
         click.echo(f"{table:<13} {gone:,} files merged into {made:,}")
@@ -43,14 +43,14 @@ def vacuum(results: str, retention: int) -> None:
     Example:
       brickscan vacuum scan.toml --retention 48
     """
-    from scanner import upkeep
+    from scanner.results import upkeep
 
     for table, gone, _ in upkeep.vacuum(_folder(results), retention):
         click.echo(f"{table:<13} {gone:,} files deleted")
 
 
 def _folder(results: str) -> str:
-    from scanner.plan import read_config, results_of
+    from scanner.detection.scan_plan import read_config, results_of
 
     if Path(results).is_file():
         return results_of(read_config(Path(results)), Path(results))

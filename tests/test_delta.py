@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from scanner.delta import read, transaction_versions
+from scanner.storage.delta import read, transaction_versions
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "é", "#1?", "a+b=c&d"])

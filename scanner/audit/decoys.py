@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from scanner.audit.expectation import THRESHOLDS, Remembered, chances, exact_law, levels
 from scanner.audit.intervals import Moments, moments
 from scanner.audit.nulls import FreshKeys, passing_greenlist, passing_gumbel
-from scanner.detect import Origin, Seen, corrected
-from scanner.plan import Plan
+from scanner.detection.detector import Origin, Seen, corrected
+from scanner.detection.scan_plan import Plan
 from scanner.registry import read_secret, watermark_of
 from scanner.watermark import Positions, Watermark, label
 from scanner.watermark.secret import derive
@@ -143,7 +143,7 @@ def _kind(key: MasterKey) -> str:
 
 
 class PieceDecoys:
-    """Counts the decoys' hits of one piece of a shard; scanner.detect shows it every batch."""
+    """Counts the decoys' hits of one piece of a shard; scanner.detection.detector shows it every batch."""
 
     def __init__(self, decoys: Decoys, origin: Origin, start: int) -> None:
         self._decoys = decoys

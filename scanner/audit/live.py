@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from scanner import queries
 from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.intervals import Limits, Moments, poisson_limits
 from scanner.audit.report import KEY_BOUND
 from scanner.audit.rows import Audit, Question, Row, failing, number, rate_rows
 from scanner.audit.traffic import Traffic, measure, reserved_count, reserved_moments
 from scanner.audit.verdicts import counts
-from scanner.plan import Plan
+from scanner.detection.scan_plan import Plan
+from scanner.results import queries
 from schemas.registry import MasterKey
 
 ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.law import Case, cases
-from scanner.documents import Columns
 from scanner.errors import Refused
-from scanner.files import refuse_password, resolve
+from scanner.input.documents import Columns
+from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
+from scanner.storage.locations import refuse_password
 from scanner.tokens import load_tokenizer
 from schemas.config import CalibrationConfig, ConfigError, read_toml
 from schemas.registry import MasterKey, parse_gamma

@@ -19,7 +19,7 @@ from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.spread import Call, spread
 from scanner.errors import Refused, ScanFailed
-from scanner.files import FileFault
+from scanner.input.files import FileFault
 from scanner.registry import open_key, tokenizer_path
 from schemas.registry import MasterKey
 

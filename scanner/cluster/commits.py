@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from scanner.cluster.pool import Finished
 from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
-from scanner.detect import Origin
-from scanner.files import FileFault, InputFile
-from scanner.outcomes import enter_beside, run_number, settle
-from scanner.plan import Plan
-from scanner.results import DataFile, Entry, commit, committed, write_file
-from scanner.shards import shard_id
+from scanner.detection.detector import Origin
+from scanner.detection.scan_plan import Plan
+from scanner.input.files import FileFault, InputFile
+from scanner.input.shards import shard_id
+from scanner.results.settlement import enter_beside, run_number, settle
+from scanner.results.tables import DataFile, Entry, commit, committed, write_file
 
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from scanner.documents import Columns, Unreadable, inspect, read, read_text
-from scanner.files import InputFile, filesystem_of, list_files
-from scanner.shards import cut
+from scanner.input.documents import Columns, Unreadable, inspect, read, read_text
+from scanner.input.files import InputFile, list_files
+from scanner.input.shards import cut
+from scanner.storage.locations import filesystem_of
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scanner.cluster.actors import on_actors
 from scanner.cluster.corpus import sources
 from scanner.cluster.spread import Call, spread
-from scanner.documents import Columns, Unreadable, read, read_text
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.exams import Answer, Answers, Exam
@@ -26,7 +25,8 @@ from scanner.evaluation.robustness import Written, detect, detection_figures, si
 from scanner.evaluation.scores import Search
 from scanner.evaluation.texts import Texts
 from scanner.evaluation.units import Setting, Unit
-from scanner.files import FileFault
+from scanner.input.documents import Columns, Unreadable, read, read_text
+from scanner.input.files import FileFault
 from scanner.tokens import Tokenizer, load_tokenizer
 
 TEXTS_A_SEARCH = 16

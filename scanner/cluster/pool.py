@@ -19,8 +19,8 @@ from ray.exceptions import RayError, RayTaskError
 
 from scanner.cluster.worker import Busy, Piece, Report
 from scanner.errors import BrickscanError, Refused, ScanFailed
-from scanner.files import FileFault
-from scanner.shards import Shard
+from scanner.input.files import FileFault
+from scanner.input.shards import Shard
 
 IN_FLIGHT = 2
 """Pieces that an actor holds: one that it works on, one that waits."""

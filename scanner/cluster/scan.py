@@ -21,14 +21,14 @@ from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.worker import Worker
-from scanner.documents import inspect
+from scanner.detection.scan_plan import Plan, open_detector
+from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
-from scanner.files import FileFault, InputFile, list_files
-from scanner.outcomes import settle
-from scanner.plan import Plan, open_detector
-from scanner.results import append_audits, append_scan, committed, open_tables
-from scanner.second import check_second
-from scanner.shards import Shard, cut, shard_id
+from scanner.input.documents import inspect
+from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.shards import Shard, cut, shard_id
+from scanner.results.settlement import settle
+from scanner.results.tables import append_audits, append_scan, committed, open_tables
 
 DONE, FAILED, REFUSED, ALARM, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 _INSPECTING_THREADS = 16

@@ -18,12 +18,13 @@ from scanner.cluster.connect import worker_memory
 from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
-from scanner.documents import Unreadable, read, read_text
-from scanner.files import FileFault
-from scanner.plan import Plan
-from scanner.results import Entry, commit, committed, flagged_in, open_tables, write_file
-from scanner.second import SecondScorer, Verdict, gumbel_keys, second_row, transaction
-from scanner.shards import Shard
+from scanner.detection.scan_plan import Plan
+from scanner.detection.second_score import SecondScorer, Verdict, gumbel_keys, second_row, transaction
+from scanner.input.documents import Unreadable, read, read_text
+from scanner.input.files import FileFault
+from scanner.input.shards import Shard
+from scanner.results.queries import flagged_in
+from scanner.results.tables import Entry, commit, committed, open_tables, write_file
 from schemas.tables import SECOND_SCORES
 
 _log = logging.getLogger(__name__)

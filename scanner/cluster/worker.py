@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from scanner.audit.decoys import Decoys, open_decoys
 from scanner.cluster.gpus import own_device
-from scanner.detect import Detector, Origin
-from scanner.documents import Unreadable, read
+from scanner.detection.detector import Detector, Origin
+from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import ScanFailed
-from scanner.files import FileFault
-from scanner.plan import Plan, open_detector
-from scanner.results import DataFile, write_file
-from scanner.shards import Shard
+from scanner.input.documents import Unreadable, read
+from scanner.input.files import FileFault
+from scanner.input.shards import Shard
+from scanner.results.tables import DataFile, write_file
 from schemas.tables import QUARANTINE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from scanner.errors import Refused
 from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
-from scanner.files import resolve
+from scanner.input.files import resolve
 from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ConfigError, read_toml
 from schemas.evaluation import EvaluationConfig

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scanner.errors import Refused
-from scanner.files import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri
 
 
 def read_far(uri: str) -> str:

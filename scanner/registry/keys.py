@@ -12,9 +12,9 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.files import is_uri
 from scanner.registry.files import local_folder, locked, read_far, replace_file
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
+from scanner.storage.locations import is_uri
 from schemas.config import ConfigError, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 

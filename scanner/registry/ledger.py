@@ -15,8 +15,8 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from scanner.delta import read
 from scanner.errors import ScanFailed
+from scanner.storage.delta import read
 from schemas.tables import USERS
 
 FOLDER = "users"

@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from scanner.errors import SecretError
-from scanner.files import is_uri
 from scanner.registry.files import sync_folder
+from scanner.storage.locations import is_uri
 
 MIN_BYTES, MAX_BYTES = 16, 64
 NEW_BYTES = 32

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 from scanner.errors import TokenizerError
-from scanner.files import filesystem_of, is_uri
+from scanner.storage.locations import filesystem_of, is_uri
 from scanner.tokens.fast import FastTokenizer, NotInstalled, Unlike
 from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
 

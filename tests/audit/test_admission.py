@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from jobs.cli import brickscan, run
-from scanner import results
 from scanner.audit.admission import admission_of
 from scanner.audit.intervals import moments
 from scanner.audit.rows import Audit, Question, rate_rows
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
+from scanner.results import tables
 from tests.audit.conftest import DEMO
 from tests.audit.test_rows import THRESHOLDS, sums
 
@@ -47,7 +47,7 @@ def frame(rows) -> pl.DataFrame:
 
 def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
     folder = str(tmp_path / "audit")
-    results.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
+    tables.append_audits(folder, audit(registry, {"k1": 1.0, "k2": 3.0}))
     arguments = ["--registry", str(registry), "--results", folder]
     assert run(brickscan, ["keys", "admit", "k1", *arguments]) == 0
     out = capsys.readouterr().out

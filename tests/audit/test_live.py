@@ -12,19 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner import detect, results
-from scanner import plan as plan_module
+from scanner import results
 from scanner.audit import live, traffic
 from scanner.audit.decoys import FIXED, _secret_of, open_decoys
 from scanner.audit.expectation import THRESHOLDS, exact_law, levels
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.worker import Piece, Worker
-from scanner.detect import Origin
-from scanner.documents import inspect
-from scanner.files import list_files
-from scanner.plan import Plan, make_plan
+from scanner.detection import detector as detect
+from scanner.detection import scan_plan as plan_module
+from scanner.detection.detector import Origin
+from scanner.detection.scan_plan import Plan, make_plan
+from scanner.input.documents import inspect
+from scanner.input.files import list_files
+from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import load_registry, new_key, watermark_of
-from scanner.shards import Shard, cut, shard_id
+from scanner.results import tables
 from scanner.watermark import (
     GreenList,
     Tokens,
@@ -90,13 +92,13 @@ def shards_of(plan: Plan) -> list[Shard]:
 
 def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
     """Scan as a worker and the driver do, in this process."""
-    results.open_tables(plan.results)
+    tables.open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     worker.prepare()
     for shard in shards:
         *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
         for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
-            results.commit(plan.results, name, [results.Entry(shard.shard_id, files)])
+            tables.commit(plan.results, name, [tables.Entry(shard.shard_id, files)])
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
 
 
@@ -128,7 +130,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
     assert "TOO SMALL" not in "".join(audit.lines())
-    rows = pa.Table.from_pylist(list(audit.rows), results.SCHEMAS["audits"])
+    rows = pa.Table.from_pylist(list(audit.rows), tables.SCHEMAS["audits"])
     assert not any(rows[field.name].null_count for field in rows.schema if not field.nullable)
 
 
@@ -182,7 +184,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     again = Worker(plan, "second")
     (shard,) = shards_of(plan)
     *_, report = again.scan(Piece(shard, 0, 200))
-    assert results.commit(plan.results, "audit_counts", [results.Entry(shard.shard_id, report.audit)]) == set()
+    assert tables.commit(plan.results, "audit_counts", [tables.Entry(shard.shard_id, report.audit)]) == set()
     same = pl.read_parquet(f"{plan.results}/audit_counts/{report.audit[0].name}")
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))

@@ -14,8 +14,8 @@ from jobs.scan import summary
 from scanner import results
 from scanner.cluster import Outcome, Worker, run_scan
 from scanner.cluster.connect import cluster
+from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
-from scanner.plan import make_plan
 from scanner.registry import new_key
 from scanner.watermark import GreenList, log10_z
 from schemas.config import ClusterConfig

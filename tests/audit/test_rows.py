@@ -8,6 +8,7 @@ from scanner import results
 from scanner.audit.intervals import moments
 from scanner.audit.rows import Audit, Question, failing, number, rate_rows, uniformity_rows
 from scanner.errors import Refused, ScanFailed
+from scanner.results import tables
 from schemas.tables import AUDITS
 
 THRESHOLDS = (0.1, 0.01)
@@ -66,9 +67,9 @@ def test_the_table_grows_by_audits(tmp_path):
     with pytest.raises(Refused, match="no table"):
         results.audits(folder)
     rows = rate_rows(AUDIT, [(GREEN, sums(1))], THRESHOLDS)
-    results.append_audits(folder, rows)
-    results.append_audits(folder, rows)
+    tables.append_audits(folder, rows)
+    tables.append_audits(folder, rows)
     assert results.audits(folder).collect().height == 4
     (tmp_path / "file").write_text("")
     with pytest.raises(ScanFailed, match="cannot be written"):
-        results.append_audits(str(tmp_path / "file"), rows)
+        tables.append_audits(str(tmp_path / "file"), rows)

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from scanner.cluster import Outcome, run_scan
 from scanner.cluster.connect import cluster
-from scanner.documents import Columns, inspect, read
-from scanner.files import list_files
-from scanner.plan import make_plan
+from scanner.detection.scan_plan import make_plan
+from scanner.input.documents import Columns, inspect, read
+from scanner.input.files import list_files
 from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
 from tests.bench.measure import Figure

@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.cluster.worker import Piece, Worker
-from scanner.documents import Unreadable, inspect, read
-from scanner.files import list_files
-from scanner.plan import Plan, make_plan
+from scanner.detection.scan_plan import Plan, make_plan
+from scanner.input.documents import Unreadable, inspect, read
+from scanner.input.files import list_files
+from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
-from scanner.results import open_tables
-from scanner.shards import Shard, cut, shard_id
+from scanner.results.tables import open_tables
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.tokens.fast import SAMPLE_TEXTS
 from schemas.config import ScanAuditConfig

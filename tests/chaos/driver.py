@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from jobs.cli import run
 from jobs.scan import summary
 from scanner.cluster import commits, run_scan
-from scanner.plan import make_plan
+from scanner.detection.scan_plan import make_plan
 from tests.chaos.worker import FaultyWorker
 
 MOMENTS = ("before the commit", "between the commits", "during the commit")

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.registry import add_users, new_key
+from scanner.results import tables
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 from tests.fixed import fix_secrets
@@ -121,10 +122,10 @@ class Night:
 
     def verdicts(self) -> pl.DataFrame:
         """All rows, with the file's name for its path."""
-        return _named(results.table_now(str(self.results), "verdicts"))
+        return _named(tables.table_now(str(self.results), "verdicts"))
 
     def quarantine(self) -> pl.DataFrame:
-        return _named(results.table_now(str(self.results), "quarantine"))
+        return _named(tables.table_now(str(self.results), "quarantine"))
 
     def worker_pids(self) -> list[int]:
         """Of workers of this night that live."""

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from scanner.cluster import run_scan
-from scanner.plan import make_plan
+from scanner.detection.scan_plan import make_plan
 from tests.chaos.driver import MOMENTS
 from tests.chaos.processes import output_of
 from tests.chaos.worker import REASONS, FaultyWorker

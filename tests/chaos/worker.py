@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from scanner.cluster import Worker
 from scanner.cluster.second import SecondWorker
-from scanner.detect import Detector, Origin
-from scanner.plan import Plan
-from scanner.second import SecondScorer, Verdict
+from scanner.detection.detector import Detector, Origin
+from scanner.detection.scan_plan import Plan
+from scanner.detection.second_score import SecondScorer, Verdict
 
 PLAN = "faults.json"
 PIDS = "pids"

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from jobs.demo.registry import TOKENIZER
-from scanner.detect import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.scores import Search, name, score_each, score_one, search, take
 from scanner.evaluation.units import Setting, key_secret

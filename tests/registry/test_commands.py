@@ -181,7 +181,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
 
 
 def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, registry, monkeypatch):
-    results, erasure = types.ModuleType("scanner.results"), types.ModuleType("scanner.erasure")
+    queries, erasure = (types.ModuleType(f"scanner.results.{name}") for name in ("queries", "erasure"))
     rows = {"alice": 3, "left": 1}
     calls = []
 
@@ -191,9 +191,9 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
         return sum(rows.pop(name, 0) for name in names)
 
     erasure.erase_user = erase_user
-    results.exist = lambda place: place == "res"
-    monkeypatch.setitem(sys.modules, "scanner.results", results)
-    monkeypatch.setitem(sys.modules, "scanner.erasure", erasure)
+    queries.exist = lambda place: place == "res"
+    monkeypatch.setitem(sys.modules, "scanner.results.queries", queries)
+    monkeypatch.setitem(sys.modules, "scanner.results.erasure", erasure)
     cli("users", "add", "alice", "bob", "--registry", registry)
     remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry)
     done = cli(*remove, "alice")

@@ -15,7 +15,7 @@ import tokenizers
 from scanner import results
 from scanner.cluster import Outcome, run_scan
 from scanner.cluster.connect import cluster
-from scanner.plan import Plan, make_plan
+from scanner.detection.scan_plan import Plan, make_plan
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key
 from scanner.watermark import GreenList
 from schemas.config import ClusterConfig

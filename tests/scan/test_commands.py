@@ -15,9 +15,9 @@ from jobs.progress import Progress
 from jobs.scan import module
 from jobs.text import printable
 from scanner.cluster import Counts, Totals, Work
-from scanner.files import InputFile
-from scanner.results import Entry, commit, open_tables, write_file
-from scanner.shards import Range, Shard
+from scanner.input.files import InputFile
+from scanner.input.shards import Range, Shard
+from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
 from schemas.tables import NAMING, VERDICTS
 from tests.scan.conftest import message_of

@@ -14,11 +14,12 @@ from scanner.cluster.commits import Committer
 from scanner.cluster.pool import Finished, Lost
 from scanner.cluster.scan import _find_work
 from scanner.cluster.worker import Piece
-from scanner.documents import inspect
-from scanner.files import FileFault, list_files
-from scanner.plan import Plan
-from scanner.results import open_tables, table_uri
-from scanner.shards import Shard, cut, shard_id
+from scanner.detection.scan_plan import Plan
+from scanner.input.documents import inspect
+from scanner.input.files import FileFault, list_files
+from scanner.input.shards import Shard, cut, shard_id
+from scanner.results import tables
+from scanner.results.tables import open_tables, table_uri
 from tests.scan.conftest import Night
 
 ROWS = 6
@@ -77,7 +78,7 @@ def die_between_the_commits(plan, scan_id: str, lost: int | None, monkeypatch) -
     def commit(folder, name, *rest):
         if name == "verdicts":
             raise Died
-        return results.commit(folder, name, *rest)
+        return tables.commit(folder, name, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(commits, "commit", commit)
@@ -132,7 +133,7 @@ def test_rows_of_others_stay_when_someone_compacted_the_table(night, plan, monke
 def test_an_interrupt_within_a_replacement_is_made_good(night, plan, monkeypatch):
     """Ctrl-C after the quarantine's commit: the same driver commits what waits once more."""
     die_between_the_commits(plan, "first", 2, monkeypatch)
-    ours, real = run(plan, "second", 4), results.commit
+    ours, real = run(plan, "second", 4), tables.commit
 
     def interrupt(folder, name, *rest):
         monkeypatch.setattr(commits, "commit", real)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from numba.core.dispatcher import Dispatcher
 
+from scanner.results import tables
 from scanner import results
 from scanner.cluster.worker import Piece, Worker
-from scanner.documents import inspect
-from scanner.files import list_files
-from scanner.plan import make_plan
-from scanner.shards import Shard, cut
+from scanner.input.documents import inspect
+from scanner.input.files import list_files
+from scanner.detection.scan_plan import make_plan
+from scanner.input.shards import Shard, cut
 
 
 def compiled():
@@ -24,7 +25,7 @@ def compiled():
 
 
 plan = make_plan(Path(sys.argv[1]))
-results.open_tables(plan.results)
+tables.open_tables(plan.results)
 worker = Worker(plan, "scan")
 worker.prepare()
 before = compiled()

@@ -7,9 +7,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner import documents
-from scanner.detect import Detector, KeyUnderTest, Origin, Scores, choose, count_passing
-from scanner.documents import read_text
+from scanner.detection.detector import Detector, KeyUnderTest, Origin, Scores, choose, count_passing
+from scanner.input import documents
+from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, NAMING, QUARANTINE, VERDICTS

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner import texts as texts_module
-from scanner.detect import Detector, KeyUnderTest, Origin
-from scanner.documents import read_text
+from scanner.detection import tokenising as texts_module
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.input.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner import documents
-from scanner.documents import Columns, Unreadable, inspect, read
-from scanner.files import FileFault, InputFile, list_files
+from scanner.input import documents
+from scanner.input.documents import Columns, Unreadable, inspect, read
+from scanner.input.files import FileFault, InputFile, list_files
 from schemas.tables import DOCUMENTS
 
 COLUMNS = Columns("text", None, None, None)
@@ -337,8 +337,8 @@ def test_a_corrupt_row_group_loses_its_own_rows_only(tmp_path):
 SOUND_AND_CORRUPT = """
 import os, sys
 from scanner.cluster.worker import limit_memory
-from scanner.documents import Columns, Unreadable, read
-from scanner.files import list_files
+from scanner.input.documents import Columns, Unreadable, read
+from scanner.input.files import list_files
 
 with open("/proc/self/statm") as statm:
     limit_memory(int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") + int(sys.argv[2]) * 2**20)

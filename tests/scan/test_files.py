@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import Refused
-from scanner.files import FileFault, InputFile, list_files, resolve
+from scanner.input.files import FileFault, InputFile, list_files, resolve
 
 DATE = datetime.date(2026, 8, 31)
 

@@ -22,8 +22,8 @@ from jobs.progress import StatusLine
 from scanner import results
 from scanner.cluster import Counts, Outcome, Totals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
-from scanner.documents import Columns
-from scanner.files import list_files
+from scanner.input.documents import Columns
+from scanner.input.files import list_files
 from tests.scan.encodings import found
 from tests.scan.submitted import files_of, secrets_of, wait_for
 from tests.scan.test_commands import work

@@ -17,7 +17,7 @@ from ray import cloudpickle
 
 from jobs.scan import module
 from scanner import results
-from scanner.plan import make_plan
+from scanner.detection.scan_plan import make_plan
 from tests.scan.encodings import found
 from tests.scan.faulty_scan import PLANTED
 from tests.scan.submitted import secrets_of

@@ -16,8 +16,8 @@ from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
 from scanner.errors import Refused, ScanFailed, SecretError
-from scanner.files import FileFault, InputFile
-from scanner.shards import Range, Shard
+from scanner.input.files import FileFault, InputFile
+from scanner.input.shards import Range, Shard
 from schemas.config import ScanClusterConfig
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

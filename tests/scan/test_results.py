@@ -15,10 +15,11 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from scanner import results
-from scanner.erasure import erase_user
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.queries import ask
-from scanner.results import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
+from scanner.results import tables
+from scanner.results.erasure import erase_user
+from scanner.results.queries import ask
+from scanner.results.tables import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
@@ -227,7 +228,7 @@ def test_commits_that_always_lose_end(folder, monkeypatch):
         raise CommitFailedError("someone else was first")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)
-    monkeypatch.setattr(results.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(tables.time, "sleep", lambda _seconds: None)
     with pytest.raises(ScanFailed, match="others committed first"):
         add(folder, "one", [verdict(1)])
 

@@ -16,12 +16,13 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
-from scanner import results, upkeep
-from scanner.erasure import erase_user
+from scanner import results
+from scanner.detection.scan_plan import make_plan, open_detector
 from scanner.errors import Refused, SecretError
-from scanner.plan import make_plan, open_detector
 from scanner.registry import add_users, list_users, load_registry, new_key, retire_key
-from scanner.results import committed, open_tables, table_uri
+from scanner.results import upkeep
+from scanner.results.erasure import erase_user
+from scanner.results.tables import committed, open_tables, table_uri
 from schemas.tables import VERDICTS
 from tests.scan import encodings
 from tests.scan.conftest import TOKENIZER, Night, message_of

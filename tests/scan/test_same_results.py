@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.registry import HERE, make_registry
-from scanner.detect import Detector, KeyUnderTest, Origin
-from scanner.documents import Columns, read
-from scanner.files import list_files
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.input.documents import Columns, read
+from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import QUARANTINE, VERDICTS

@@ -17,12 +17,13 @@ from scanner import results
 from scanner.cluster import Worker, run_scan
 from scanner.cluster import scan as scan_module
 from scanner.cluster.worker import Piece
-from scanner.documents import inspect
+from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
-from scanner.files import list_files
-from scanner.plan import make_plan
+from scanner.input.documents import inspect
+from scanner.input.files import list_files
+from scanner.input.shards import Shard, cut
 from scanner.registry import add_users
-from scanner.shards import Shard, cut
+from scanner.results import tables
 from tests.scan.conftest import message_of
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -124,7 +125,7 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     def look_up_then_lose(*args):
         (night.input / "late.parquet").unlink()
         os.utime(night.input / "changed.parquet", ns=(0, 0))
-        return results.committed(*args)
+        return tables.committed(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(scan_module, "list_files", list_then_lose)
@@ -297,7 +298,7 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, ray_clust
 
 def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the_exit_code(night, plain, monkeypatch):
     night.write("a", [plain(30, 1)])
-    commit = results.commit
+    commit = tables.commit
 
     def signalled(folder, name, *rest):
         if name == "scans":
@@ -305,11 +306,11 @@ def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the
             signal.raise_signal(signal.SIGTERM)
         return commit(folder, name, *rest)
 
-    monkeypatch.setattr(results, "commit", signalled)
+    monkeypatch.setattr(tables, "commit", signalled)
     outcome = night.scan()
     assert (outcome.exit_code, night.last_scan()["exit_code"], outcome.stopped) == (0, 0, True)
 
-    monkeypatch.setattr(results, "commit", signalled)
+    monkeypatch.setattr(tables, "commit", signalled)
     calls = iter([signal.raise_signal, *[lambda _: None] * 9])
     outcome = run_scan(night.plan(), lambda *_: next(calls)(signal.SIGINT))  # it was interrupted before
     assert (outcome.exit_code, outcome.stopped) == (130, True)
@@ -341,7 +342,7 @@ def test_a_text_of_ten_megabytes(night, plain):
     long = text * (10_000_000 // len(text) + 1)
     night.write("long", [plain(40, 1), long, plain(40, 2)])
     plan = night.plan()
-    results.open_tables(plan.results)
+    tables.open_tables(plan.results)
     *_, report = Worker(plan, "scan").scan(whole_file(plan))
     assert (report.counts.documents, report.counts.quarantined) == (3, 0)
     assert report.counts.text_bytes > 10_000_000

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scanner import results
 from scanner.cluster import pool, second
 from scanner.cluster.scan import _find_work
+from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
-from scanner.files import list_files
 from scanner.generation import load_model, token_log_probabilities
-from scanner.plan import make_plan
+from scanner.input.files import list_files
 from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scanner import shards
-from scanner.documents import Columns, RowGroup
-from scanner.files import InputFile
-from scanner.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, cut, shard_id, what_decides
+from scanner.input import shards
+from scanner.input.documents import Columns, RowGroup
+from scanner.input.files import InputFile
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, cut, shard_id, what_decides
 from schemas.registry import MasterKey, TokenizerFile
 
 GROUPS = st.lists(

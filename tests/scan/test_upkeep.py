@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from scanner import results, upkeep
-from scanner.erasure import erase_user
+from scanner import results
 from scanner.errors import Refused, ScanFailed
-from scanner.results import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
-from scanner.upkeep import compact, vacuum
+from scanner.results import tables, upkeep
+from scanner.results.erasure import erase_user
+from scanner.results.tables import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
+from scanner.results.upkeep import compact, vacuum
 from schemas.tables import AUDITS, QUARANTINE, SCANS
 from tests.scan.test_commands import call
 from tests.scan.test_results import NOW, add, entry, filled, folder, rows_of, verdict
@@ -284,7 +285,7 @@ def test_refusals(tmp_path, folder):
 
 
 def test_commands(night):
-    results.open_tables(night.results)
+    tables.open_tables(night.results)
     for i in range(3):
         add(night.results, f"t{i}", [verdict(i)])
     code, out, err = call("compact", night.config)

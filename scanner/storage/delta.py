@@ -14,7 +14,7 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
 from scanner.errors import Refused
-from scanner.files import filesystem_of
+from scanner.storage.locations import filesystem_of
 
 _LOOKED_UP = 20
 """Transactions that deltalake is asked for one by one; each time it goes through all that there are."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.texts import read_texts
+from scanner.detection.tokenising import read_texts
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark, scored_positions
 from scanner.watermark.pvalues import log10_any_of

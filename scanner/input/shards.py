@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from scanner.documents import Columns, RowGroup
-from scanner.files import InputFile
+from scanner.input.documents import Columns, RowGroup
+from scanner.input.files import InputFile
 from schemas.registry import MasterKey
 
 MAX_ROWS = 20_000

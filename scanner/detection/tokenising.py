@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.documents import read_text
+from scanner.input.documents import read_text
 from scanner.watermark import Tokens, joined
 
 FEW_BYTES = 2**18

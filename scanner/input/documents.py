@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.columns import Columns, check_columns, documents_of, is_text, lengths, plain_type
-from scanner.files import FileFault, InputFile
+from scanner.input.columns import Columns, check_columns, documents_of, is_text, lengths, plain_type
+from scanner.input.files import FileFault, InputFile
 
 __all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read", "read_text"]
 

@@ -7,9 +7,9 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from scanner.delta import open_table, read, table_uri
 from scanner.errors import ScanFailed, in_a_line
-from scanner.results import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS
+from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS
+from scanner.storage.delta import open_table, read, table_uri
 
 
 def erase_user(results: str, user_ids: Sequence[str]) -> int:
@@ -17,7 +17,7 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
 
     The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
     names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
-    and is left for scanner.upkeep.vacuum.
+    and is left for scanner.results.upkeep.vacuum.
 
     Raises:
         Refused: there are no results.

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
-from scanner.plan import Plan
 from scanner.registry import open_key, tokenizer_path
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, Positions, Tokens, log10_gumbel_log, neyman_pearson, scored_positions

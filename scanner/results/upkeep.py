@@ -18,8 +18,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
-from scanner.files import filesystem_of
-from scanner.results import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, table_uri, write_file
+from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, write_file
+from scanner.storage.delta import table_uri
+from scanner.storage.locations import filesystem_of
 
 MERGED_BYTES = 64 * 2**20
 """Files are merged up to this size; one of half the size is left as it is."""

@@ -5,7 +5,6 @@ that no verdict rests on a file that changed in between.
 """
 
 import datetime
-import functools
 import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed
+from scanner.storage.locations import filesystem_of, refuse_password
 from schemas.tables import LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 
@@ -102,61 +102,6 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
 
 
-def place(field: str, location: str, base: Path) -> str:
-    """Where tables or a registry lie: an absolute path or a URI, without a slash at its end.
-
-    Args:
-        field: of the configuration, for the error.
-        location: a plain path, relative ones starting at `base`, or a URI; that of a local folder becomes a plain path.
-        base: a folder.
-
-    Raises:
-        Refused: a password or options in a URI; a scheme that nothing reads.
-    """
-    refuse_password(field, location)
-    if "://" not in location:
-        return str(base / location)
-    if "?" in location:
-        raise Refused(f"{field}: {location!r} holds options after a '?'; give them by the environment: AWS_REGION, …")
-    inner = filesystem_of(location)[1]
-    return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
-
-
-def is_uri(location: Path | str) -> bool:
-    """Whether it is the URI of another machine's folder, not a plain path."""
-    return "://" in str(location)
-
-
-def refuse_password(field: str, location: str) -> None:
-    """Raise Refused when a URI holds a password, without repeating it. One with a slash in it hides the @ behind it."""
-    if "://" not in location:
-        return
-    _, colon, after = urlsplit(location).netloc.rpartition(":")
-    no_port = bool(colon) and "@" in location and not after.isdigit() and not after.endswith("]")
-    if urlsplit(location).password is not None or no_port:
-        raise Refused(f"{field}: a URI holds a password; give it by the environment, since paths are stored")
-
-
-@functools.cache
-def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
-    """Filesystem of a resolved path, and the path on it.
-
-    Raises:
-        Refused: a URI of a scheme that pyarrow does not read.
-    """
-    if "://" not in location:
-        return fs.LocalFileSystem(), location
-    try:
-        filesystem, inner = fs.FileSystem.from_uri(location)
-    except (pa.ArrowException, ValueError) as error:
-        shown = location.partition("?")[0]  # behind it there may be a secret
-        raise Refused(
-            f"{shown!r} is no path that can be read: {str(error).replace(location, shown)}; "
-            "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
-        ) from None
-    return filesystem, inner
-
-
 def list_files(locations: Iterable[str], missing: Callable[[str], None] | None = None) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
@@ -197,13 +142,6 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
     for file in sorted(files.values(), key=lambda file: file.path):
         by_place.setdefault(file.path if "://" in file.path else os.path.realpath(file.path), file)
     return list(by_place.values())
-
-
-def real_place(location: str) -> str:
-    """Where a local path or its URI leads, links followed; any other URI stays what it is."""
-    if location.startswith("file://"):
-        location = filesystem_of(location)[1]
-    return location.partition("?")[0] if "://" in location else os.path.realpath(location)
 
 
 def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:

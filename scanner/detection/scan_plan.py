@@ -10,12 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scanner.detect import Detector, KeyUnderTest, as_it_is
-from scanner.documents import Columns
+from scanner.detection.detector import Detector, KeyUnderTest, as_it_is
 from scanner.errors import Refused
-from scanner.files import place, real_place, resolve
+from scanner.input.documents import Columns
+from scanner.input.files import resolve
+from scanner.input.shards import what_decides
 from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
-from scanner.shards import what_decides
+from scanner.storage.locations import place, real_place
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
 from schemas.config import ConfigError, ScanConfig, SecondScoreConfig, read_toml
@@ -52,7 +53,7 @@ class Plan:
 
     @cached_property
     def decides(self) -> str:
-        """All that decides verdicts besides the file (scanner.shards)."""
+        """All that decides verdicts besides the file (scanner.input.shards)."""
         return what_decides(self.keys, self.keys_tested, self.config.dedup, self.config.min_scored, self.columns)
 
     @property

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.files import FileFault
+from scanner.input.files import FileFault
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 import polars as pl
 from deltalake import DeltaTable
 
-from scanner.delta import open_table, read, table_uri
 from scanner.errors import Refused, ScanFailed
+from scanner.storage.delta import open_table, read, table_uri
 
 _LN10 = math.log(10.0)
 _ATTEMPTS = 10

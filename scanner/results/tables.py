@@ -4,7 +4,7 @@ A worker writes Parquet files under unique names and commits nothing; the driver
 table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
 so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
 anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine and audit counts are committed
-first (scanner.outcomes) and verdicts last, as the mark that a shard is done.
+first (scanner.results.settlement) and verdicts last, as the mark that a shard is done.
 """
 
 import json
@@ -25,44 +25,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from scanner.delta import table_uri, transaction_versions
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.files import filesystem_of
-from scanner.queries import (
-    audit_counts,
-    audits,
-    exist,
-    flagged,
-    flagged_in,
-    q_values,
-    quarantine,
-    scans,
-    second_scores,
-    verdicts,
-)
+from scanner.storage.delta import table_uri, transaction_versions
+from scanner.storage.locations import filesystem_of
 from schemas.tables import AUDIT_COUNTS, AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
-
-__all__ = [
-    "DataFile",
-    "Entry",
-    "append_audits",
-    "append_scan",
-    "audit_counts",
-    "audits",
-    "commit",
-    "committed",
-    "exist",
-    "flagged",
-    "flagged_in",
-    "open_tables",
-    "q_values",
-    "quarantine",
-    "scans",
-    "second_scores",
-    "table_uri",
-    "verdicts",
-    "write_file",
-]
 
 TABLES: Mapping[str, pa.Schema] = {
     "quarantine": QUARANTINE,

@@ -17,18 +17,17 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.delta import transaction_versions
-from scanner.results import (
+from scanner.results.tables import (
     COMMIT_ATTEMPTS,
     SCHEMAS,
     Entry,
     additions,
     others_commit_first,
     table_now,
-    table_uri,
     try_to_commit,
     write_file,
 )
+from scanner.storage.delta import table_uri, transaction_versions
 
 CONTESTED = 0
 BESIDE = ("quarantine", "audit_counts")

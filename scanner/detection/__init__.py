@@ -1,0 +1,1 @@
+"""Detection: a batch of documents becomes verdicts, under the keys that a scan plan names."""

@@ -1,0 +1,1 @@
+"""Input: files and folders become batches of documents. Nothing in them is trusted."""

@@ -1,0 +1,27 @@
+"""Results: Delta tables that are written exactly once, the queries that people ask of them, and their upkeep."""
+
+from scanner.results.queries import (
+    audit_counts,
+    audits,
+    exist,
+    flagged,
+    q_values,
+    quarantine,
+    scans,
+    second_scores,
+    verdicts,
+)
+from scanner.storage.delta import table_uri
+
+__all__ = [
+    "audit_counts",
+    "audits",
+    "exist",
+    "flagged",
+    "q_values",
+    "quarantine",
+    "scans",
+    "second_scores",
+    "table_uri",
+    "verdicts",
+]

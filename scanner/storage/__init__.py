@@ -1,0 +1,1 @@
+"""Storage: locations on any filesystem that pyarrow knows, and Delta tables as they are read."""

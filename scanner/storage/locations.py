@@ -1,0 +1,74 @@
+"""Where things lie: plain paths and URIs, the filesystem behind each, and what a URI may not hold."""
+
+import functools
+import os
+import posixpath
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from scanner.errors import Refused
+
+
+@functools.cache
+def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+    """Filesystem of a resolved path, and the path on it.
+
+    Raises:
+        Refused: a URI of a scheme that pyarrow does not read.
+    """
+    if "://" not in location:
+        return fs.LocalFileSystem(), location
+    try:
+        filesystem, inner = fs.FileSystem.from_uri(location)
+    except (pa.ArrowException, ValueError) as error:
+        shown = location.partition("?")[0]  # behind it there may be a secret
+        raise Refused(
+            f"{shown!r} is no path that can be read: {str(error).replace(location, shown)}; "
+            "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
+        ) from None
+    return filesystem, inner
+
+
+def is_uri(location: Path | str) -> bool:
+    """Whether it is the URI of another machine's folder, not a plain path."""
+    return "://" in str(location)
+
+
+def place(field: str, location: str, base: Path) -> str:
+    """Where tables or a registry lie: an absolute path or a URI, without a slash at its end.
+
+    Args:
+        field: of the configuration, for the error.
+        location: a plain path, relative ones starting at `base`, or a URI; that of a local folder becomes a plain path.
+        base: a folder.
+
+    Raises:
+        Refused: a password or options in a URI; a scheme that nothing reads.
+    """
+    refuse_password(field, location)
+    if "://" not in location:
+        return str(base / location)
+    if "?" in location:
+        raise Refused(f"{field}: {location!r} holds options after a '?'; give them by the environment: AWS_REGION, …")
+    inner = filesystem_of(location)[1]
+    return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
+
+
+def real_place(location: str) -> str:
+    """Where a local path or its URI leads, links followed; any other URI stays what it is."""
+    if location.startswith("file://"):
+        location = filesystem_of(location)[1]
+    return location.partition("?")[0] if "://" in location else os.path.realpath(location)
+
+
+def refuse_password(field: str, location: str) -> None:
+    """Raise Refused when a URI holds a password, without repeating it. One with a slash in it hides the @ behind it."""
+    if "://" not in location:
+        return
+    _, colon, after = urlsplit(location).netloc.rpartition(":")
+    no_port = bool(colon) and "@" in location and not after.isdigit() and not after.endswith("]")
+    if urlsplit(location).password is not None or no_port:
+        raise Refused(f"{field}: a URI holds a password; give it by the environment, since paths are stored")
