@@ -8,6 +8,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed
+from scanner.results.tables import SCHEMAS
 from scanner.storage.delta import open_table, read, table_uri
 
 _LN10 = math.log(10.0)
@@ -155,4 +156,7 @@ def audit_counts(results: str) -> pl.LazyFrame:
 
 
 def _read(results: str, name: str) -> pl.LazyFrame:
-    return read(open_table(table_uri(results, name)))
+    """A table with all of its columns; null in those that came after the version that made it."""
+    rows, wanted = read(open_table(table_uri(results, name))), pl.Schema(SCHEMAS[name])
+    there = rows.collect_schema()
+    return rows.with_columns(pl.lit(None, kind).alias(column) for column, kind in wanted.items() if column not in there)

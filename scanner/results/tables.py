@@ -68,8 +68,11 @@ class Entry(NamedTuple):
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     """Make the tables that are not there yet; those of every scan, unless others are named.
 
+    A table that an older version made gains the columns that came since; its rows have null there.
+
     Raises:
         Refused: they cannot be made, or a table with other columns is there.
+        ScanFailed: others kept changing a table's columns first.
     """
     for name in names:
         uri, schema = table_uri(results, name), SCHEMAS[name]
@@ -78,6 +81,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
                 Path(uri).mkdir(parents=True, exist_ok=True)
             if not DeltaTable.is_deltatable(uri):
                 DeltaTable.create(uri, schema, mode="ignore", configuration=_statistics(schema))
+            _add_columns(uri, deltalake.Schema.from_arrow(schema))
             found = DeltaTable(uri).schema()
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
@@ -85,6 +89,23 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             ) from None
         if found != deltalake.Schema.from_arrow(schema):
             raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
+
+
+def _add_columns(uri: str, wanted: deltalake.Schema) -> None:
+    """Add to a table the last of the wanted columns, where it has all the others and no more."""
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = DeltaTable(uri)
+        there = table.schema().fields
+        missing = wanted.fields[len(there) :]
+        if not missing or there != wanted.fields[: len(there)]:
+            return
+        try:
+            table.alter.add_columns(missing)
+        except CommitFailedError:
+            time.sleep(0.01 * attempt)
+        else:
+            return
+    raise others_commit_first(uri)
 
 
 def _statistics(schema: pa.Schema) -> dict[str, str]:

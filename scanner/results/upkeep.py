@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
-from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, write_file
+from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import filesystem_of
 
@@ -45,7 +45,9 @@ def compact(results: str) -> list[Upkeep]:
         Refused: there are no results.
         ScanFailed: a table cannot be read or written, or others kept committing first.
     """
-    return [_compact(results, name) for name in _tables(results)]
+    names = _tables(results)
+    open_tables(results, names)  # merged files have every column of this version
+    return [_compact(results, name) for name in names]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:

@@ -26,14 +26,16 @@ def read(table: DeltaTable) -> pl.LazyFrame:
     """Rows of a table as it was when it was opened.
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
-    percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1).
+    percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1). A file
+    that is older than a column of the table has null there.
     """
     if urlsplit(table.table_uri).scheme not in ("", "file"):
         return pl.scan_delta(table)
     files = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
-    return pl.scan_parquet(files, glob=False)
+    schema = pl.Schema(pa.schema(table.schema()))
+    return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
 
 
 def table_uri(results: str, name: str) -> str:

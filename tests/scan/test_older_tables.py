@@ -1,0 +1,105 @@
+"""Tables that an older version made: they are read as they are, and a scan adds the columns that came since."""
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from scanner import results
+from scanner.errors import ScanFailed
+from scanner.results import tables
+from scanner.results.erasure import erase_user
+from scanner.results.tables import Entry, commit, open_tables, table_uri, write_file
+from scanner.results.upkeep import compact
+from schemas.tables import SCANS, VERDICTS
+from tests.scan.test_results import filled, verdict
+
+SINCE = [pa.field("first", pa.timestamp("us", "UTC")), pa.field("names", pa.list_(pa.string()))]
+FIRST = datetime(2026, 8, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> str:
+    """Results of a version whose verdicts had two columns less; a name with a blank, which is read in another way."""
+    folder = str(tmp_path / "the results")
+    open_tables(folder)
+    for n in (1, 2):
+        rows = pa.Table.from_pylist([verdict(n, user="alice", log10_p_global=-9.0)], VERDICTS)
+        write_deltalake(table_uri(folder, "verdicts"), rows, mode="append")
+    write_deltalake(table_uri(folder, "scans"), pa.Table.from_pylist([filled(SCANS)], SCANS), mode="append")
+    monkeypatch.setitem(tables.SCHEMAS, "verdicts", pa.schema([*VERDICTS, *SINCE]))
+    return folder
+
+
+def add(folder: str, row: int) -> None:
+    new = verdict(row, user="alice", log10_p_global=-9.0, first=FIRST, names=["alice"])
+    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist([new], tables.SCHEMAS["verdicts"])])
+    assert commit(folder, "verdicts", [Entry(f"shard {row}", (file,))])
+
+
+def told(folder: str) -> list[tuple]:
+    return results.flagged(folder).sort("row").select("row", "user_id", "first", "names").collect().rows()
+
+
+OLD = [(1, "alice", None, None), (2, "alice", None, None)]
+
+
+def test_they_are_read_before_any_scan_of_this_version(folder):
+    assert told(folder) == OLD
+    assert results.verdicts(folder).collect_schema() == pl.Schema(tables.SCHEMAS["verdicts"])
+    assert len(DeltaTable(table_uri(folder, "verdicts")).schema().fields) == len(VERDICTS)
+
+
+def test_a_scan_goes_on_in_them(folder):
+    open_tables(folder)
+    assert told(folder) == OLD
+    add(folder, 3)
+    assert told(folder) == [*OLD, (3, "alice", FIRST, ["alice"])]
+    version = DeltaTable(table_uri(folder, "verdicts")).version()
+    open_tables(folder)
+    assert DeltaTable(table_uri(folder, "verdicts")).version() == version
+
+
+def test_older_rows_and_newer_ones_are_merged(folder):
+    compact(folder)
+    add(folder, 3)
+    compact(folder)
+    assert len(DeltaTable(table_uri(folder, "verdicts")).file_uris()) == 1
+    assert told(folder) == [*OLD, (3, "alice", FIRST, ["alice"])]
+
+
+def test_names_are_erased_from_older_rows_and_newer_ones(folder):
+    assert erase_user(folder, ["alice"]) == 2
+    open_tables(folder)
+    add(folder, 3)
+    assert erase_user(folder, ["alice"]) == 1
+    assert [row[1] for row in told(folder)] == [None, None, None]
+
+
+def test_a_scan_that_finds_another_adding_them_goes_on(folder, monkeypatch):
+    alter, met = DeltaTable.alter.fget, []
+
+    def when_another_was_faster(table: DeltaTable):
+        if not met:
+            met.append(table)
+            open_tables(folder)
+        return alter(table)
+
+    monkeypatch.setattr(DeltaTable, "alter", property(when_another_was_faster))
+    open_tables(folder)
+    names = [field.name for field in DeltaTable(table_uri(folder, "verdicts")).schema().fields]
+    assert names == tables.SCHEMAS["verdicts"].names
+    assert met
+
+
+def test_a_scan_that_never_gets_to_add_them_fails(folder, monkeypatch):
+    def too_late(table: DeltaTable):
+        raise CommitFailedError("others were first")
+
+    monkeypatch.setattr(DeltaTable, "alter", property(too_late))
+    monkeypatch.setattr(tables, "COMMIT_ATTEMPTS", 3)
+    with pytest.raises(ScanFailed, match="others committed first"):
+        open_tables(folder)
