@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from schemas.registry import MAX_MESSAGES, Gamma, KeyId, PathText, TokenizerFile
@@ -24,6 +24,21 @@ class InputConfig(_Frozen):
     id: str | None = None
     account: str | None = None
     time: str | None = None
+    time_zone: str = "UTC"  # IANA name, of dates and of times that have no zone
+
+    @field_validator("time_zone")
+    @classmethod
+    def _zone_is_known(cls, name: str) -> str:
+        import polars as pl  # which knows the zones, whatever machine this is
+
+        wrong = ValueError("no zone of the IANA database; allowed: UTC, Europe/Berlin, America/New_York, …")
+        if not name[:1].isalpha():  # +02:00 tells no summer from winter
+            raise wrong
+        try:
+            pl.Series([], dtype=pl.Datetime).dt.replace_time_zone(name)
+        except pl.exceptions.ComputeError:
+            raise wrong from None
+        return name
 
 
 def _check_gpus(field: str, gpus: float) -> None:

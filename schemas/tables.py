@@ -22,6 +22,7 @@ DOCUMENTS = pa.schema(
         pa.field("text", pa.large_binary()),  # as it was stored: may be null, may be invalid UTF-8
         pa.field("account_id", pa.string()),
         pa.field("created_at", _TIME),
+        pa.field("created_at_latest", _TIME),  # the latest moment that created_at can mean: of a date, its last
     ]
 )
 """What is scanned, as it comes from a file: nothing in it is trusted."""

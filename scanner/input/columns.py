@@ -8,25 +8,29 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.input.files import FileFault
+from scanner.input.times import times
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
 
-_YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's datetime can hold
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-
 
 class Columns(NamedTuple):
-    """Names of the columns that are read; None: there is no such column."""
+    """Names of the columns that are read; None: there is no such column. time_zone: of times without one."""
 
     text: str
     id: str | None
     account: str | None
     time: str | None
+    time_zone: str = "UTC"
 
     @classmethod
     def of(cls, config: InputConfig) -> "Columns":
         """Take the names out of a configuration."""
-        return cls(config.text, config.id, config.account, config.time)
+        return cls(config.text, config.id, config.account, config.time, config.time_zone)
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """The names alone, by what the columns hold."""
+        return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
 def check_columns(schema: pa.Schema, columns: Columns) -> None:
@@ -35,7 +39,7 @@ def check_columns(schema: pa.Schema, columns: Columns) -> None:
     Raises:
         FileFault: missing_column or wrong_type.
     """
-    for role, name in columns._asdict().items():
+    for role, name in columns.names.items():
         if name is None:
             continue
         found = schema.get_all_field_indices(name)
@@ -114,13 +118,15 @@ def documents_of(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.Reco
     def named(name: str | None) -> pa.Array:
         return pa.nulls(len(batch)) if name is None else _plain(batch.column(name))
 
+    created = times(named(columns.time), columns.time_zone)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
             _names(named(columns.id)),
             named(columns.text).cast(pa.large_binary()),
             _names(named(columns.account)),
-            _times(named(columns.time)),
+            created.at,
+            created.latest,
         ],
         schema=DOCUMENTS,
     )
@@ -151,19 +157,3 @@ def _names(array: pa.Array) -> pa.Array:
     except pa.ArrowInvalid:
         decoded = [None if value is None else value.decode(errors="backslashreplace") for value in raw.to_pylist()]
         return pa.array(decoded, pa.string())
-
-
-def _times(array: pa.Array) -> pa.Array:
-    """Times in UTC, to the microsecond; a time without a zone is UTC; outside of years 1 to 9999: the nearest."""
-    wanted = DOCUMENTS.field("created_at").type
-    if pa.types.is_null(array.type):
-        return array.cast(wanted)
-    if pa.types.is_date(array.type):
-        array = array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
-    unit = array.type.unit
-    limits = np.iinfo(np.int64)
-    lowest = max(_YEAR_1 * _PER_SECOND[unit], limits.min)
-    highest = min(_YEAR_10000 * _PER_SECOND[unit] - 1, limits.max)
-    ticks = pc.max_element_wise(array.cast(pa.int64()), lowest, skip_nulls=False)
-    ticks = pc.min_element_wise(ticks, highest, skip_nulls=False)
-    return ticks.cast(pa.timestamp(unit, "UTC")).cast(wanted, safe=False)

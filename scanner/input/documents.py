@@ -124,7 +124,7 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
     file.check_unchanged()
-    names = [name for name in dict.fromkeys(columns) if name is not None]
+    names = [name for name in dict.fromkeys(columns.names.values()) if name is not None]
     with file.open() as source:
         try:
             parquet = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)

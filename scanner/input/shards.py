@@ -89,7 +89,8 @@ def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_sc
             "keys_tested": keys_tested,
             "dedup": dedup,
             "min_scored": min_scored,
-            "columns": columns._asdict(),
+            "columns": columns.names,
+            **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),  # ids are older than zones
         }
     )
 

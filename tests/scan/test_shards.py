@@ -126,6 +126,7 @@ def with_key(**changes):
         {"min_scored": 17},
         {"columns": COLUMNS._replace(text="body")},
         {"columns": COLUMNS._replace(time="at")},
+        {"columns": COLUMNS._replace(time_zone="Europe/Berlin")},
     ],
     ids=str,
 )

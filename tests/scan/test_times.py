@@ -1,0 +1,106 @@
+"""Times without a zone and dates, in the zone that is configured; the standard library's zones are the reference."""
+
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scanner.input.documents import Columns, inspect, read
+from scanner.input.files import list_files
+from scanner.input.times import times
+from schemas.config import ConfigError, InputConfig, read_toml_text
+from schemas.tables import DOCUMENTS
+
+ZONES = ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"]
+YEARS = {"min_value": datetime(1950, 1, 1), "max_value": datetime(2035, 1, 1)}
+LAST_OF_A_DAY = timedelta(days=1) - timedelta(microseconds=1)
+
+
+def in_utc(shown: datetime, zone: str, fold: int = 0) -> datetime:
+    return shown.replace(tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC)
+
+
+@given(st.sampled_from(ZONES), st.lists(st.datetimes(**YEARS), min_size=1))
+@example("Europe/Berlin", [datetime(2026, 3, 29, 2, 30), datetime(2026, 10, 25, 2, 30)])  # skipped, shown twice
+@example("Pacific/Apia", [datetime(2011, 12, 30, 12)])  # a day that was skipped
+def test_a_time_without_a_zone_is_of_the_configured_one(zone, shown):
+    found = times(pa.array(shown, pa.timestamp("us")), zone)
+    assert found.at.to_pylist() == found.latest.to_pylist() == [in_utc(value, zone) for value in shown]
+
+
+@given(st.sampled_from(ZONES), st.dates(date(1950, 1, 1), date(2035, 1, 1)))
+@example("America/Havana", date(2026, 10, 31))  # the next day begins with an hour that comes twice
+@example("America/Havana", date(2026, 3, 8))  # begins with an hour that is skipped
+@example("Pacific/Apia", date(2011, 12, 29))
+def test_a_date_is_its_first_moment_and_can_mean_its_last(zone, day):
+    first = datetime(day.year, day.month, day.day)
+    for kind in (pa.date32(), pa.date64()):
+        found = times(pa.array([day], kind), zone)
+        assert found.at.to_pylist() == [in_utc(first, zone)]
+        assert found.latest.to_pylist() == [in_utc(first + LAST_OF_A_DAY, zone, fold=1)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", *ZONES])
+def test_a_time_with_a_zone_is_not_touched(zone):
+    moment = datetime(2026, 8, 31, 3, tzinfo=UTC)
+    found = times(pa.array([moment, None], pa.timestamp("ns", "Asia/Tokyo")), zone)
+    assert found.at.to_pylist() == found.latest.to_pylist() == [moment, None]
+
+
+@pytest.mark.parametrize("zone", ["UTC", *ZONES])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_the_ends_of_time_stay_within_what_python_can_hold(zone, unit):
+    found = times(pa.array([2**63 - 1, -(2**63), None], pa.timestamp(unit)), zone)
+    last, first, none = found.at.to_pylist()
+    assert first.year == (1 if unit != "ns" else 1677)
+    assert last.year == (9999 if unit != "ns" else 2262)
+    assert none is None
+    ends = times(pa.array([2**31 - 1, -(2**31)], pa.int32()).view(pa.date32()), zone)
+    assert [value.year for value in ends.latest.to_pylist()] == [9999, 1]
+
+
+def test_a_file_of_dates_in_a_zone(tmp_path):
+    stored = {"text": ["a", "b"], "day": pa.array([date(2026, 8, 31), None])}
+    pq.write_table(pa.table(stored), tmp_path / "a.parquet")
+    (file,) = list_files([str(tmp_path)])
+    columns = Columns("text", None, None, "day", "Europe/Berlin")
+    inspect(file, columns)
+    (batch,) = read(file, columns, 0, 2)
+    assert batch.schema == DOCUMENTS
+    assert batch["created_at"].to_pylist() == [datetime(2026, 8, 30, 22, tzinfo=UTC), None]
+    assert batch["created_at_latest"].to_pylist() == [datetime(2026, 8, 31, 21, 59, 59, 999999, UTC), None]
+
+
+CONFIG = 'paths = ["in"]\ntime_zone = "{}"\n'
+
+
+def test_the_zone_is_one_of_the_iana_database():
+    assert read_toml_text("c.toml", CONFIG.format("Europe/Berlin"), InputConfig).time_zone == "Europe/Berlin"
+    assert read_toml_text("c.toml", 'paths = ["in"]', InputConfig).time_zone == "UTC"
+    for wrong in ("Europe/Bärlin", "europe/berlin", "CEST", "+02:00", "", "localtime"):
+        with pytest.raises(
+            ConfigError, match=r"c.toml: field 'time_zone' = '.*': no zone of the IANA database; allowed"
+        ):
+            read_toml_text("c.toml", CONFIG.format(wrong), InputConfig)
+
+
+def test_zones_need_no_database_of_the_machine():
+    code = """
+import zoneinfo, pyarrow as pa
+from scanner.input.times import times
+from schemas.config import InputConfig
+zoneinfo.reset_tzpath([])
+assert InputConfig(paths=("in",), time_zone="Asia/Kolkata").time_zone == "Asia/Kolkata"
+print(times(pa.array([0], pa.timestamp("s")), "Asia/Kolkata").at.cast(pa.int64())[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{-int(5.5 * 3600) * 10**6}\n", done.stderr
