@@ -105,7 +105,7 @@ DOCUMENT_REASONS = (
 """Why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: what became of its
 worker, each time that it was tried."""
 
-LASTING_FILE_REASONS = ("not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
+LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
 """Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""
 
 PASSING_FILE_REASONS = ("vanished", "changed", "io_error")

@@ -78,8 +78,8 @@ def _read_footer(file: InputFile) -> pa.Buffer:
     try:
         with file.open() as source:
             size = source.size()
-            if (head := source.read(len(_MAGIC))) != _MAGIC:
-                what = f"a Parquet file begins with {_MAGIC!r}, this one of {size} bytes with {head!r}"
+            if source.read(len(_MAGIC)) != _MAGIC:  # with what it begins is not shown: it may be a secret
+                what = f"a Parquet file begins with {_MAGIC!r}, this one of {size} bytes does not"
                 raise FileFault("not_parquet", what)
             source.seek(max(size - _TAIL_BYTES, 0))
             tail = source.read()
@@ -238,7 +238,9 @@ def _check_bytes(file: InputFile, group: pq.RowGroupMetaData) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__} {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300].strip()
+    """What a library says, up to the first colon: behind it there may be bytes of the file."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:

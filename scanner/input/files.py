@@ -10,6 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -65,13 +66,17 @@ class InputFile:
             raise FileFault("io_error", f"the file cannot be opened: {error}") from None
 
     def check_unchanged(self) -> None:
-        """Raise FileFault when the file is gone, or is another one than was listed by size and modification mark."""
+        """Raise FileFault when the file is gone, is another one than was listed by size and mark, or cannot be one."""
+        if not _is_utf8(self.inner):
+            raise FileFault("unreadable", "the file's name is no UTF-8; rename it")
         try:
             now = filesystem_of(self.location)[0].get_file_info(self.inner)
         except OSError as error:
             raise FileFault("io_error", f"the file cannot be looked up: {error}") from None
         if now.type == fs.FileType.NotFound:
             raise FileFault("vanished", "the file was listed, and then it was gone")
+        if now.type != fs.FileType.File:  # opening a FIFO would wait for its writer
+            raise FileFault("no_regular_file", "this is a FIFO, socket, device or folder, not a regular file")
         if (now.size, now.mtime_ns or 0) != (self.size, self.modified):
             difference = (
                 f"{self.size} bytes then, {now.size} now"
@@ -106,14 +111,15 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
-    name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark).
+    name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark). What is
+    no regular file, or has a name in a folder that is no UTF-8, is listed too: `check_unchanged` tells its fault.
 
     Args:
         locations: resolved paths.
         missing: is told of a path that does not exist, which then counts as empty; None: it is refused.
 
     Raises:
-        Refused: a path that does not exist, or a file whose name cannot be written down.
+        Refused: a path that does not exist, or cannot be written down.
         ScanFailed: a folder that cannot be listed.
     """
     files: dict[str, InputFile] = {}
@@ -126,7 +132,7 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
                 continue
             if info.type == fs.FileType.NotFound:
                 raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
-            found = [info] if info.is_file else list(_in_folder(filesystem, inner))
+            found = [_found(info)] if info.type != fs.FileType.Directory else list(_in_folder(filesystem, inner))
         except UnicodeError as error:
             name = os.fsencode(getattr(error, "object", location))
             raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
@@ -136,23 +142,63 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
             raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
         for item in found:
-            path = shown + item.path[len(inner.rstrip("/")) :]
-            files.setdefault(path, InputFile(path, location, item.path, max(item.size or 0, 0), item.mtime_ns or 0))
-    by_place: dict[str, InputFile] = {}
-    for file in sorted(files.values(), key=lambda file: file.path):
-        by_place.setdefault(file.path if "://" in file.path else os.path.realpath(file.path), file)
+            path = shown + item.inner[len(inner.rstrip("/")) :]
+            files.setdefault(path, InputFile(_printable(path), location, *item))
+    by_place: dict[object, InputFile] = {}
+    for path, file in sorted(files.items(), key=lambda item: item[1].path):
+        by_place.setdefault(path if "://" in path else _local_place(path), file)
     return list(by_place.values())
 
 
-def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[fs.FileInfo]:
+def _local_place(path: str) -> object:
+    """The same for all paths that lead to one file: where links lead; device and inode of what has several names.
+
+    An inode of a file with one name says nothing: some network filesystems give the same one to several files.
+    """
+    place = os.path.realpath(path)
+    try:
+        there = os.stat(place)
+    except OSError:
+        return place
+    return (there.st_dev, there.st_ino) if there.st_nlink > 1 else place
+
+
+def _is_utf8(name: str) -> bool:
+    """False where Python put lone surrogates for bytes that are no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(path: str) -> str:
+    return path if _is_utf8(path) else os.fsencode(path).decode(errors="backslashreplace")
+
+
+class _Found(NamedTuple):
+    """The last fields of an InputFile."""
+
+    inner: str
+    size: int
+    modified: int
+
+
+def _found(info: fs.FileInfo) -> _Found:
+    return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0)
+
+
+def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[_Found]:
     if isinstance(filesystem, fs.LocalFileSystem):
-        yield from filesystem.get_file_info(list(_walk(folder)))
+        paths = list(_walk(folder))
+        yield from map(_found, filesystem.get_file_info([path for path in paths if _is_utf8(path)]))
+        yield from (_Found(path, 0, 0) for path in paths if not _is_utf8(path))
         return
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
         hidden = any(part.startswith(("_", ".")) for part in below)
         if item.type != fs.FileType.Directory and below[-1].endswith(".parquet") and not hidden:
-            yield item
+            yield _found(item)
 
 
 def _walk(folder: str) -> Iterator[str]:

@@ -167,6 +167,17 @@ def test_files_that_are_not_whole_parquet(tmp_path):
         assert (fault.reason, fault.lasting) == (reason, True), content[:10]
 
 
+@pytest.mark.parametrize(("head", "tail"), [(b"", b""), (b"PAR1", b""), (b"", b"PAR1"), (b"PAR1", b"\x20\0\0\0PAR1")])
+def test_nothing_of_what_a_link_leads_to_is_shown(tmp_path, head, tail):
+    """What is said of a key of 32 bytes is the same, whatever the key."""
+    link, said = tmp_path / "a.parquet", set()
+    link.symlink_to("secret")
+    for number in range(20):
+        (tmp_path / "secret").write_bytes(head + np.random.default_rng(number).bytes(32) + tail)
+        said.add(fault_of(lambda: inspect(list_files([str(link)])[0], COLUMNS)).detail)
+    assert len(said) == 1, said
+
+
 def test_storage_that_fails_at_the_footer_is_no_fault_of_the_file(tmp_path, monkeypatch):
     file = written(tmp_path / "a.parquet", pa.table({"text": TEXT}))
 

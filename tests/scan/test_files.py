@@ -1,10 +1,12 @@
 import datetime
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from scanner.errors import Refused
+from scanner.input import files
 from scanner.input.files import FileFault, InputFile, list_files, resolve
 
 DATE = datetime.date(2026, 8, 31)
@@ -94,11 +96,75 @@ def test_names_are_kept_as_they_are(tmp_path):
     assert listed(tmp_path) == listed(file.parent) == listed(file) == [str(file)]
 
 
-def test_a_name_that_is_no_utf8_is_refused(tmp_path):
-    with open(os.fsencode(tmp_path) + b"/\xff.parquet", "wb"):
-        pass
-    with pytest.raises(Refused, match=r"is no UTF-8: .*\\xff.parquet"):
-        listed(tmp_path)
+def fault_of(file: InputFile) -> FileFault:
+    with pytest.raises(FileFault) as fault:
+        file.check_unchanged()
+    return fault.value
+
+
+@pytest.mark.parametrize("name", [b"/\xff.parquet", b"/\xff/1.parquet"])
+def test_a_name_that_is_no_utf8_costs_its_own_file_only(tmp_path, name):
+    os.makedirs(os.path.dirname(os.fsencode(tmp_path) + name), exist_ok=True)
+    Path(os.fsdecode(os.fsencode(tmp_path) + name)).write_text("x")
+    sound = touch(tmp_path / "sound.parquet")
+    named_so = touch(tmp_path / name.decode(errors="backslashreplace").lstrip("/"))  # as the other is shown
+    files = list_files([str(tmp_path)])
+    assert sorted(file.path for file in files) == sorted([str(named_so), str(named_so), str(sound)])
+    (odd,) = [file for file in files if not file.modified]
+    assert (fault_of(odd).reason, fault_of(odd).lasting) == ("unreadable", True)
+    assert "is no UTF-8; rename it" in fault_of(odd).detail
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def unix_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # names of sockets must be short
+    socket.socket(socket.AF_UNIX).bind(path.name)
+    os.chdir(here)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize("make", [fifo, unix_socket, device])
+def test_what_is_no_regular_file_is_listed_and_never_opened(tmp_path, make):
+    make(tmp_path / "1.parquet")
+    for location in (tmp_path, tmp_path / "1.parquet"):
+        (file,) = list_files([str(location)])
+        assert file.path == str(tmp_path / "1.parquet")
+        assert (fault_of(file).reason, fault_of(file).lasting) == ("no_regular_file", True)
+
+
+def test_a_file_that_became_a_folder_is_no_regular_file(tmp_path):
+    path = touch(tmp_path / "1.parquet")
+    (file,) = list_files([str(tmp_path)])
+    path.unlink()
+    path.mkdir()
+    assert fault_of(file).reason == "no_regular_file"
+
+
+def test_hard_links_count_once(tmp_path):
+    one = touch(tmp_path / "b" / "1.parquet")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "c").mkdir()
+    os.link(one, tmp_path / "a" / "2.parquet")
+    (tmp_path / "c" / "3.parquet").symlink_to(one)
+    other = touch(tmp_path / "d" / "same-content.parquet")
+    assert listed(tmp_path) == listed(tmp_path, one) == [str(tmp_path / "a" / "2.parquet"), str(other)]
+
+
+def test_an_inode_of_a_file_with_one_name_says_nothing(tmp_path, monkeypatch):
+    """As on network filesystems that give several files the same one."""
+    both = [str(touch(tmp_path / "1.parquet")), str(touch(tmp_path / "2.parquet"))]
+    status = os.stat(both[0])
+    assert status.st_nlink == 1
+    monkeypatch.setattr(files.os, "stat", lambda *_, **__: status)
+    assert listed(*both) == both
 
 
 def test_a_path_that_none_can_be_is_refused(tmp_path):
