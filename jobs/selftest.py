@@ -27,7 +27,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     """
     from scanner.watermark.selftest import check
 
-    shipped = resources.files("scanner.watermark") / "known_answers.json"
+    shipped = resources.files("scanner.watermark.native") / "known_answers.json"
     passed = failed = 0
     for source in vectors or (shipped,):
         try:

@@ -10,7 +10,9 @@ import pytest
 
 from tests import reference
 
-KNOWN = json.loads((Path(__file__).parents[1] / "scanner/watermark/known_answers.json").read_text(encoding="utf-8"))
+KNOWN = json.loads(
+    (Path(__file__).parents[1] / "scanner/watermark/native/known_answers.json").read_text(encoding="utf-8")
+)
 
 
 def real(value: float | None) -> float:

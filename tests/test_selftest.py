@@ -14,7 +14,7 @@ from jobs.cli import run
 from jobs.selftest import selftest
 from scanner.watermark.selftest import _GROUPS, check
 
-SHIPPED = (resources.files("scanner.watermark") / "known_answers.json").read_text()
+SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()
 GROUPS = json.loads(SHIPPED)
 
 

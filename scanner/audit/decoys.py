@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from scanner.audit.expectation import THRESHOLDS, Remembered, chances, exact_law, levels
 from scanner.audit.intervals import Moments, moments
-from scanner.audit.nulls import FreshKeys, passing_greenlist, passing_gumbel
-from scanner.detection.detector import Origin, Seen, corrected
+from scanner.detection.detector import Origin, Seen
 from scanner.detection.scan_plan import Plan
 from scanner.registry import read_secret, watermark_of
-from scanner.watermark import Positions, Watermark, label
-from scanner.watermark.secret import derive
+from scanner.watermark import Watermark, label, only
+from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
+from scanner.watermark.search import candidates, log10_p_best
 from schemas.registry import MasterKey
 from schemas.tables import AUDIT_COUNTS
 
@@ -181,10 +181,10 @@ class PieceDecoys:
         for place in places.tolist():
             seed = seeds[int(seen.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = watermark_of(key, _secret_of(key, seed)), _only(seen.positions, [place])
+            mark, positions = watermark_of(key, _secret_of(key, seed)), only(seen.positions, [place])
             score.append(mark.score(seen.tokens, positions, message)[0])
         self._add("decoy", seen, scored, np.array(score), 1)
-        positions = _only(seen.positions, places.tolist())
+        positions = only(seen.positions, places.tolist())
         for i, mark in enumerate(fixed):
             self._add("decoy_fixed", seen, scored, mark.score(seen.tokens, positions, 0), 1, i)
 
@@ -195,18 +195,17 @@ class PieceDecoys:
         secrets = [_secret_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
         score = []
         for place, secret in zip(places.tolist(), secrets, strict=True):
-            positions = _only(seen.positions, [place])
+            positions = only(seen.positions, [place])
             mark = seen.test.place(watermark_of(key, secret))
-            score.append(mark.best_two(seen.tokens, positions, key.messages).score[0])
+            score.append(candidates(mark, seen.tokens, positions, key.messages).score[0, 0])
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
         gamma, critical = key.gamma_fraction, self._decoys.critical(key.gamma_fraction, scored)
-        streams = [derive(secret, label(key.method, key.window, gamma)) for secret in secrets]
-        keys = FreshKeys(np.array([one.chacha for one in streams]), np.array([one.sip for one in streams]))
-        where, window = _only(seen.positions, places.tolist()), key.window
+        keys = keys_of(secrets, label(key.method, key.window, gamma))
+        where, window = only(seen.positions, places.tolist()), key.window
         if gamma is None:
-            found = passing_gumbel(keys, seen.tokens, where, window, key.messages, critical)
+            found = gumbel_hits(keys, seen.tokens, where, window, key.messages, critical)
         else:
-            found = passing_greenlist(keys, seen.tokens, where, window, gamma, key.messages, critical)
+            found = greenlist_hits(keys, seen.tokens, where, window, gamma, key.messages, critical)
         chance = self._decoys.chances(gamma, scored, 1)
         self._count("decoy_all", seen, found.hits, np.full(len(scored), key.messages), chance, 1)
 
@@ -222,9 +221,7 @@ class PieceDecoys:
         """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
             return
-        log10_p = seen.test.watermark.log10_p(score, scored)
-        if messages > 1:
-            log10_p = corrected(log10_p, messages, 1)
+        log10_p = log10_p_best(seen.test.watermark.law, score, scored, messages)
         chance = self._decoys.chances(seen.test.key.gamma_fraction, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
         self._count(kind, seen, hit, np.ones(len(scored)), chance, messages, decoy)
@@ -271,13 +268,6 @@ def _secret_of(key: MasterKey, seed: bytes) -> bytes:
     """
     data = f"{_kind(key)};{key.messages}".encode()
     return hashlib.blake2b(data, key=seed, digest_size=32, person=b"decoy-key-v1").digest()
-
-
-def _only(positions: Positions, documents: Sequence[int]) -> Positions:
-    """The scored positions of some documents."""
-    runs = [positions.index[positions.offsets[d] : positions.offsets[d + 1]] for d in documents]
-    offsets = np.cumsum([0, *map(len, runs)]).astype(np.int64)
-    return Positions(np.concatenate([np.empty(0, np.int64), *runs]), offsets)
 
 
 def open_decoys(plan: Plan) -> Decoys | None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from scanner.audit.expectation import chances, exact_law
 from scanner.audit.intervals import Moments, moments
-from scanner.watermark import Dedup, Positions, Tokens, Watermark, log10_any_of, scored_positions
+from scanner.watermark import Dedup, Positions, Tokens, Watermark
+from scanner.watermark.search import log10_p_of, search
 
 EXCESS_AT = 1e-3
 """n-grams are counted in documents whose p-value under one message is at most this."""
@@ -101,14 +102,13 @@ def key_counts(
         sample: most messages that are scored one by one.
     """
     law, log10_alpha = exact_law(gamma), np.log10(np.asarray(thresholds))[None, :]
-    positions = scored_positions(tokens, mark.window, dedup)
+    positions = mark.rule.positions(tokens, dedup)
     distinct, which = np.unique(positions.scored, return_inverse=True)
-    best = mark.best_two(tokens, positions, messages)
-    log10_p = log10_any_of(mark.log10_p(best.score, positions.scored), messages)
+    log10_p = search(mark, tokens, positions, messages).log10_p_global[:, 0]
     single = []
     ngrams: dict[tuple[int, ...], list[float]] = {}
     for message in sampled_messages(messages, sample).tolist():
-        p = mark.log10_p(mark.score(tokens, positions, message), positions.scored)
+        p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
         single.append((p[:, None] <= log10_alpha).sum(axis=0))
         _add_ngrams(ngrams, mark, gamma, tokens, positions, message, p <= np.log10(EXCESS_AT))
     top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
@@ -147,6 +147,6 @@ def _add_ngrams(
     mean = 1.0 if gamma is None else float(gamma)
     terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - mean
     for at, term in zip(index.tolist(), terms.tolist(), strict=True):
-        entry = ngrams.setdefault(tuple(tokens.ids[at - mark.window : at + 1].tolist()), [0, 0.0])
+        entry = ngrams.setdefault(mark.rule.ngram(tokens.ids, at), [0, 0.0])
         entry[0] += 1
         entry[1] += term

@@ -5,6 +5,7 @@ tests, each of them valid; two of them share draws where one window is followed 
 the cluster. Message 0 of every document alone gives independent p-values, whose uniformity is tested.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from scanner.audit.expectation import Law, exact_law, levels_up_to, randomised_p
 from scanner.audit.intervals import Moments, moments
-from scanner.audit.nulls import Passing, fresh_keys, passing_greenlist, passing_gumbel
 from scanner.watermark import Dedup, Tokens, label, scored_positions
+from scanner.watermark.format import Hits
+from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
 
 _STEP = 64  # so that nearly equal longest texts share a table of levels
 
@@ -77,6 +79,22 @@ def cases(
     ]
 
 
+def fresh_secrets(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
+    """Secrets for documents of given numbers: the same seed, label and number give the same secret.
+
+    Args:
+        seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
+        label: of the watermark.
+        documents: int64[D].
+    """
+    return [
+        hashlib.blake2b(
+            label.encode("ascii") + b"\0" + number.to_bytes(8, "little"), key=seed, digest_size=32, person=b"audit-v1"
+        ).digest()
+        for number in documents.tolist()
+    ]
+
+
 def law_counts(
     case: Case,
     tokens: Tokens,
@@ -100,13 +118,13 @@ def law_counts(
     longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
     single = levels_up_to(law, longest, tuple(thresholds))
     best = levels_up_to(law, longest, tuple(thresholds), case.messages)
-    keys = fresh_keys(seed, case.label, documents)
+    keys = keys_of(fresh_secrets(seed, case.label, documents), case.label)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
-    found: Passing
+    found: Hits
     if case.gamma is None:
-        found = passing_gumbel(keys, tokens, positions, case.window, case.messages, critical)
+        found = gumbel_hits(keys, tokens, positions, case.window, case.messages, critical)
     else:
-        found = passing_greenlist(keys, tokens, positions, case.window, case.gamma, case.messages, critical)
+        found = greenlist_hits(keys, tokens, positions, case.window, case.gamma, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is that of the keys
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0

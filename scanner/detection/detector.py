@@ -4,9 +4,8 @@ A document is tokenised once per tokenizer and scored under every key. The key w
 the verdict; a user is named only when exactly one message of one key passes (SPEC §3, §4).
 """
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 
 from scanner.detection.tokenising import read_texts
 from scanner.tokens import Tokenizer
-from scanner.watermark import Positions, Tokens, Watermark, scored_positions
-from scanner.watermark.pvalues import log10_any_of
+from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.positions import WIDEST, PositionRule
+from scanner.watermark.search import Found, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
@@ -55,24 +55,6 @@ class KeyUnderTest:
     watermark: Watermark
     tokenizer: Tokenizer
     place: Callable[[Watermark], Watermark] = as_it_is
-
-
-class Scores(NamedTuple):
-    """What one key says about D documents. Where fewer than min_scored positions are scored, all log10 p are 0.
-
-    tokens, scored, message: int64[D] (message −1: not scored); score, log10_p (of the best message), log10_p_global
-    (corrected for all messages of all keys), runner_up (the second message's own; NaN: there is none) and
-    runner_up_global: float64[D].
-    """
-
-    tokens: NDArray[np.int64]
-    scored: NDArray[np.int64]
-    message: NDArray[np.int64]
-    score: NDArray[np.float64]
-    log10_p: NDArray[np.float64]
-    log10_p_global: NDArray[np.float64]
-    runner_up: NDArray[np.float64]
-    runner_up_global: NDArray[np.float64]
 
 
 class Seen(NamedTuple):
@@ -119,7 +101,7 @@ class Detector:
         self._keys_tested = keys_tested
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
-        self._threshold = math.log10(false_positive_rate)
+        self._false_positive_rate = false_positive_rate
         self.tokenising = 0.0  # wall seconds so far
 
     def detect(
@@ -137,11 +119,17 @@ class Detector:
         if faults:
             kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
         reasons, details = zip(*faults, strict=True) if faults else ((), ())
-        scores, seen = self._score(tokens)
+        found, seen = self._score(tokens)
         if witness is not None:
             witness.see(digests, seen)
         return (
-            _table(VERDICTS, kept, origin, now, {"text_sha256": digests} | self._verdicts(scores, kept["created_at"])),
+            _table(
+                VERDICTS,
+                kept,
+                origin,
+                now,
+                {"text_sha256": digests} | self._verdicts(tokens, found, kept["created_at"]),
+            ),
             _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
         )
 
@@ -152,10 +140,10 @@ class Detector:
         """
         seen = []
         for test in self._keys:
-            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + test.key.window
+            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + WIDEST
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length], np.int64))
-            positions = scored_positions(tokens, test.key.window, self._dedup)
+            positions = test.watermark.rule.positions(tokens, self._dedup)
             seen.append(self._score_key(test, tokens, positions)[1])
         if witness is not None:
             witness.see([bytes(32)], seen)
@@ -167,82 +155,59 @@ class Detector:
         self.tokenising += time.perf_counter() - began
         return tokens
 
-    def _score(self, tokens: Mapping[str, Tokens]) -> tuple[list[Scores], list[Seen]]:
-        positions: dict[tuple[str, int], Positions] = {}
-        scores, seen = [], []
+    def _score(self, tokens: Mapping[str, Tokens]) -> tuple[list[Found], list[Seen]]:
+        positions: dict[tuple[str, PositionRule], Positions] = {}
+        found, seen = [], []
         for test in self._keys:
-            name, window = test.key.tokenizer.sha256, test.key.window
-            if (name, window) not in positions:
-                positions[name, window] = scored_positions(tokens[name], window, self._dedup)
-            said, shown = self._score_key(test, tokens[name], positions[name, window])
-            scores.append(said)
+            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+            if (name, rule) not in positions:
+                positions[name, rule] = rule.positions(tokens[name], self._dedup)
+            said, shown = self._score_key(test, tokens[name], positions[name, rule])
+            found.append(said)
             seen.append(shown)
-        return scores, seen
+        return found, seen
 
-    def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Scores, Seen]:
-        scored = positions.scored
-        enough = scored >= self._min_scored
-        # documents that are too short for this key cost nothing: the others alone are scored
-        kept = positions
-        if not enough.all():
-            offsets = np.concatenate([[0], np.cumsum(scored[enough])]).astype(np.int64)
-            kept = Positions(positions.index[np.repeat(enough, scored)], offsets)
-        seen = Seen(test, tokens, kept, np.flatnonzero(enough))
-        messages, keys, mark = test.key.messages, self._keys_tested, test.watermark
-        best = mark.best_two(tokens, kept, messages)
-        log10_p = mark.log10_p(best.score, kept.scored)
-        runner_up, runner_up_global = np.full(len(log10_p), np.nan), np.zeros(len(log10_p))
-        if messages > 1:
-            runner_up = mark.log10_p(best.second_score, kept.scored)
-            runner_up_global = corrected(runner_up, messages, keys)
+    def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Found, Seen]:
+        documents, kept = long_enough(positions, self._min_scored)
+        found = search(test.watermark, tokens, kept, test.key.messages, self._keys_tested)
+        return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
-        def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
-            out = np.full(len(enough), fill, values.dtype)
-            out[enough] = values
-            return out
-
-        scores = Scores(
-            tokens=np.diff(tokens.offsets),
-            scored=scored,
-            message=spread(best.message, -1),
-            score=spread(best.score.astype(np.float64), 0.0),
-            log10_p=spread(log10_p, 0.0),
-            log10_p_global=spread(corrected(log10_p, messages, keys), 0.0),
-            runner_up=spread(runner_up, np.nan),
-            runner_up_global=spread(runner_up_global, 0.0),
-        )
-        return scores, seen
-
-    def _verdicts(self, scores: Sequence[Scores], created_at: pa.Array) -> dict[str, Any]:
+    def _verdicts(self, tokens: Mapping[str, Tokens], found: Sequence[Found], created_at: pa.Array) -> dict[str, Any]:
         """What VERDICTS say about D texts, by column; created_at: when each was written."""
-        chosen, passing = choose(scores), count_passing(scores, self._threshold)
+        decided = decide(found, self._false_positive_rate)
+        chosen, naming = decided.key, decided.naming
 
-        def of_chosen(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
-            return np.stack(values)[chosen, np.arange(len(chosen))]
+        def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+            return np.stack([*values])[chosen, np.arange(len(chosen))]
 
-        message = of_chosen([said.message for said in scores])
-        runner_up = of_chosen([said.runner_up for said in scores])
-        naming = np.where(passing > 1, "ambiguous", "none").astype(object)
+        message = of_chosen(said.message[:, 0] for said in found)
+        scored = message >= 0
         user_id: NDArray[np.object_] = np.full(len(chosen), None)
-        for i in np.flatnonzero(passing == 1):
+        for i in np.flatnonzero(naming == "named"):
             key_id = self._keys[chosen[i]].key.key_id
             naming[i], user_id[i] = self._holders.naming(key_id, int(message[i]), created_at[i].as_py())
         return {
-            "status": pa.array(["scored", "too_short"]).take(pa.array((message < 0).astype(np.int8))),
-            "tokens": of_chosen([said.tokens for said in scores]),
-            "scored": of_chosen([said.scored for said in scores]),
+            "status": pa.array(["scored", "too_short"]).take(pa.array((~scored).astype(np.int8))),
+            "tokens": of_chosen(np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys),
+            "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
-            "message": pa.array(message, mask=message < 0),
+            "message": pa.array(message, mask=~scored),
             "user_id": user_id,
             "naming": naming,
-            "score": of_chosen([said.score for said in scores]),
-            "log10_p": of_chosen([said.log10_p for said in scores]),
-            "log10_p_global": of_chosen([said.log10_p_global for said in scores]),
-            "runner_up_log10_p": pa.array(runner_up, mask=np.isnan(runner_up)),
+            "score": of_chosen(said.score[:, 0] for said in found),
+            # p = 1 of what is not scored
+            "log10_p": _p_values(np.where(scored, of_chosen(said.log10_p[:, 0] for said in found), 0.0)),
+            "log10_p_global": _p_values(np.where(scored, of_chosen(said.log10_p_global[:, 0] for said in found), 0.0)),
+            "runner_up_log10_p": _p_values(of_chosen(said.log10_p[:, 1] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.full(len(chosen), self._keys_tested),
-            "flagged": passing > 0,
+            "flagged": decided.flagged,
         }
+
+
+def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:
+    """As tables have them: null where there is none."""
+    return pa.array(log10_p, mask=np.isnan(log10_p))
 
 
 def _table(
@@ -260,32 +225,3 @@ def _table(
         return values if isinstance(values, pa.Array) else pa.array(values, field.type)
 
     return pa.RecordBatch.from_arrays([column(field) for field in schema], schema=schema)
-
-
-def choose(scores: Sequence[Scores]) -> NDArray[np.int64]:
-    """Key that gives each document its verdict: int64[D].
-
-    The smallest corrected p among the keys that scored it, ties to the first. When no key scored it, the key with the
-    most scored positions.
-    """
-    scoring = np.stack([said.message for said in scores]) >= 0
-    smallest = np.where(scoring, np.stack([said.log10_p_global for said in scores]), np.inf).argmin(axis=0)
-    chosen: NDArray[np.int64] = np.where(
-        scoring.any(axis=0), smallest, np.stack([said.scored for said in scores]).argmax(axis=0)
-    )
-    return chosen
-
-
-def count_passing(scores: Sequence[Scores], threshold: float) -> NDArray[np.int64]:
-    """How many (key, message) of each document pass, corrected log10 p ≤ threshold; of each key its best two are seen.
-
-    int64[D].
-    """
-    passes = [p <= threshold for said in scores for p in (said.log10_p_global, said.runner_up_global)]
-    count: NDArray[np.int64] = np.stack(passes).sum(axis=0, dtype=np.int64)
-    return count
-
-
-def corrected(log10_p: NDArray[np.float64], messages: int, keys: int) -> NDArray[np.float64]:
-    """log10 p of a key's best message, corrected for all of its messages, then for all keys (SPEC §3)."""
-    return log10_any_of(log10_any_of(log10_p, messages), keys)

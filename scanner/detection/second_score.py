@@ -22,7 +22,7 @@ from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, Positions, Tokens, log10_gumbel_log, neyman_pearson, scored_positions
-from scanner.watermark.gumbel import sum_log_scores
+from scanner.watermark.native.gumbel import sum_log_scores
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey
 from schemas.tables import SECOND_SCORES

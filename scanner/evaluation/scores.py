@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark import Dedup, Tokens, Watermark, log10_any_of, scored_positions
+from scanner.watermark import Dedup, Tokens, Watermark, log10_any_of, take
+from scanner.watermark.search import log10_p_of
+from scanner.watermark.search import search as search_key
 
 DEDUP: Dedup = "ngram"
 """Repeats are left out as in a scan by default (paper, Rectifying the Detection Scores)."""
@@ -42,8 +44,8 @@ class Named(NamedTuple):
 
 def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int) -> OneMessage:
     """Test each text for one message, or for one of its own, int64[D], as a scan with a key of one message does."""
-    positions = scored_positions(tokens, mark.window, DEDUP)
-    log10_p = mark.log10_p(mark.score(tokens, positions, message), positions.scored)
+    positions = mark.rule.positions(tokens, DEDUP)
+    log10_p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
     return OneMessage(np.where(positions.scored >= min_scored, log10_p, 0.0), positions.scored)
 
 
@@ -70,7 +72,7 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
         count: M, at least 2.
         min_scored: scored tokens below which a text is too short.
     """
-    positions = scored_positions(tokens, mark.window, DEDUP)
+    positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
     found = {name: np.zeros(len(own)) for name in ("own", "first", "second")}
     for rows, others in ((enough & (own < count), count), (enough & (own >= count), count - 1)):
@@ -78,14 +80,11 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
         if not len(at):
             continue
         mine = take(tokens, at)
-        places = scored_positions(mine, mark.window, DEDUP)
-        best = mark.best_two(mine, places, others)
-        p_own, p_best, p_second = (
-            mark.log10_p(score, places.scored)
-            for score in (mark.score(mine, places, own[at]), best.score, best.second_score)
-        )
-        p_second = np.where(best.second_message < 0, 0.0, p_second)
-        is_first, is_second = best.message == own[at], best.second_message == own[at]
+        places = mark.rule.positions(mine, DEDUP)
+        best = search_key(mark, mine, places, others)
+        p_own = log10_p_of(mark.law, mark.score(mine, places, own[at]), places.scored)
+        p_best, p_second = best.log10_p[:, 0], np.nan_to_num(best.log10_p[:, 1])
+        is_first, is_second = best.message[:, 0] == own[at], best.message[:, 1] == own[at]
         found["own"][at] = p_own
         found["first"][at] = np.where(is_first, p_second, p_best)
         found["second"][at] = np.where(is_first | is_second, 0.0, p_second)
@@ -102,10 +101,3 @@ def name(said: Search, count: int, false_positive_rate: float) -> Named:
     own, first, second = (log10_any_of(p, count) <= threshold for p in said[:3])
     passing = own.astype(np.int64) + first + second
     return Named(own & (passing == 1), ~own & (passing == 1), passing > 1)
-
-
-def take(tokens: Tokens, rows: NDArray[np.int64]) -> Tokens:
-    """Some documents of a batch."""
-    parts = [tokens.ids[tokens.offsets[row] : tokens.offsets[row + 1]] for row in rows]
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return Tokens(np.concatenate([np.empty(0, np.uint32), *parts]), offsets)

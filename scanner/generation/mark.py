@@ -72,7 +72,12 @@ def complete(
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
     marks = mark if isinstance(mark, Sequence) else [] if mark is None else [mark]
-    check_prompts(lengths, max((one.window for one in marks), default=0), sampling.max_new_tokens, model.positions)
+    check_prompts(
+        lengths,
+        max((one.window for one in marks if isinstance(one, GreenList | Gumbel)), default=0),
+        sampling.max_new_tokens,
+        model.positions,
+    )
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
     device = model.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():

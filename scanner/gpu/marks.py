@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
-from scanner.watermark import Best, GreenList, Gumbel, Positions, Tokens, Watermark
-from scanner.watermark.gumbel import draws_at, sum_scores
-from scanner.watermark.secret import planes_of, window_nonces
+from scanner.watermark import Best, Candidates, GreenList, Gumbel, Positions, Tokens, Watermark
+from scanner.watermark.native.gumbel import draws_at, sum_scores
+from scanner.watermark.native.secret import planes_of, window_nonces
 
 
 def rule_of(mark: GreenList) -> greenlist.Rule:
@@ -33,7 +33,7 @@ class OnDevice:
 
     def __init__(self, mark: GreenList | Gumbel, device: torch.device) -> None:
         self._mark, self._device = mark, device
-        self.window, self.label, self.commitment = mark.window, mark.label, mark.commitment
+        self.label, self.law, self.basis, self.rule = mark.label, mark.law, mark.basis, mark.rule
 
     def __repr__(self) -> str:
         return f"{self._mark!r} on {self._device}"
@@ -45,9 +45,9 @@ class OnDevice:
         """Score of one message a document: int64[D] or float64[D]."""
         return self._mark.score(tokens, positions, messages)
 
-    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log10 of the p-value of one message's score over T scored positions: float64[D]."""
-        return self._mark.log10_p(score, scored)
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
 
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h]."""

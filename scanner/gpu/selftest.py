@@ -11,7 +11,8 @@ from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
 from scanner.gpu.marks import rule_of
 from scanner.gpu.vectors import Vectors
-from scanner.watermark import GreenList, Gumbel, ragged, scored_positions, secret
+from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
+from scanner.watermark.native import secret
 from scanner.watermark.selftest import GroupResult
 
 Case = dict[str, Any]

@@ -232,13 +232,13 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
     """
-    watermark = watermark_of(key, read_secret(key.secret, folder))
-    if watermark.commitment.hex() != key.commitment:
+    key_bytes = read_secret(key.secret, folder)
+    if _commitment(key_bytes, key) != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
             f"{key.commitment[:16]}…; another secret lies there now, or method, window or gamma were edited"
         )
-    return watermark
+    return watermark_of(key, key_bytes)
 
 
 def watermark_of(key: MasterKey, key_bytes: bytes) -> "Watermark":

@@ -1,17 +1,20 @@
 """The science: arrays in, arrays out. No files, no Arrow, no Ray, no torch. SPEC.md is its specification."""
 
-from scanner.watermark.choice import cheapest, cut, minus_ln_r
-from scanner.watermark.greenlist import GreenList
-from scanner.watermark.gumbel import Gumbel, LogGumbel
-from scanner.watermark.method import Best, Watermark
+from scanner.watermark.format import Candidates, Format, Watermark
+from scanner.watermark.native.choice import cheapest, cut, minus_ln_r
+from scanner.watermark.native.greenlist import GreenList
+from scanner.watermark.native.gumbel import Gumbel, LogGumbel
+from scanner.watermark.native.keyed import Best
+from scanner.watermark.native.secret import commitment, label
 from scanner.watermark.neyman_pearson import Weighted, log10_chernoff, neyman_pearson
-from scanner.watermark.positions import Dedup, Positions, Tokens, joined, ragged, scored_positions
+from scanner.watermark.positions import Dedup, Positions, Tokens, joined, only, ragged, scored_positions, take
 from scanner.watermark.pvalues import log10_any_of, log10_greenlist, log10_gumbel, log10_gumbel_log, log10_z
-from scanner.watermark.secret import commitment, label
 
 __all__ = [
     "Best",
+    "Candidates",
     "Dedup",
+    "Format",
     "GreenList",
     "Gumbel",
     "LogGumbel",
@@ -32,6 +35,8 @@ __all__ = [
     "log10_z",
     "minus_ln_r",
     "neyman_pearson",
+    "only",
     "ragged",
     "scored_positions",
+    "take",
 ]

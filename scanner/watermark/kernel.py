@@ -19,8 +19,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def _digest() -> str:
     sources = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        sources.update(file.name.encode() + b"\0" + file.read_bytes())
+    package = Path(__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        sources.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
     return sources.hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""Ragged batches of tokens, and which of their positions are scored (SPEC §3).
+"""Ragged batches of tokens, which of their positions are scored, and by what rule (SPEC §3).
 
 Repeats are found by comparing the tuples themselves. A hash under a key that is drawn anew in every process finds the
 place, so that no text can be written that makes the search slow: two tuples meet in Σ key[i]·token[i] mod 2^64 with
@@ -8,19 +8,23 @@ probability 2^-33 at most over the draw of the key (multilinear hashing; Carter 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import CHUNK
 from scanner.watermark.kernel import kernel
-from scanner.watermark.secret import MAX_WINDOW
 
 Dedup = Literal["ngram", "context", "none"]
 
-_PLACE_KEY = np.frombuffer(os.urandom(8 * (MAX_WINDOW + 1)), np.uint64)
+WIDEST = 64
+"""Widest window of any format."""
+
+CHUNK = 256
+"""Windows that are hashed at a time: their hashes stay in the first-level cache."""
+
+_PLACE_KEY = np.frombuffer(os.urandom(8 * (WIDEST + 1)), np.uint64)
 _MIX = uint64(0x9FB21C651E98DF25)
 
 TABLE_FACTOR = 4
@@ -51,6 +55,57 @@ class Positions:
     def scored(self) -> NDArray[np.int64]:
         """int64[D]: how many positions of each document are scored (T)."""
         return np.diff(self.offsets)
+
+
+class PositionRule(Protocol):
+    """Which positions a format scores, and what decides their draws. Equal rules compare equal and hash alike.
+
+    A position counts once for each of what decides its draw: a repeat brings no new draw, and would make p too small.
+    So a rule that leaves out repeats goes by the seed that the format itself computes, and by the token.
+    """
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """The scored positions of a batch; `dedup` says which repeats are left out."""
+
+    def ngram(self, ids: NDArray[np.uint32], place: int) -> tuple[int, ...]:
+        """The tokens that decide the draw of a scored position, itself the last."""
+
+
+@dataclass(frozen=True)
+class WholeWindows:
+    """The last `window` tokens and the token itself decide; what has no whole window before it is not scored."""
+
+    window: int
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        return scored_positions(tokens, self.window, dedup)
+
+    def ngram(self, ids: NDArray[np.uint32], place: int) -> tuple[int, ...]:
+        """See PositionRule."""
+        return tuple(ids[place - self.window : place + 1].tolist())
+
+
+def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
+    """Some documents of a batch, int64[d], in that order."""
+    ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))
+    return Tokens(ids, offsets)
+
+
+def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
+    """The scored positions of some documents, int64[d], in that order; they are places in the whole batch still."""
+    index, offsets = _runs(positions.index, positions.offsets, np.asarray(documents, np.int64))
+    return Positions(index, offsets)
+
+
+def _runs(
+    values: NDArray[Any], offsets: NDArray[np.int64], which: NDArray[np.int64]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Some runs of a ragged array, as a ragged array of their own."""
+    lengths = offsets[which + 1] - offsets[which]
+    bounds = np.zeros(len(which) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    return values[np.arange(bounds[-1]) + np.repeat(offsets[which] - bounds[:-1], lengths)], bounds
 
 
 def ragged(documents: list[list[int]]) -> Tokens:

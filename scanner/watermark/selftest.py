@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scanner.watermark import choice, gumbel, secret
-from scanner.watermark.greenlist import GreenList
-from scanner.watermark.method import Watermark
+from scanner.watermark.format import Watermark
+from scanner.watermark.native import choice, gumbel, secret
+from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.positions import ragged, scored_positions
+from scanner.watermark.search import log10_p_of
 
 TOLERANCE = 1e-9
 
@@ -110,7 +111,7 @@ def _documents(case: Case) -> Pairs:
     expected = case["score"]
     whole = case["method"] == "greenlist" and isinstance(expected, float) and expected.is_integer()
     yield "score", int(expected) if whole else expected, score[0].item()
-    yield "log10_p", case["log10_p"], float(mark.log10_p(score, positions.scored)[0])
+    yield "log10_p", case["log10_p"], float(log10_p_of(mark.law, score, positions.scored)[0])
 
 
 def _method(name: str, key: bytes, window: int, gamma: str | None) -> Watermark:

@@ -48,7 +48,7 @@ def broken(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("broken")
     for package in ("scanner", "schemas", "jobs", "tests"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    ciphers = folder / "scanner" / "watermark" / "ciphers.py"
+    ciphers = folder / "scanner" / "watermark" / "native" / "ciphers.py"
     source = ciphers.read_text()
     assert source.count(WHOLE) == 1
     ciphers.write_text(source.replace(WHOLE, BROKEN))

@@ -5,13 +5,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit import expectation, keys
+from scanner.audit import expectation
 from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.figure import pieces
 from scanner.audit.keys import key_counts, sampled_messages
 from scanner.audit.law import Case, law_counts
 from scanner.audit.verdicts import counts, judge
-from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions, search
 from tests.audit.conftest import DEMO, sample_texts
 
 QUARTER, ERROR, BOUND = Fraction(1, 4), 0.01, 2.0
@@ -86,7 +86,7 @@ def test_an_ordinary_key_passes(mark, short):
 def test_the_correction_left_out_is_caught(short, monkeypatch):
     """First in what scores; then in the one function that the expectation rests on too."""
     mark = GreenList(SECRET, 4, QUARTER)
-    monkeypatch.setattr(keys, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
     assert said(count(mark, QUARTER, short, messages=1000).by_cluster())[:4] == ["too small"] * 4
     monkeypatch.setattr(expectation, "log10_any_of", lambda p, _: p)
     assert said(count(mark, QUARTER, short, messages=1000).by_cluster())[:4] == ["too small"] * 4

@@ -33,9 +33,11 @@ from scanner.watermark import (
     log10_any_of,
     log10_greenlist,
     log10_gumbel,
-    log10_z,
     scored_positions,
+    search,
 )
+from scanner.watermark.laws import Normal
+from scanner.watermark.positions import WholeWindows
 from schemas.tables import AUDIT_COUNTS, DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
@@ -280,8 +282,8 @@ def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
 
 
 def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
-    plain = detect.scored_positions
-    monkeypatch.setattr(detect, "scored_positions", lambda tokens, window, _: plain(tokens, window, "none"))
+    every = lambda rule, tokens, _: scored_positions(tokens, rule.window, "none")  # noqa: E731
+    monkeypatch.setattr(WholeWindows, "positions", every)
     audit, without = sabotaged(tmp_path, human_texts, Key(1, 0), words=0)
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
@@ -291,14 +293,14 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
 
 
 def test_a_z_test_is_caught(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(GreenList, "log10_p", lambda self, s, t: log10_z(s, t, 0.25, 0.1875))
+    monkeypatch.setattr(search, "log10_p_of", lambda law, s, t: Normal(law).log10_p(s, t))
     audit, without = sabotaged(tmp_path, human_texts, Key(1))
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
 
 
 def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(detect, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decoy_best", "reserved"}
     assert alarming(without) == {"reserved"}  # which need no decoys

@@ -17,7 +17,8 @@ from scanner.cluster.connect import cluster
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import new_key
-from scanner.watermark import GreenList, log10_z
+from scanner.watermark import search
+from scanner.watermark.laws import Normal
 from schemas.config import ClusterConfig
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
@@ -40,7 +41,7 @@ class WithZTest(Worker):
 
     def prepare(self) -> None:
         super().prepare()
-        GreenList.log10_p = lambda self, score, scored: log10_z(score, scored, 0.25, 0.1875)
+        search.log10_p_of = lambda law, score, scored: Normal(law).log10_p(score, scored)
 
 
 class Stopped(Exception):

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark import GreenList, Gumbel, Tokens, scored_positions
+from scanner.watermark.native.secret import commitment
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.secret import commitment
 from tests import reference
 from tests.bench.inputs import SECRET, WINDOW, documents
 from tests.bench.measure import Figure, Work, compare

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 from jobs.demo.registry import TOKENIZER
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
-from scanner.evaluation.scores import Search, name, score_each, score_one, search, take
+from scanner.evaluation.scores import Search, name, score_each, score_one, search
 from scanner.evaluation.units import Setting, key_secret
 from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions
+from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 

@@ -2,12 +2,11 @@ import hashlib
 import math
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.detection.detector import Detector, KeyUnderTest, Origin, Scores, choose, count_passing
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.input import documents
 from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
@@ -215,49 +214,6 @@ def test_text_marked_for_two_is_ambiguous(detector, marked, registry):
     (row,) = verdicts(detector(), [marked(alice, 80, 1) + marked(bob, 80, 2)])
     assert (row["flagged"], row["naming"], row["user_id"]) == (True, "ambiguous", None)
     assert row["message"] in (alice, bob)
-
-
-def scores(*keys: tuple[float, float]) -> list[Scores]:
-    """One document: the corrected log10 p of the best and the second message under each key."""
-    zero = np.zeros(1)
-    return [
-        Scores(
-            tokens=np.array([20]),
-            scored=np.array([10 + k]),
-            message=np.array([-1 if math.isnan(best) else 3]),
-            score=zero,
-            log10_p=zero,
-            log10_p_global=np.nan_to_num(np.array([best])),
-            runner_up=zero,
-            runner_up_global=np.array([second]),
-        )
-        for k, (best, second) in enumerate(keys)
-    ]
-
-
-TOO_SHORT = (math.nan, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("keys", "chosen", "passing"),
-    [
-        ([(-7.0, -1.0)], 0, 1),
-        ([(-5.9, -1.0)], 0, 0),
-        ([(-6.0, -5.99)], 0, 1),  # at the threshold counts
-        ([(-9.0, -6.0)], 0, 2),  # another message of the same key
-        ([(-9.0, -1.0), (-8.0, -1.0)], 0, 2),  # another key
-        ([(-8.0, -1.0), (-9.0, -7.0)], 1, 3),
-        ([(-1.0, 0.0), (-7.0, -2.0)], 1, 1),
-        ([(-3.0, 0.0), (-3.0, 0.0)], 0, 0),  # a tie goes to the first
-        ([(-7.0, 0.0), (-7.0, 0.0)], 0, 2),
-        ([TOO_SHORT, (-7.0, 0.0)], 1, 1),
-        ([TOO_SHORT, (0.0, 0.0)], 1, 0),  # scored, if by p = 1, goes before not scored
-        ([TOO_SHORT, TOO_SHORT], 1, 0),  # the most scored positions
-    ],
-)
-def test_which_key_and_how_many_pass(keys, chosen, passing):
-    assert choose(scores(*keys)).tolist() == [chosen]
-    assert count_passing(scores(*keys), -6.0).tolist() == [passing]
 
 
 def test_one_message_has_no_runner_up(detector, keys, plain):

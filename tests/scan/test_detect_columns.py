@@ -30,9 +30,10 @@ def row_by_row(detector, documents):
         else:
             texts.append(text)
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": hashlib.sha256(raw).digest()})
-    scores, _ = detector._score(detector._tokenise(texts))
+    tokens = detector._tokenise(texts)
+    found, _ = detector._score(tokens)
     for i, row in enumerate(verdicts):
-        row.update(verdict(detector, scores, i, row["created_at"]))
+        row.update(verdict(detector, tokens, found, i, row["created_at"]))
     now = datetime.now(UTC)
     return (
         pa.RecordBatch.from_pylist([{**row, "scanned_at": now} for row in verdicts], VERDICTS),
@@ -40,29 +41,31 @@ def row_by_row(detector, documents):
     )
 
 
-def verdict(detector, scores, i, at):
-    scoring = [k for k, said in enumerate(scores) if said.message[i] >= 0]
+def verdict(detector, tokens, found, i, at):
+    scoring = [k for k, said in enumerate(found) if said.message[i, 0] >= 0]
     if scoring:
-        chosen = min(scoring, key=lambda k: (scores[k].log10_p_global[i], k))
+        chosen = min(scoring, key=lambda k: (found[k].log10_p_global[i, 0], k))
     else:
-        chosen = max(range(len(scores)), key=lambda k: (scores[k].scored[i], -k))
-    key, said, message = detector._keys[chosen].key, scores[chosen], int(scores[chosen].message[i])
-    passing = sum(p[i] <= detector._threshold for s in scores for p in (s.log10_p_global, s.runner_up_global))
+        chosen = max(range(len(found)), key=lambda k: (found[k].scored[i], -k))
+    key, said, message = detector._keys[chosen].key, found[chosen], int(found[chosen].message[i, 0])
+    threshold = math.log10(detector._false_positive_rate)
+    passing = sum(float(p) <= threshold for one in found for p in one.log10_p_global[i])
     naming, user_id = "ambiguous" if passing > 1 else "none", None
     if passing == 1:
         naming, user_id = detector._holders.naming(key.key_id, message, at)
+    second = float(said.log10_p[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
-        "tokens": int(said.tokens[i]),
+        "tokens": int(np.diff(tokens[key.tokenizer.sha256].offsets)[i]),
         "scored": int(said.scored[i]),
         "key_id": key.key_id,
         "message": None if message < 0 else message,
         "user_id": user_id,
         "naming": naming,
-        "score": float(said.score[i]),
-        "log10_p": float(said.log10_p[i]),
-        "log10_p_global": float(said.log10_p_global[i]),
-        "runner_up_log10_p": None if math.isnan(said.runner_up[i]) else float(said.runner_up[i]),
+        "score": float(said.score[i, 0]),
+        "log10_p": 0.0 if message < 0 else float(said.log10_p[i, 0]),
+        "log10_p_global": 0.0 if message < 0 else float(said.log10_p_global[i, 0]),
+        "runner_up_log10_p": None if math.isnan(second) else second,
         "messages_tested": key.messages,
         "keys_tested": len(detector._keys),
         "flagged": passing > 0,

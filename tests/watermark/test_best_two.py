@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.greenlist import TILE
+from scanner.watermark.native.greenlist import TILE
 from tests.watermark import brute_force
 from tests.watermark.pairs import both, greenlist, gumbel, ragged, scores_of_all, split, sum_error
 from tests.watermark.strategies import DEDUPS, GAMMAS, documents, few, many, random_documents, windows

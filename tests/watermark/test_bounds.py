@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.watermark import bounds
-from scanner.watermark.ciphers import GROUP
+from scanner.watermark.native.ciphers import GROUP
 from tests.watermark.pairs import gumbel, ragged, scores_of_all
 from tests.watermark.strategies import documents, few, random_documents
 from tests.watermark.test_best_two import assert_best_of_the_one_message_path

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scanner.watermark import gumbel
+from scanner.watermark.native import gumbel
 
 CHUNK = 1 << 22
 

@@ -20,14 +20,12 @@ def first_draw(root: Path) -> int:
 
 
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
-    shutil.copytree(
-        Path(scanner.__file__).parent / "watermark",
-        tmp_path / "scanner" / "watermark",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    root = Path(scanner.__file__).parents[1]
+    for package in ("schemas", "scanner/watermark"):
+        shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "scanner" / "__init__.py").touch()
     before = first_draw(tmp_path)
     assert before == first_draw(tmp_path)
-    ciphers = tmp_path / "scanner" / "watermark" / "ciphers.py"
+    ciphers = tmp_path / "scanner" / "watermark" / "native" / "ciphers.py"
     ciphers.write_text(ciphers.read_text().replace("0x61707865", "0x61707866"))
     assert first_draw(tmp_path) != before

@@ -10,10 +10,12 @@ import pytest
 
 import scanner.watermark
 from scanner.watermark import minus_ln_r
-from scanner.watermark import secret as primitives
+from scanner.watermark.native import secret as primitives
 from tests.watermark.pairs import Pair, greenlist, gumbel, log_gumbel, ragged
 
-KNOWN = json.loads((Path(scanner.watermark.__file__).parent / "known_answers.json").read_text(encoding="utf-8"))
+KNOWN = json.loads(
+    (Path(scanner.watermark.__file__).parent / "native" / "known_answers.json").read_text(encoding="utf-8")
+)
 DOCUMENTS = KNOWN["documents"]
 
 

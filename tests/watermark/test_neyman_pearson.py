@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import log10_chernoff, log10_gumbel, log10_gumbel_log, neyman_pearson
-from scanner.watermark.gumbel import sum_log_scores, sum_scores
+from scanner.watermark.native.gumbel import sum_log_scores, sum_scores
 
 LN10 = math.log(10)
 

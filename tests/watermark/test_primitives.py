@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark import secret as fast
+from scanner.watermark.native import secret as fast
 from tests import reference
 from tests.watermark import published
 from tests.watermark.pairs import SECRET, greenlist, gumbel

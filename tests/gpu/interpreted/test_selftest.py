@@ -10,7 +10,7 @@ from jobs.selftest import selftest
 from scanner.gpu.selftest import check_device
 from tests.gpu.interpreted.sides import CPU
 
-GROUPS = json.loads((resources.files("scanner.watermark") / "known_answers.json").read_text())
+GROUPS = json.loads((resources.files("scanner.watermark.native") / "known_answers.json").read_text())
 SHORT = [case for case in GROUPS["documents"] if len(case["tokens"]) <= 17 and case["method"] != "gumbel-log"]
 GREEN = next(case for case in SHORT if case["method"] == "greenlist" and case["scored"] > 2)
 GUMBEL = next(case for case in SHORT if case["method"] == "gumbel" and case["scored"] > 2)

@@ -1,12 +1,12 @@
 """Very many scores of unmarked text: all messages of a document, under a key that is drawn for that document alone.
 
 Fresh keys make documents independent draws of the law, whatever the corpus repeats. The scores are those of the
-kernels that a scan searches with (scanner.watermark); here they are compared with critical scores instead of being
-searched for the largest one. Nothing of the size of the messages is kept.
+kernels that a scan searches with; here they are compared with critical scores instead of being searched for the largest
+one. Nothing of the size of the messages is kept.
 """
 
-import hashlib
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -14,13 +14,14 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark import Positions, Tokens
-from scanner.watermark.greenlist import ROWS, bit_length, count_tile, first_bits, levels, strip_words
-from scanner.watermark.greenlist import TILE as GREENLIST_TILE
-from scanner.watermark.gumbel import GROUP, TERM_ERROR, draws_at, sum_scores, sum_tile
-from scanner.watermark.gumbel import TILE as GUMBEL_TILE
+from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
-from scanner.watermark.secret import SubKeys, derive, planes_of, window_nonces
+from scanner.watermark.native.greenlist import ROWS, bit_length, count_tile, first_bits, levels, strip_words
+from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
+from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, draws_at, sum_scores, sum_tile
+from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
+from scanner.watermark.native.secret import SubKeys, derive, planes_of, window_nonces
+from scanner.watermark.positions import Positions, Tokens
 
 _UNIT = math.log(2.0) / 2**23
 """What the integer sums of Gumbel terms count."""
@@ -36,33 +37,15 @@ class FreshKeys(NamedTuple):
         return f"FreshKeys({len(self.chacha)} documents)"
 
 
-class Passing(NamedTuple):
-    """Hits of D documents at J thresholds, over all messages, and the score of message 0.
-
-    hits: int64[D, J]; first: int64[D] or float64[D].
-    """
-
-    hits: NDArray[np.int64]
-    first: NDArray[np.generic]
-
-
-def fresh_keys(seed: bytes, label: str, documents: NDArray[np.int64]) -> FreshKeys:
-    """Keys for documents of given numbers: the same seed, label and number give the same key.
-
-    Args:
-        seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
-        label: of the watermark (SPEC §1).
-        documents: int64[D].
-    """
-    chacha, sip = np.empty((len(documents), 8), np.uint32), np.empty((len(documents), 2), np.uint64)
-    for i, number in enumerate(documents.tolist()):
-        data = label.encode("ascii") + b"\0" + number.to_bytes(8, "little")
-        secret = hashlib.blake2b(data, key=seed, digest_size=32, person=b"audit-v1").digest()
+def keys_of(secrets: Sequence[bytes], label: str) -> FreshKeys:
+    """The sub-keys that secrets have for a label (SPEC §1)."""
+    chacha, sip = np.empty((len(secrets), 8), np.uint32), np.empty((len(secrets), 2), np.uint64)
+    for i, secret in enumerate(secrets):
         chacha[i], sip[i] = derive(secret, label)
     return FreshKeys(chacha, sip)
 
 
-def passing_greenlist(
+def greenlist_hits(
     keys: FreshKeys,
     tokens: Tokens,
     positions: Positions,
@@ -70,7 +53,7 @@ def passing_greenlist(
     gamma: Fraction,
     messages: int,
     critical: NDArray[np.float64],
-) -> Passing:
+) -> Hits:
     """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
 
     Args:
@@ -80,25 +63,25 @@ def passing_greenlist(
         window: h.
         gamma: share of green tokens.
         messages: how many are scored.
-        critical: float64[D, J], whole numbers or ∞ (expectation.levels).
+        critical: float64[D, J], whole numbers or ∞.
     """
     rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
     whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    return Passing(*_greenlist_hits(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
+    return Hits(*_greenlist_hits(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
 
 
-def passing_gumbel(
+def gumbel_hits(
     keys: FreshKeys,
     tokens: Tokens,
     positions: Positions,
     window: int,
     messages: int,
     critical: NDArray[np.float64],
-) -> Passing:
-    """Like `passing_greenlist`, for the Gumbel score; scores near a critical one are computed in double precision."""
+) -> Hits:
+    """Like `greenlist_hits`, for the Gumbel score; scores near a critical one are computed in double precision."""
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    return Passing(*_gumbel_hits(keys.chacha, ids, nonces, positions.offsets, messages, critical))
+    return Hits(*_gumbel_hits(keys.chacha, ids, nonces, positions.offsets, messages, critical))
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy import float32, uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import GROUP, LANES, chacha8_group
 from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import GROUP, LANES, chacha8_group
 
 LONGEST = 2048
 """Most positions for which the bound is used: sums fit 32 bits, and few messages reach an exact score by mistake."""

@@ -1,13 +1,14 @@
-"""What every watermark offers to the scan and to generation: the seam where other stacks' watermarks can come in."""
+"""What the native methods share: sub-keys of one label, a window before each position, and which messages are asked."""
 
 from fractions import Fraction
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark import secret
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.format import Basis, Candidates
+from scanner.watermark.native import secret
+from scanner.watermark.positions import Positions, Tokens, WholeWindows
 
 
 class Best(NamedTuple):
@@ -28,37 +29,26 @@ class Best(NamedTuple):
         message = np.zeros(len(score), np.int64)
         return cls(message, score, message - 1, np.zeros_like(score))
 
-
-class Watermark(Protocol):
-    """A method under one master key. D documents, T scored positions each, M messages."""
-
-    window: int
-    label: str
-    commitment: bytes
-
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document: int64[D] or float64[D]."""
-
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
-        """Best and second best of the messages 0 … count−1."""
-
-    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log10 of the p-value of one message's score over T scored positions: float64[D]."""
-
-    def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h]."""
+    def candidates(self) -> Candidates:
+        """As every format has them: [D, 2]. The cyclic shift makes neighbouring messages share draws (SPEC §2)."""
+        return Candidates(
+            np.stack([self.message, self.second_message], axis=1), np.stack([self.score, self.second_score], axis=1)
+        )
 
 
 class Keyed:
-    """What the native methods share: sub-keys of one label, shown in no repr and never pickled.
+    """Sub-keys of one label, shown in no repr and never pickled.
 
     Raises:
         ValueError: a secret or window out of range.
     """
 
+    basis = Basis(128)
+
     def __init__(self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None = None) -> None:
         secret.check_window(window)
         self.window = window
+        self.rule = WholeWindows(window)
         self.label = secret.label(method, window, gamma)
         self.commitment = secret.commitment(secret_bytes, self.label)
         self._keys = secret.derive(secret_bytes, self.label)

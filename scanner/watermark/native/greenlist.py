@@ -11,11 +11,13 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark import pvalues, secret
-from scanner.watermark.ciphers import LANES, chacha8_group
+from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
-from scanner.watermark.method import Best, Keyed
-from scanner.watermark.one_message import below, count_green
+from scanner.watermark.laws import Binomial
+from scanner.watermark.native import secret
+from scanner.watermark.native.ciphers import LANES, chacha8_group
+from scanner.watermark.native.keyed import Best, Keyed
+from scanner.watermark.native.one_message import below, count_green
 from scanner.watermark.positions import Positions, Tokens
 
 _DENOMINATORS = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -47,7 +49,7 @@ class GreenList(Keyed):
         ):
             raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b with 1 <= b <= 8 between 0 and 1")
         super().__init__(secret_bytes, "greenlist", window, gamma)
-        self.gamma = gamma
+        self.gamma, self.law = gamma, Binomial(gamma)
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -65,9 +67,13 @@ class GreenList(Keyed):
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
 
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
+
     def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """log10 I_γ(S, T−S+1), 0 when S = 0 (SPEC §3)."""
-        return pvalues.log10_greenlist(score, scored, self.gamma)
+        return self.law.log10_p(score, scored)
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

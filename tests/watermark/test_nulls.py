@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from scanner.audit.expectation import exact_law, levels
-from scanner.audit.nulls import fresh_keys, passing_greenlist, passing_gumbel
+from scanner.audit.law import fresh_secrets
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
+from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents
 
@@ -21,6 +22,10 @@ NUMBERS = np.array([5, 0, 2, 900_000, 7])
 def secret_of(label_text: str, number: int) -> bytes:
     data = label_text.encode() + b"\0" + int(number).to_bytes(8, "little")
     return hashlib.blake2b(data, key=SEED, digest_size=32, person=b"audit-v1").digest()
+
+
+def fresh_keys(name, numbers):
+    return keys_of(fresh_secrets(SEED, name, numbers), name)
 
 
 def expected(make, tokens, positions, name, messages, critical):
@@ -41,8 +46,8 @@ def test_greenlist(window, messages, gamma):
     positions = scored_positions(tokens, window, "ngram")
     name = label("greenlist", window, gamma)
     critical = levels(exact_law(gamma), positions.scored, THRESHOLDS).critical
-    keys = fresh_keys(SEED, name, NUMBERS)
-    found = passing_greenlist(keys, tokens, positions, window, gamma, messages, critical)
+    keys = fresh_keys(name, NUMBERS)
+    found = greenlist_hits(keys, tokens, positions, window, gamma, messages, critical)
     hits, first = expected(lambda s: GreenList(s, window, gamma), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()
     assert (found.first == first).all()
@@ -54,8 +59,8 @@ def test_critical_counts_at_the_edges_of_the_counters(critical):
     tokens = ragged([[7] * 256])
     positions = scored_positions(tokens, 0, "none")  # one token: its count is 0 or 256
     name = label("greenlist", 0, Fraction(1, 2))
-    found = passing_greenlist(
-        fresh_keys(SEED, name, NUMBERS[:1]), tokens, positions, 0, Fraction(1, 2), 1000, np.array([[float(critical)]])
+    found = greenlist_hits(
+        fresh_keys(name, NUMBERS[:1]), tokens, positions, 0, Fraction(1, 2), 1000, np.array([[float(critical)]])
     )
     mark = GreenList(secret_of(name, 5), 0, Fraction(1, 2))
     green = int(mark.green(mark.window_nonces(np.empty((1, 0), np.uint32)), np.array([7]), 1000).sum())
@@ -68,7 +73,7 @@ def test_gumbel(window, messages):
     positions = scored_positions(tokens, window, "ngram")
     name = label("gumbel", window)
     critical = levels(exact_law(None), positions.scored, THRESHOLDS).critical
-    found = passing_gumbel(fresh_keys(SEED, name, NUMBERS), tokens, positions, window, messages, critical)
+    found = gumbel_hits(fresh_keys(name, NUMBERS), tokens, positions, window, messages, critical)
     hits, first = expected(lambda s: Gumbel(s, window), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()
     assert (found.first == first).all()
@@ -82,7 +87,7 @@ def test_gumbel_edges_are_exact():
     mark = Gumbel(secret_of(name, 5), 1)
     scores = np.array([mark.score(tokens, positions, m)[0] for m in range(300)])
     critical = np.concatenate([scores, np.nextafter(scores, np.inf)])[None, :]
-    found = passing_gumbel(fresh_keys(SEED, name, NUMBERS[:1]), tokens, positions, 1, 300, critical)
+    found = gumbel_hits(fresh_keys(name, NUMBERS[:1]), tokens, positions, 1, 300, critical)
     assert (found.hits[0] == (scores[:, None] >= critical).sum(axis=0)).all()
 
 
@@ -90,23 +95,23 @@ def test_more_messages_than_a_tile():
     tokens = ragged(random_documents(1, [20]))
     positions = scored_positions(tokens, 1, "ngram")
     many, gamma = 70_000, Fraction(1, 4)
-    keys = fresh_keys(SEED, label("greenlist", 1, gamma), NUMBERS[:1])
-    found = passing_greenlist(keys, tokens, positions, 1, gamma, many, np.array([[0.0, 5.0, 20.0]]))
+    keys = fresh_keys(label("greenlist", 1, gamma), NUMBERS[:1])
+    found = greenlist_hits(keys, tokens, positions, 1, gamma, many, np.array([[0.0, 5.0, 20.0]]))
     best = GreenList(secret_of(label("greenlist", 1, gamma), 5), 1, gamma).best_two(tokens, positions, many)
-    top = passing_greenlist(
+    top = greenlist_hits(
         keys, tokens, positions, 1, gamma, many, np.array([[float(best.score[0]), best.score[0] + 1.0]])
     )
     assert found.hits[0, 0] == many
     assert top.hits[0, 0] >= 1
     assert top.hits[0, 1] == 0
-    gumbel = passing_gumbel(
-        fresh_keys(SEED, label("gumbel", 1), NUMBERS[:1]), tokens, positions, 1, 9000, np.array([[0.0, np.inf]])
+    gumbel = gumbel_hits(
+        fresh_keys(label("gumbel", 1), NUMBERS[:1]), tokens, positions, 1, 9000, np.array([[0.0, np.inf]])
     )
     assert gumbel.hits[0].tolist() == [9000, 0]
 
 
 def test_keys_differ_by_document_and_label_and_are_not_shown():
-    keys = fresh_keys(SEED, "gumbel;h=1", np.arange(50))
+    keys = fresh_keys("gumbel;h=1", np.arange(50))
     assert len({row.tobytes() for row in keys.chacha}) == 50
-    assert (fresh_keys(SEED, "gumbel;h=2", np.arange(50)).chacha != keys.chacha).any(axis=1).all()
+    assert (fresh_keys("gumbel;h=2", np.arange(50)).chacha != keys.chacha).any(axis=1).all()
     assert repr(keys) == "FreshKeys(50 documents)"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy import uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import GROUP, LANES, chacha8_group
 from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import GROUP, LANES, chacha8_group
 
 _ONE = np.float64(1.0).view(np.int64)
 _FINE = 49  # low bits that a bin leaves out: eight bins between powers of two

@@ -9,15 +9,16 @@ import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark import pvalues
-from scanner.watermark.bounds import LONGEST, largest_sum_of, sum_bits
-from scanner.watermark.bounds import TILE as BOUND_TILE
-from scanner.watermark.choice import choose
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_group
-from scanner.watermark.ciphers import GROUP as GROUP
+from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
-from scanner.watermark.method import Best, Keyed
-from scanner.watermark.one_message import draws_of_chunk, log_term, score_under, term
+from scanner.watermark.laws import Gamma, Law, NegativeGamma
+from scanner.watermark.native.bounds import LONGEST, largest_sum_of, sum_bits
+from scanner.watermark.native.bounds import TILE as BOUND_TILE
+from scanner.watermark.native.choice import choose
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
+from scanner.watermark.native.ciphers import GROUP as GROUP
+from scanner.watermark.native.keyed import Best, Keyed
+from scanner.watermark.native.one_message import draws_of_chunk, log_term, score_under, term
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 4096
@@ -45,6 +46,8 @@ class Gumbel(Keyed):
         ValueError: a secret or window out of range.
     """
 
+    law: Law = Gamma()
+
     def __init__(self, secret_bytes: bytes, window: int) -> None:
         super().__init__(secret_bytes, "gumbel", window)
 
@@ -60,9 +63,13 @@ class Gumbel(Keyed):
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
 
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
+
     def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """log10 Γ(T, S)/Γ(T) (SPEC §3)."""
-        return pvalues.log10_gumbel(score, scored)
+        return self.law.log10_p(score, scored)
 
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
@@ -98,13 +105,15 @@ class Gumbel(Keyed):
 class LogGumbel(Gumbel):
     """The unweighted score Σ ln r over the same streams (paper, Simplified Score Function). One message only."""
 
+    law: Law = NegativeGamma()
+
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """Score Σ ln r of each document under its message: float64[D], −∞ where a draw is 0 (SPEC §3)."""
         return self._score(tokens, positions, messages, unweighted=True)
 
     def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """log10 γ(T, −S)/Γ(T) (SPEC §3)."""
-        return pvalues.log10_gumbel_log(score, scored)
+        return self.law.log10_p(score, scored)
 
 
 @kernel

@@ -9,9 +9,9 @@ import numpy as np
 from numpy import uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import CHUNK
 from scanner.watermark.kernel import kernel
-from scanner.watermark.lanes import add_messages, blocks_of_words, row_of_word, steps_of_positions
+from scanner.watermark.native.ciphers import CHUNK
+from scanner.watermark.native.lanes import add_messages, blocks_of_words, row_of_word, steps_of_positions
 
 
 @kernel

@@ -8,8 +8,8 @@ import numpy as np
 from numpy import uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 
 
 @kernel

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
 from scanner.watermark.kernel import kernel
-from scanner.watermark.lanes import nonces_of_positions
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
+from scanner.watermark.native.lanes import nonces_of_positions
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 MAX_WINDOW = 16

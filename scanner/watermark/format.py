@@ -1,0 +1,244 @@
+"""What a watermark format provides. The rest of scanner knows formats by this page alone, and FORMATS by name.
+
+A `Format` is a format with its parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its
+`Law` says what a score means. What a format cannot do it does not provide: each ability beyond these is a protocol of
+its own, which callers ask for (`isinstance(mark, Searches)`) and name in their refusal when it is not there.
+
+| ability             | provided by          | without it                                                         |
+|---------------------|----------------------|--------------------------------------------------------------------|
+| a law               | Format.law           | scores are written, p is null, nothing is ever flagged             |
+| searching messages  | Watermark: Searches  | a key has one message                                              |
+| decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
+| counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
+| a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
+
+Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
+scanner.power and scanner.second, so that nothing here imports what they need.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources.abc import Traversable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import PositionRule, Positions, Tokens
+
+
+class Own(NamedTuple):
+    """What a candidate shares with no other message: the part of its score that tells it from those near it.
+
+    score: int64[D, C] or float64[D, C], over the positions that this message alone reads; scored: int64[D], how many
+    these are; tests: N, among how many messages it is the best by them.
+    """
+
+    score: NDArray[np.generic]
+    scored: NDArray[np.int64]
+    tests: int
+
+
+class Candidates(NamedTuple):
+    """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
+
+    The first is that of the largest score of all, and the second the second of these where `own` is None; C ≥ 2.
+
+    message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
+    own: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark leaves
+    the scores of the others as they were. Then every candidate that passes is named, else only one that passes alone.
+    """
+
+    message: NDArray[np.int64]
+    score: NDArray[np.generic]
+    own: Own | None = None
+    independent: bool = False
+
+
+class Watermark(Protocol):
+    """A format under one secret: D documents in, scores out. Shown in no repr, never pickled, opened where needed.
+
+    Scores are those of which the law is stated, which need not be what the stack that made the mark reports: where its
+    draws are rounded, the score is computed from the draw's word, at the lower end of its cell, so that no p-value is
+    too small. The stack's own score is for its known answers.
+    """
+
+    @property
+    def label(self) -> str:
+        """That of its format."""
+
+    @property
+    def law(self) -> Law | None:
+        """The law of `score`, that of its format."""
+
+    @property
+    def basis(self) -> "Basis":
+        """Over what its p-values hold, that of its format."""
+
+    @property
+    def rule(self) -> PositionRule:
+        """Which positions are scored. Keys of one tokenizer and of equal rules share them."""
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
+        """Score of one message a document, or of one for all: int64[D] or float64[D], summed in order of position.
+
+        Raises:
+            ValueError: a message below 0.
+        """
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """A watermark whose M messages can be told apart in one document."""
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """Search the messages 0 … count−1; scores are those of `score`, to the last bit."""
+
+
+class Hits(NamedTuple):
+    """Hits of D documents at J thresholds, over all messages, and the score of message 0.
+
+    hits: int64[D, J]; first: int64[D] or float64[D].
+    """
+
+    hits: NDArray[np.int64]
+    first: NDArray[np.generic]
+
+
+@runtime_checkable
+class DrawsKeys(Protocol):
+    """A format whose keys can be drawn, as whoever marks with it draws them."""
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """The secret that 32 uniform bytes make: uniform over the keys of the format."""
+
+
+@runtime_checkable
+class CountsHits(Protocol):
+    """A format that counts how many messages of unmarked text score high, without keeping the scores."""
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
+
+        Args:
+            secrets: of the D documents.
+            tokens: of the batch.
+            positions: of the D documents.
+            messages: how many are scored.
+            critical: float64[D, J], ∞ where nothing counts.
+        """
+
+
+@runtime_checkable
+class Commits(Protocol):
+    """A format whose keys are long enough to be committed to in public."""
+
+    def commitment(self, secret: bytes) -> bytes:
+        """32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
+
+
+class Basis(NamedTuple):
+    """Over what a p-value holds.
+
+    bits: of the key that the draws depend on; assumed: the format's hash is assumed to behave as random, or its key is
+    public: anybody can make the mark, and nobody is ever named by it.
+    """
+
+    bits: int
+    assumed: bool = False
+
+    def __str__(self) -> str:
+        """As tables have it: `key`, `key-64-bits`, `assumed`."""
+        return "assumed" if self.assumed else "key" if self.bits >= 128 else f"key-{self.bits}-bits"
+
+
+class Columns(NamedTuple):
+    """What the columns of tables that are older than `label` say of a format; window is its context width."""
+
+    method: str
+    window: int
+    gamma: str | None = None
+
+
+Case = dict[str, Any]
+Pairs = Iterator[tuple[str, Any, Any]]
+"""What a known answer compares: a name, what the file says, what this machine computes."""
+
+
+class Answers(NamedTuple):
+    """Known answers: the file that ships with the code, and for each of its groups what one case of it compares."""
+
+    shipped: Traversable
+    groups: Mapping[str, Callable[[Case], Pairs]]
+
+
+class Format(BaseModel, ABC):
+    """A format with its parameters chosen: a subclass's fields are what stands under [keys.parameters] in keys.toml.
+
+    Equal parameters compare equal. Everything outside the format takes them as they are and asks for none of them.
+    """
+
+    # inputs are hidden in errors: a pasted secret must not be printed back
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+    name: ClassVar[str]
+    """Of the format, as in keys.toml and in FORMATS; its labels begin with it."""
+
+    secret_bytes: ClassVar[range] = range(16, 65)
+    """How many bytes a secret may have."""
+
+    answers: ClassVar[Answers]
+    """Known answers, of the specification or of the stack that makes the mark."""
+
+    @abstractmethod
+    def label(self) -> str:
+        """Name and parameters as one line of ASCII, such as `greenlist;h=4;gamma=1/4`: other parameters, another label.
+
+        It stands in commitments, tables and shard ids, and never changes.
+        """
+
+    @abstractmethod
+    def law(self) -> Law | None:
+        """The law of the score; None where none is known: then there are scores, and no p-value."""
+
+    @abstractmethod
+    def open(self, secret: bytes) -> Watermark:
+        """Open it with a secret.
+
+        Raises:
+            ValueError: a secret that cannot be one; its bytes are not repeated.
+        """
+
+    @abstractmethod
+    def seconds(self, messages: int) -> float:
+        """What scoring one position under so many messages may take on a core, generously: the stall limit's price."""
+
+    @abstractmethod
+    def columns(self) -> Columns:
+        """What the older columns of tables say."""
+
+    def basis(self) -> Basis:
+        """Over what its p-values hold. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
+        return Basis(128)
+
+    def check_messages(self, count: int) -> None:
+        """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.
+
+        Raises:
+            ValueError: with what is allowed.
+        """
+        if count != 1:
+            raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
+
+    def decides(self) -> dict[str, object]:
+        """What a shard's id says of the parameters: the label, but for formats that are older than labels there."""
+        return {"label": self.label()}

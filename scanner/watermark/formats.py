@@ -1,0 +1,21 @@
+"""FORMATS: every watermark format that is read, one entry each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scanner.watermark.format import Format
+from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+
+FORMATS: dict[str, type[Format]] = {entry.name: entry for entry in (GreenListFormat, GumbelFormat)}
+"""By name."""
+
+
+def format_of(name: str, parameters: Mapping[str, Any]) -> Format:
+    """A format with its parameters, as a key of a registry has them.
+
+    Raises:
+        ValueError: no format of that name; pydantic.ValidationError, which is one: a parameter that is not allowed.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"format {name!r} is unknown; allowed: {', '.join(FORMATS)}")
+    return FORMATS[name].model_validate(dict(parameters))

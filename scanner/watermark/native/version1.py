@@ -1,0 +1,114 @@
+"""Version 1 of the native watermark, as FORMATS has it: the paper's green list and its Gumbel mark (SPEC)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from scanner.watermark.format import Columns, Format, Hits
+from scanner.watermark.laws import Binomial, Gamma, Law
+from scanner.watermark.native import nulls, secret
+from scanner.watermark.native.greenlist import GreenList
+from scanner.watermark.native.gumbel import Gumbel
+from scanner.watermark.positions import Positions, Tokens
+from schemas.registry import MAX_WINDOW, parse_gamma
+from schemas.registry import Gamma as GammaText
+
+SECONDS_A_MESSAGE = 2e-9
+"""What one message of a position may take: three times what the slowest kernel needs on a core of its own, twice over
+for decoy keys."""
+
+
+class _Native(Format):
+    """What both share."""
+
+    window: int = Field(ge=0, le=MAX_WINDOW)
+
+    def check_messages(self, count: int) -> None:
+        """All that a registry takes."""
+
+    def seconds(self, messages: int) -> float:
+        """In proportion to the messages."""
+        return messages * SECONDS_A_MESSAGE
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """Themselves."""
+        return entropy
+
+    def commitment(self, secret_bytes: bytes) -> bytes:
+        """SPEC §1."""
+        return secret.commitment(secret_bytes, self.label())
+
+    def decides(self) -> dict[str, object]:
+        """Method, window and γ, as shard ids said before they had labels."""
+        return self.columns()._asdict()
+
+
+class GreenListFormat(_Native):
+    """The green list of Kirchenbauer et al.: h and γ."""
+
+    name = "greenlist"
+    gamma: GammaText
+
+    def label(self) -> str:
+        """SPEC §1."""
+        return secret.label(self.name, self.window, parse_gamma(self.gamma))
+
+    def law(self) -> Law:
+        """S of T tokens are green."""
+        return Binomial(parse_gamma(self.gamma))
+
+    def open(self, secret_bytes: bytes) -> GreenList:
+        """See Format."""
+        return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
+
+    def columns(self) -> Columns:
+        """See Format."""
+        return Columns(self.name, self.window, self.gamma)
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """By the counters that a search fills."""
+        keys, gamma = nulls.keys_of(secrets, self.label()), parse_gamma(self.gamma)
+        return nulls.greenlist_hits(keys, tokens, positions, self.window, gamma, messages, critical)
+
+
+class GumbelFormat(_Native):
+    """The Gumbel mark of Aaronson et al.: h."""
+
+    name = "gumbel"
+
+    def label(self) -> str:
+        """SPEC §1."""
+        return secret.label(self.name, self.window)
+
+    def law(self) -> Law:
+        """A sum of T exponential variables."""
+        return Gamma()
+
+    def open(self, secret_bytes: bytes) -> Gumbel:
+        """See Format."""
+        return Gumbel(secret_bytes, self.window)
+
+    def columns(self) -> Columns:
+        """See Format."""
+        return Columns(self.name, self.window)
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """By the sums that a search of long documents makes."""
+        keys = nulls.keys_of(secrets, self.label())
+        return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical)

@@ -1,0 +1,188 @@
+"""The rule, once: positions → best messages → their p → any of M messages → any of K keys → who passes → who is named.
+
+Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A p-value that there is not is NaN
+everywhere: where no law is known, where there is no further message, where a document is not scored. NaN never passes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scanner.watermark.format import Candidates, Searches, Watermark
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import Positions, Tokens, only
+from scanner.watermark.pvalues import log10_any_of
+
+
+class Found(NamedTuple):
+    """What one key says of D documents, C candidates of each, best first.
+
+    scored: int64[D]; message: int64[D, C], −1: there is none, or the document is not scored; score: float64[D, C];
+    log10_p: of that message alone, log10_p_global: corrected for all messages of all keys, log10_p_own: by what it
+    shares with no other message, corrected alike (0 where nothing more is asked): float64[D, C]; independent: as of
+    Candidates; assumed: as of Basis.
+    """
+
+    scored: NDArray[np.int64]
+    message: NDArray[np.int64]
+    score: NDArray[np.float64]
+    log10_p: NDArray[np.float64]
+    log10_p_global: NDArray[np.float64]
+    log10_p_own: NDArray[np.float64]
+    independent: bool
+    assumed: bool
+
+    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
+        """The same among all documents of a batch: what is said of `documents`, int64[d], and nothing of the others.
+
+        Args:
+            documents: which of the D these are.
+            scored: int64[D], scored positions of all.
+        """
+
+        def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
+            out = np.full((len(scored), values.shape[1]), fill, values.dtype)
+            out[documents] = values
+            return out
+
+        return self._replace(
+            scored=scored,
+            message=spread(self.message, -1),
+            score=spread(self.score, 0.0),
+            log10_p=spread(self.log10_p, np.nan),
+            log10_p_global=spread(self.log10_p_global, np.nan),
+            log10_p_own=spread(self.log10_p_own, np.nan),
+        )
+
+
+class Decision(NamedTuple):
+    """What all keys together say of D documents.
+
+    key: int64[D], which gives the verdict; flagged: bool[D]; named: of each key bool[D, C], candidates to be named;
+    naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages pass, and one
+    mark raises the scores of others), `undecided` (none passes by what it shares with no other), `assumed`; or `none`.
+    """
+
+    key: NDArray[np.int64]
+    flagged: NDArray[np.bool_]
+    named: list[NDArray[np.bool_]]
+    naming: NDArray[np.object_]
+
+
+def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Positions]:
+    """The documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
+    enough = positions.scored >= least
+    documents = np.flatnonzero(enough)
+    return documents, positions if enough.all() else only(positions, documents)
+
+
+def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+    """log10 p of scores under a law, float64 of their common shape; NaN where there is no law."""
+    if law is None:
+        return np.full(np.broadcast_shapes(np.shape(score), np.shape(scored)), np.nan)
+    return law.log10_p(score, scored)
+
+
+def corrected(log10_p: ArrayLike, messages: int, keys: int = 1) -> NDArray[np.float64]:
+    """log10 p of the best of M messages, corrected for all of them, then for K keys (SPEC §3)."""
+    return log10_any_of(log10_any_of(log10_p, messages), keys)
+
+
+def log10_p_best(
+    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, keys: int = 1
+) -> NDArray[np.float64]:
+    """The p that a verdict has for the best of M messages: its own, corrected for all of them and for K keys."""
+    return corrected(log10_p_of(law, score, scored), messages, keys)
+
+
+def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:
+    """Whether p-values are at most a rate. What is no p-value is not."""
+    return np.asarray(np.asarray(log10_p, np.float64) <= np.log10(rate), np.bool_)
+
+
+def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: int) -> Candidates:
+    """The best of the messages 0 … M−1 of each document.
+
+    Raises:
+        ValueError: more than one message, of a watermark that cannot tell them apart.
+    """
+    if isinstance(mark, Searches):
+        return mark.search(tokens, positions, messages)
+    if messages != 1:
+        raise ValueError(f"{mark.label}: cannot be searched for {messages} messages; a key of it has 1")
+    score = mark.score(tokens, positions, 0)
+    alone = np.broadcast_to(np.array([0, -1]), (len(score), 2))
+    return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
+
+
+def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: int = 1) -> Found:
+    """Search documents for the messages of a key.
+
+    Args:
+        mark: the opened key.
+        tokens: of the batch.
+        positions: of the D documents to be searched.
+        messages: M.
+        keys: K.
+    """
+    best, scored = candidates(mark, tokens, positions, messages), positions.scored
+    there = best.message >= 0
+    log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
+    own = np.where(there, 0.0, np.nan)
+    if best.own is not None:
+        log10_own = log10_p_of(mark.law, best.own.score, best.own.scored[:, None])
+        own = np.where(there, corrected(log10_own, best.own.tests, keys), np.nan)
+    return Found(
+        scored=scored,
+        message=best.message,
+        score=best.score.astype(np.float64),
+        log10_p=log10_p,
+        log10_p_global=corrected(log10_p, messages, keys),
+        log10_p_own=own,
+        independent=best.independent,
+        assumed=mark.basis.assumed,
+    )
+
+
+def choose(found: Sequence[Found]) -> NDArray[np.int64]:
+    """Key that gives each document its verdict: int64[D].
+
+    The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
+    it, the key with the most scored positions.
+    """
+    scoring = np.stack([said.message[:, 0] for said in found]) >= 0
+    p = np.stack([said.log10_p_global[:, 0] for said in found])
+    smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)
+    most: NDArray[np.int64] = np.stack([said.scored for said in found]).argmax(axis=0)
+    return np.where(scoring.any(axis=0), smallest, most)
+
+
+def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
+    """From what each key found to one decision a document.
+
+    Args:
+        found: of all keys, on the same D documents.
+        false_positive_rate: at or below it a corrected p passes.
+        misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
+    """
+    misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
+    passing = [passes(said.log10_p_global, false_positive_rate) for said in found]
+    count = np.sum([of_key.sum(axis=1) for of_key in passing], axis=0)
+    alone = (count == 1)[:, None]
+    own = [passes(said.log10_p_own, misnaming_rate) for said in found]
+    named = [
+        of_key & (own_passes if said.independent else alone) & (not said.assumed)
+        for said, of_key, own_passes in zip(found, passing, own, strict=True)
+    ]
+    shared, proven = (
+        np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passing, facts, strict=True)], axis=0)
+        for facts in ([not said.independent for said in found], [not said.assumed for said in found])
+    )
+    naming = np.full(len(count), "none", object)
+    naming[count > 0] = "undecided"
+    naming[shared & (count > 1)] = "ambiguous"
+    naming[(count > 0) & ~proven] = "assumed"
+    naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = "named"
+    return Decision(choose(found), count > 0, named, naming)
