@@ -117,6 +117,10 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         f"tables       {results}",
         f'query        from scanner import results; results.flagged("{results}").collect()',
     ]
+    if counts.scored_in_part:
+        lines.insert(
+            3, f"in part      {counts.scored_in_part:,} documents: invalid bytes replaced, the first 16 MiB scored"
+        )
     if outcome.first_commit is not None:
         peak = outcome.totals.peak_memory / 2**20
         lines.insert(

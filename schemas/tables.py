@@ -37,7 +37,7 @@ VERDICTS = pa.schema(
         pa.field("text_sha256", pa.binary(), nullable=False),
         pa.field("account_id", pa.string()),
         pa.field("created_at", _TIME),
-        pa.field("status", pa.string(), nullable=False),  # scored | too_short
+        pa.field("status", pa.string(), nullable=False),  # scored | scored_in_part | too_short
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("scored", pa.int64(), nullable=False),
         pa.field("key_id", pa.string(), nullable=False),
@@ -52,6 +52,7 @@ VERDICTS = pa.schema(
         pa.field("keys_tested", pa.int64(), nullable=False),
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
+        pa.field("reason", pa.string()),  # of PART_REASONS: why a part of the text alone was looked at; null: all of it
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
@@ -69,6 +70,8 @@ QUARANTINE = pa.schema(
         pa.field("reason", pa.string(), nullable=False),
         pa.field("detail", pa.string(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
+        pa.field("account_id", pa.string()),  # this and the next: null where it cannot be read
+        pa.field("text_sha256", pa.binary()),  # of the text as it is stored
     ]
 )
 """What could not be scored, and why: one row per document, or one per file (row is null) that could not be read."""
@@ -98,12 +101,21 @@ confirmation: among null texts that the main score flags at 1e-3, about 40 % als
 must not be multiplied with `verdicts.log10_p`, and `flagged` never goes by it.
 """
 
+SCORED = ("scored", "scored_in_part")
+"""Values of `status` of a document that was tested, and has a p-value of its own."""
+
+PART_REASONS = ("too_long", "invalid_utf8", "surrogates")
+"""Why a text was looked at in part alone, the first that holds: it is longer than what is scored; bytes of it are no
+UTF-8, or are surrogates, which are no characters. Who posts a text chooses these, so none of them keeps it from being
+scored."""
+
 DOCUMENT_REASONS = (
-    *("null_text", "invalid_utf8", "surrogates", "too_long", "unreadable"),
+    *("null_text", "unreadable"),
     *("failed", "killed_worker", "out_of_memory", "timed_out"),
+    *PART_REASONS,
 )
 """Why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: what became of its
-worker, each time that it was tried."""
+worker, each time that it was tried. PART_REASONS stand in rows of earlier versions, which scored no part of a text."""
 
 LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
 """Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""
@@ -150,6 +162,8 @@ SCANS = pa.schema(
         pa.field("audit", pa.string(), nullable=False),  # see AUDIT_STATES
         pa.field("audited_scans", pa.list_(pa.string()), nullable=False),  # whose verdicts the audit covers
         pa.field("exit_code", pa.int64(), nullable=False),
+        pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
+        pa.field("values_not_read", pa.int64()),  # ids, accounts and times that are null since they cannot be read
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""

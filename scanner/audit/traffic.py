@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.intervals import Moments
 from schemas.registry import RESERVED_EVERY, MasterKey
+from schemas.tables import SCORED
 
 AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
@@ -46,7 +47,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         verdicts: rows of schemas.tables.VERDICTS, of one list of keys.
         log10_rate: log10 of the false-positive rate: at or below it, what is flagged counts.
     """
-    scored = verdicts.filter(pl.col("status") == "scored")
+    scored = verdicts.filter(pl.col("status").is_in(SCORED))
     rows, scans = pl.collect_all(
         [scored.select(pl.len()), verdicts.select(pl.col("scan_id").unique().sort())], engine="streaming"
     )

@@ -296,4 +296,5 @@ def _record(
         "audit": audit.state if audit else "not judged",
         "audited_scans": audit.traffic.scans if audit else [scan_id],
         "exit_code": exit_code,
+        "scored_in_part": totals.counts.scored_in_part,
     }

@@ -47,6 +47,7 @@ class Counts:
     flagged: int = 0
     text_bytes: int = 0
     tokens: int = 0
+    scored_in_part: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -212,7 +213,8 @@ def _write(
         audit=tuple(file for file in files[2:] if file),
         counts=Counts(
             documents=rows + refused,
-            too_short=sum(batch["status"].to_pylist().count("too_short") for batch in verdicts),
+            too_short=_of_status(verdicts, "too_short"),
+            scored_in_part=_of_status(verdicts, "scored_in_part"),
             quarantined=refused,
             flagged=sum(batch["flagged"].true_count for batch in verdicts),
             text_bytes=text_bytes,
@@ -220,6 +222,10 @@ def _write(
         ),
         peak_memory=_peak_memory(),
     )
+
+
+def _of_status(verdicts: list[pa.RecordBatch], status: str) -> int:
+    return sum(pc.sum(pc.equal(batch["status"], status), min_count=0).as_py() for batch in verdicts)
 
 
 def quarantine_rows(origin: Origin, rows: Iterable[int | None], reason: str, detail: str) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.tokenising import read_texts
@@ -113,25 +114,18 @@ class Detector:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
         """
         now = datetime.now(UTC)
-        readable, digests, tokens, faults = read_texts(documents.column("text"), self._tokenise)
-        rest = documents.drop_columns(["text"])  # which need not be copied
-        kept, refused = rest, rest.slice(0, 0)
-        if faults:
-            kept, refused = (rest.filter(pa.array(mask)) for mask in (readable, ~readable))
-        reasons, details = zip(*faults, strict=True) if faults else ((), ())
-        found, seen = self._score(tokens)
+        texts = read_texts(documents.column("text"), self._tokenise)
+        told = {"text_sha256": pa.array(texts.digests, pa.binary())} | _faults(texts.faults, len(documents))
+        rest = {name: documents[name] for name in documents.schema.names if name != "text"}  # which need not be copied
+        kept = pa.RecordBatch.from_pydict(rest | told)
+        refused = kept.slice(0, 0)
+        if not texts.readable.all():
+            kept, refused = (kept.filter(pa.array(mask)) for mask in (texts.readable, ~texts.readable))
+        found, seen = self._score(texts.tokens)
         if witness is not None:
-            witness.see(digests, seen)
-        return (
-            _table(
-                VERDICTS,
-                kept,
-                origin,
-                now,
-                {"text_sha256": digests} | self._verdicts(tokens, found, kept["created_at"]),
-            ),
-            _table(QUARANTINE, refused, origin, now, {"reason": reasons, "detail": details}),
-        )
+            witness.see(kept["text_sha256"].to_pylist(), seen)
+        verdicts = self._verdicts(texts.tokens, found, kept["created_at"], kept["reason"])
+        return _table(VERDICTS, kept, origin, now, verdicts), _table(QUARANTINE, refused, origin, now, {})
 
     def compile(self, witness: Witness | None = None) -> None:
         """Score random tokens as those of one text, so that later documents find every kernel compiled.
@@ -172,8 +166,10 @@ class Detector:
         found = search(test.watermark, tokens, kept, test.key.messages, self._keys_tested)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
-    def _verdicts(self, tokens: Mapping[str, Tokens], found: Sequence[Found], created_at: pa.Array) -> dict[str, Any]:
-        """What VERDICTS say about D texts, by column; created_at: when each was written."""
+    def _verdicts(
+        self, tokens: Mapping[str, Tokens], found: Sequence[Found], created_at: pa.Array, reason: pa.Array
+    ) -> dict[str, Any]:
+        """What VERDICTS say about D texts, by column; created_at: when each was written; reason: it is a part."""
         decided = decide(found, self._false_positive_rate)
         chosen, naming = decided.key, decided.naming
 
@@ -187,7 +183,7 @@ class Detector:
             key_id = self._keys[chosen[i]].key.key_id
             naming[i], user_id[i] = self._holders.naming(key_id, int(message[i]), created_at[i].as_py())
         return {
-            "status": pa.array(["scored", "too_short"]).take(pa.array((~scored).astype(np.int8))),
+            "status": pc.if_else(~scored, "too_short", pc.if_else(reason.is_null(), "scored", "scored_in_part")),
             "tokens": of_chosen(np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys),
             "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
@@ -208,6 +204,17 @@ class Detector:
 def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:
     """As tables have them: null where there is none."""
     return pa.array(log10_p, mask=np.isnan(log10_p))
+
+
+def _faults(faults: Mapping[int, tuple[str, str]], documents: int) -> dict[str, pa.Array]:
+    """Reason and detail of D documents, by column; null where there is no fault."""
+    if not faults:
+        return dict.fromkeys(("reason", "detail"), pa.nulls(documents, pa.string()))
+    told = [faults.get(row, (None, None)) for row in range(documents)]
+    return {
+        name: pa.array(of_all, pa.string())
+        for name, of_all in zip(("reason", "detail"), zip(*told, strict=True), strict=True)
+    }
 
 
 def _table(

@@ -16,34 +16,36 @@ FEW_BYTES = 2**18
 
 
 class Texts(NamedTuple):
-    """D stored texts, R of which can be read.
+    """D stored texts, R of which can be read, as a whole or in part.
 
-    readable: bool[D]; digests: R times SHA-256 of what is stored; tokens: of R documents, by tokenizer; faults: reason
-    and detail of the D − R others, by schemas.tables.DOCUMENT_REASONS.
+    readable: bool[D]; digests: D times SHA-256 of what is stored, None where nothing is; tokens: of R documents, by
+    tokenizer; faults: by document, reason and detail of those that cannot be read, by schemas.tables.DOCUMENT_REASONS,
+    and of those that are read in part, by PART_REASONS.
     """
 
     readable: NDArray[np.bool_]
-    digests: list[bytes]
+    digests: list[bytes | None]
     tokens: dict[str, Tokens]
-    faults: list[tuple[str, str]]
+    faults: dict[int, tuple[str, str]]
 
 
 def read_texts(stored: pa.LargeBinaryArray, tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]]) -> Texts:
     """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name."""
     readable = np.ones(len(stored), np.bool_)
-    digests: list[bytes] = []
-    faults: list[tuple[str, str]] = []
+    digests: list[bytes | None] = []
+    faults: dict[int, tuple[str, str]] = {}
     parts: list[Mapping[str, Tokens]] = []
     for begin, few in _few_at_a_time(stored):
         texts: list[str] = []
         for row, raw in enumerate(few.to_pylist(), begin):
             text, reason, detail = read_text(raw)
+            digests.append(None if raw is None else hashlib.sha256(raw).digest())
+            if reason:
+                faults[row] = reason, detail
             if text is None:
                 readable[row] = False
-                faults.append((reason, detail))
             else:
                 texts.append(text)
-                digests.append(hashlib.sha256(raw).digest())
         parts.append(tokenise(texts))
     tokens = {name: joined([part[name] for part in parts]) for name in parts[0]}
     return Texts(readable, digests, tokens, faults)

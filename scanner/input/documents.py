@@ -16,7 +16,8 @@ from scanner.input.files import FileFault, InputFile
 __all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read", "read_text"]
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Longer texts go to quarantine: a text that is worst for the tokenizer needs 220 times its size in memory."""
+"""Of a text, as UTF-8, so many are scored at most: one that is worst for the tokenizer needs 220 times its size in
+memory."""
 
 MAX_ROWS_AT_A_TIME = 64
 MANY_ROWS_AT_A_TIME = 4096
@@ -244,16 +245,41 @@ def _first_line(error: Exception) -> str:
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
-    """Decode a stored text: (text, "", ""), or (None, reason, detail) by schemas.tables.DOCUMENT_REASONS."""
+    """Decode a stored text as far as it can be scored.
+
+    Of a long one the first MAX_TEXT_BYTES are taken, and bytes that are no UTF-8, those of surrogates among them, are
+    replaced by U+FFFD as Unicode recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). What is taken follows
+    from the stored bytes alone, so p-values hold for it as for any text (SPEC §3).
+
+    Returns:
+        (text, "", ""); (what is scored, reason, detail) by schemas.tables.PART_REASONS; (None, "null_text", detail).
+    """
     if raw is None:
         return None, "null_text", "there is no text"
-    if len(raw) > MAX_TEXT_BYTES:
-        return None, "too_long", f"the text has {len(raw)} bytes; at most {MAX_TEXT_BYTES} are scanned"
+    taken = _first_bytes(raw)
+    cut = f"the text has {len(raw)} bytes; the first {len(taken)} are scored" if len(taken) < len(raw) else ""
     try:
-        return raw.decode(), "", ""
+        text, reason, detail = taken.decode(), "", ""
     except UnicodeDecodeError as error:
-        try:
-            raw.decode(errors="surrogatepass")
-        except UnicodeDecodeError:
-            return None, "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
-        return None, "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"
+        # a replacement may be longer than what it replaces
+        text = _first_bytes(taken.decode(errors="replace").encode()).decode()
+        reason, detail = _invalid(taken, error)
+    return (text, "too_long", cut) if cut else (text, reason, detail)
+
+
+def _first_bytes(raw: bytes) -> bytes:
+    """At most MAX_TEXT_BYTES of a text, without a part of a character at the end."""
+    end = MAX_TEXT_BYTES
+    if len(raw) <= end:
+        return raw
+    while end > MAX_TEXT_BYTES - 3 and raw[end] & 0xC0 == 0x80:  # what comes next continues a character
+        end -= 1
+    return raw[:end]
+
+
+def _invalid(raw: bytes, error: UnicodeDecodeError) -> tuple[str, str]:
+    try:
+        raw.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        return "invalid_utf8", f"byte {error.start} of the text: {error.reason}"
+    return "surrogates", f"byte {error.start} of the text begins a surrogate, which is no character"

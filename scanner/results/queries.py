@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from scanner.errors import Refused, ScanFailed
 from scanner.results.tables import SCHEMAS
 from scanner.storage.delta import open_table, read, table_uri
+from schemas.tables import SCORED
 
 _LN10 = math.log(10.0)
 _ATTEMPTS = 10
@@ -117,7 +118,7 @@ def q_values(results: str, scan_id: str) -> pl.LazyFrame:
     if ended.is_empty():
         raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
     of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
-    scored = _read(results, "verdicts").filter(of_scan, pl.col("status") == "scored")
+    scored = _read(results, "verdicts").filter(of_scan, pl.col("status").is_in(SCORED))
     # whom a text names may depend on when it was written: take the earliest row
     by_text = scored.sort("log10_p_global", "text_sha256", "path", "row").unique(
         "text_sha256", keep="first", maintain_order=True

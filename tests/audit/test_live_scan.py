@@ -1,5 +1,6 @@
 """The audit of whole scans on Ray: exit code, sentence, tables and flags, over a killed and a resumed night."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,7 +68,7 @@ def config(tmp_path) -> Path:
     return path
 
 
-def write(config: Path, name: str, texts: list[str]) -> None:
+def write(config: Path, name: str, texts: list[str] | list[bytes]) -> None:
     table = pa.table({"text": texts, "doc_id": [f"{name}:{i}" for i in range(len(texts))]})
     pq.write_table(table, config.parent / "in" / f"{name}.parquet")
 
@@ -181,6 +182,17 @@ def test_q_values_are_over_distinct_texts_of_one_scan(config, human_texts):
     assert (10 ** found["log10_q"]).to_list() == pytest.approx(by_hand)
     with pytest.raises(Refused, match="has not ended"):
         results.q_values(plan.results, "nothing")
+
+
+def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
+    texts = [text.encode() for text in short(human_texts, 20)]
+    write(config, "a", [b"\xff" + texts[0], *texts[1:]])
+    plan = make_plan(config)
+    outcome = run_scan(plan, lambda work, totals: None)
+    assert outcome.totals.counts.scored_in_part == results.scans(plan.results).collect()["scored_in_part"].item() == 1
+    assert outcome.audit.traffic.texts == 20
+    assert results.q_values(plan.results, outcome.scan_id).collect().height == 20
+    assert re.search(r"^in part +1 documents: invalid bytes replaced", told(outcome, config), re.MULTILINE)
 
 
 def test_a_scan_says_which_keys_were_never_admitted(config, human_texts):

@@ -108,26 +108,42 @@ def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, re
     assert row["log10_p_global"] == pytest.approx(log10_p[0] + math.log10(8 * 2), rel=1e-6)
 
 
-def test_texts_that_cannot_be_scored(detector, plain):
-    texts = [None, b"\xff\xfe", b"a \xed\xa0\x80 b", plain(40, 0), b"ab\xc3", "x" * 100]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "MAX_TEXT_BYTES", 400)
-        texts.append("y" * 401)
-        scored, refused = detector().detect(batch(texts), ORIGIN)
-    assert scored["row"].to_pylist() == [3, 5]
-    assert list(zip(refused["row"].to_pylist(), refused["reason"].to_pylist(), strict=True)) == [
-        (0, "null_text"),
-        (1, "invalid_utf8"),
-        (2, "surrogates"),
-        (4, "invalid_utf8"),
-        (6, "too_long"),
+def test_texts_that_can_be_read_in_part_are_scored_as_what_is_left(detector, marked, plain, registry, monkeypatch):
+    """A verdict but for status, reason and digest is that of the part, posted by itself."""
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 400)
+    alice = marked(message_of(registry, "green", "alice"), 60, 1).encode()
+    whole, other = alice[:400], plain(40, 0).encode()
+    stored = [whole + b"x", b"\xff" + alice[:300], other + b"\xed\xa0\x80", other, b"ab\xc3", None]
+    left = [whole, "\ufffd".encode() + alice[:300], other + 3 * "\ufffd".encode(), other, "ab\ufffd".encode(), None]
+    found, wanted = verdicts(detector(), stored), verdicts(detector(), left)
+    assert [(row["status"], row["reason"]) for row in found] == [
+        ("scored_in_part", "too_long"),
+        ("scored_in_part", "invalid_utf8"),
+        ("scored_in_part", "surrogates"),
+        ("scored", None),
+        ("too_short", "invalid_utf8"),
     ]
-    assert refused["doc_id"].to_pylist() == ["d0", "d1", "d2", "d4", "d6"]
-    assert refused["detail"][2].as_py().startswith("byte 2 of the text begins a surrogate")
+    assert [row["text_sha256"] for row in found] == [hashlib.sha256(text).digest() for text in stored if text]
+    assert [row["user_id"] for row in found] == ["alice", "alice", None, None, None]
+    for row, part in zip(found, wanted, strict=True):
+        same = {"status": part["status"], "reason": None, "text_sha256": part["text_sha256"]}
+        assert row | same | {"scanned_at": None} == part | {"scanned_at": None}
+
+
+def test_a_document_without_a_text_is_in_quarantine_with_its_account(detector, plain):
+    documents = batch([None, plain(40, 0), None])
+    accounts = pa.array(["eve", "bob", None])
+    documents = documents.set_column(documents.schema.get_field_index("account_id"), "account_id", accounts)
+    _, refused = detector().detect(documents, ORIGIN)
+    names = ("row", "doc_id", "account_id", "reason", "text_sha256")
+    assert [tuple(row[name] for name in names) for row in refused.to_pylist()] == [
+        (0, "d0", "eve", "null_text", None),
+        (2, "d2", None, "null_text", None),
+    ]
 
 
 def test_a_batch_of_nothing_but_faults_and_a_batch_of_nothing(detector):
-    scored, refused = detector().detect(batch([None, b"\xff"]), ORIGIN)
+    scored, refused = detector().detect(batch([None, None]), ORIGIN)
     assert (len(scored), len(refused)) == (0, 2)
     scored, refused = detector().detect(batch([]), ORIGIN)
     assert (len(scored), len(refused)) == (0, 0)

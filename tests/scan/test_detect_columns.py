@@ -29,11 +29,14 @@ def row_by_row(detector, documents):
             refused.append({**row, **ORIGIN._asdict(), "reason": reason, "detail": detail})
         else:
             texts.append(text)
-            verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": hashlib.sha256(raw).digest()})
+            digest = hashlib.sha256(raw).digest()
+            verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": digest, "reason": reason or None})
     tokens = detector._tokenise(texts)
     found, _ = detector._score(tokens)
     for i, row in enumerate(verdicts):
         row.update(verdict(detector, tokens, found, i, row["created_at"]))
+        if row["reason"] and row["status"] == "scored":
+            row["status"] = "scored_in_part"
     now = datetime.now(UTC)
     return (
         pa.RecordBatch.from_pylist([{**row, "scanned_at": now} for row in verdicts], VERDICTS),
@@ -89,6 +92,7 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     texts = [marked(alice, 60, 1), marked(bob, 60, 2), marked(39, 60, 3), marked(alice, 80, 4) + marked(bob, 80, 5)]
     texts += ["", "a", None, b"\xff\xfe", b"a \xed\xa0\x80", "<s>" * 9, "\0" * 40]
+    texts += [b"\xff" + marked(alice, 60, 6).encode(), b"\xed\xa0\x80" + plain(40, 1).encode()]
     texts += [plain(length, length) for length in np.random.default_rng(1).integers(1, 60, 60)]
     documents = pa.RecordBatch.from_pylist(
         [

@@ -1,0 +1,121 @@
+"""Results of a version before: its tables get the new columns, and whoever has a year of nights just goes on.
+
+`written_before.zip` holds two nights that version 0.1 scanned (commit 3f2fd0a, with the registry of conftest.py): the
+input, listed as /data/in with modification times of 10^18 ns, and the tables as it wrote them.
+"""
+
+import dataclasses
+import os
+import zipfile
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from scanner import results
+from scanner.cluster import Outcome, run_scan
+from scanner.cluster import scan as scan_module
+from scanner.input.files import InputFile
+from scanner.results.erasure import erase_user
+from scanner.results.tables import TABLES, open_tables, table_uri
+from scanner.results.upkeep import compact
+from schemas.tables import QUARANTINE, SCANS, VERDICTS
+from tests.scan.test_commands import call
+
+ZIP = Path(__file__).parent / "written_before.zip"
+NEW = {
+    "verdicts": ["reason"],
+    "quarantine": ["account_id", "text_sha256"],
+    "scans": ["scored_in_part", "values_not_read"],
+}
+MODIFIED = 10**18
+
+
+@pytest.fixture
+def before(night) -> str:
+    """A night in which version 0.1 has scanned; returns its results."""
+    with zipfile.ZipFile(ZIP) as files:
+        files.extractall(night.folder)
+    night.configure(columns='account = "account"')
+    return night.results
+
+
+def columns(folder: str, name: str) -> list[str]:
+    return pa.schema(DeltaTable(table_uri(folder, name)).schema()).names
+
+
+def scan_as_listed(night, monkeypatch) -> Outcome:
+    """Scan the night as if its input lay where it was before."""
+
+    def listed(_locations, *_args):
+        for path in night.input.iterdir():
+            os.utime(path, ns=(MODIFIED, MODIFIED))
+        return [
+            InputFile(f"/data/in/{path.name}", str(night.input), str(path), path.stat().st_size, MODIFIED)
+            for path in sorted(night.input.iterdir())
+        ]
+
+    monkeypatch.setattr(scan_module, "list_files", listed)
+    plan = dataclasses.replace(night.plan(), locations=("/data/in",))
+    return run_scan(plan, lambda *_: None)
+
+
+def test_they_lack_columns_of_today(before):
+    for name, new in NEW.items():
+        assert set(TABLES[name].names) - set(columns(before, name)) >= set(new)
+
+
+def test_queries_of_tables_that_no_scan_has_opened_yet(night, before):
+    """New columns are there, and null; nothing is written."""
+    verdicts, quarantine = results.verdicts(before).collect(), results.quarantine(before).collect()
+    assert (verdicts.columns, quarantine.columns) == (VERDICTS.names, QUARANTINE.names)
+    assert (verdicts.height, quarantine.height) == (4, 4)
+    assert verdicts["reason"].null_count() == 4
+    assert results.flagged(before).collect()["user_id"].to_list() == ["alice", "alice"]
+    assert results.scans(before).collect().columns == SCANS.names
+    code, out, _ = call("flagged", night.config)
+    assert (code, out.count("alice")) == (0, 2)
+    assert "reason" not in columns(before, "verdicts")
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_next_night_goes_on_and_scans_nothing_again(night, before, plain, monkeypatch):
+    old = {name: pl.read_delta(table_uri(before, name)) for name in NEW}
+    again = scan_as_listed(night, monkeypatch)
+    assert (again.exit_code, again.work.shards, again.work.skipped) == (0, 3, 3)
+    assert night.verdicts().drop(NEW["verdicts"]).equals(old["verdicts"].sort("path", "row"))
+
+    night.write("d", [plain(40, 9), b"\xff" + plain(40, 8).encode(), None], account=["x", "y", "z"])
+    outcome = scan_as_listed(night, monkeypatch)
+    assert (outcome.work.skipped, outcome.totals.counts.documents) == (3, 3)
+    verdicts, quarantine = night.verdicts(), night.quarantine()
+    assert (
+        verdicts.filter(pl.col("path") != "/data/in/d.parquet")
+        .drop("reason")
+        .equals(old["verdicts"].sort("path", "row"))
+    )
+    assert verdicts["reason"].to_list() == [None] * 5 + ["invalid_utf8"]
+    assert quarantine["account_id"].to_list() == [None] * 4 + ["z"]
+    assert results.scans(before).collect()["scored_in_part"].to_list() == [None, None, 0, 1]
+    for name in NEW:
+        assert sorted(columns(before, name)) == sorted(TABLES[name].names)
+
+
+def test_upkeep(before):
+    rows = {name: getattr(results, name)(before).collect() for name in NEW}
+    assert {done.table for done in compact(before) if done.made} >= set(NEW)
+    for name, same in rows.items():
+        after = getattr(results, name)(before).collect()
+        assert after.sort(after.columns[:4]).equals(same.sort(same.columns[:4]))
+        assert sorted(columns(before, name)) == sorted(TABLES[name].names)
+
+
+@pytest.mark.parametrize("first", [lambda _: None, open_tables, compact])
+def test_erasure(before, first):
+    first(before)
+    assert erase_user(before, ["alice"]) == 2
+    verdicts = results.verdicts(before).collect()
+    assert (verdicts.columns, verdicts.height) == (VERDICTS.names, 4)
+    assert verdicts["user_id"].null_count() == 4
