@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from jobs.text import tell
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
 
 _registry = click.option("--registry", required=True, type=click.Path(path_type=Path), help="Folder of the registry.")
@@ -30,7 +31,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None) -> 
     key = find_key(load_registry(registry), key_id)
     passed = admission_of(key, audits(results).collect(), candidates)
     admit_key(registry, key_id, passed)
-    click.echo(
+    tell(
         f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}; "
         f"{passed.candidates} keys were tried"
     )
@@ -48,4 +49,4 @@ def audit_secret(registry: Path, secret: str | None) -> None:
     Example:
       brickscan keys audit-secret --registry registry
     """
-    click.echo(f"audit secret  {set_audit_secret(registry, secret)}")
+    tell(f"audit secret  {set_audit_secret(registry, secret)}")

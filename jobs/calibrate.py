@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.cli import run
+from jobs.cli import end, run, when_interrupted
+from jobs.text import tell
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
@@ -84,36 +85,39 @@ def calibrate_and_tell(
     plan = plan_calibration(config, None if date is None else date.date(), None if tests is None else int(tests))
     audit = Audit.begin(plan.config_sha256, ", ".join(plan.locations), plan.config.seed, plan.config.family_error)
     began = time.monotonic()
-    with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate"))
+    with (
+        when_interrupted("calibrate: nothing was written; run it again, from the start") as check,
+        contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
+    ):
+        found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate", check))
     rows = all_rows(audit, plan, found.law, found.figure, FIGURE_THRESHOLDS, found.keys)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found.figure, found.keys, FIGURE_THRESHOLDS, show_text)
-    click.echo(
+    tell(
         f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
     )
-    click.echo(table(rows))
+    tell(*table(rows))
     for file in files:
-        click.echo(f"wrote {file}")
+        tell(f"wrote {file}")
     sentences = list(failing([row for row in rows if _is_claim(row)]))
     for sentence in sentences:
-        click.echo(f"TOO SMALL: {sentence}")
-    click.echo(_why(rows), nl=False)
+        tell(f"TOO SMALL: {sentence}")
+    tell(*_why(rows))
     return AUDIT_FAILED if sentences else 0
 
 
-def _why(rows: list[dict[str, Any]]) -> str:
+def _why(rows: list[dict[str, Any]]) -> list[str]:
     """Tell a key that fails from a broken law."""
     wrong = {row["kind"] for row in rows if row["verdict"] == "too small"}
     law = {row["kind"] for row in rows if row["kind"].startswith("law")}
     if not law or wrong & law or not wrong & {"key", "key_messages"}:
-        return ""
-    return (
+        return []
+    return [
         "Under keys drawn for every document the law itself holds on this corpus. So either it contains text that "
         "was marked with the key that fails (its hits then hardly fall with the threshold), or the key meets common "
-        "n-grams too well (the details count them): admit another key.\n"
-    )
+        "n-grams too well (the details count them): admit another key."
+    ]
 
 
 def _is_claim(row: Mapping[str, Any]) -> bool:
@@ -121,7 +125,7 @@ def _is_claim(row: Mapping[str, Any]) -> bool:
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> list[str]:
     """The rows of whole methods and keys for people, and how many of the others say what."""
     from scanner.audit.rows import number
 
@@ -139,8 +143,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         if row["kind"] in ("law", "figure"):
             name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
             told[name] = told.get(name, 0) + 1
-    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
-    return "\n".join(lines)
+    return lines + [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
 
 
 def _write_files(
@@ -171,4 +174,4 @@ def _write_files(
 
 
 if __name__ == "__main__":
-    sys.exit(run(module))
+    end(run(module))

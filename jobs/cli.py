@@ -1,17 +1,21 @@
 """The command line: `brickscan COMMAND`. Each command is imported only when it is called, so that help is instant."""
 
+import contextlib
 import importlib
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import click
 
+from jobs.text import complain, logs_printable, show_failure, show_usage_error
 from scanner.errors import BrickscanError, Refused
+from scanner.interrupts import Terminated, sigterm_interrupts, sigterm_noted
 
 _COMMANDS = {
     "keys": "jobs.registry:keys",
-    "users": "jobs.registry:users",
+    "users": "jobs.users:users",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
     "compact": "jobs.upkeep:compact",
@@ -56,16 +60,39 @@ def brickscan() -> None:
 def run(command: click.Command, arguments: list[str] | None = None) -> int:
     """Run a command; errors of ours become one line on stderr. Returns the exit code (see README, Exit codes)."""
     try:
-        code = command.main(args=arguments, standalone_mode=False)
+        with logs_printable(), sigterm_interrupts():
+            code = command.main(args=arguments, standalone_mode=False)
     except BrickscanError as error:
-        click.echo(f"brickscan: {error}", err=True)
+        complain(f"brickscan: {error}")
         return 2 if isinstance(error, Refused) else 1
     except click.ClickException as error:
-        error.show()
+        show_usage_error(error)
         return error.exit_code
-    except click.Abort:
-        return 130
+    except click.Abort as abort:
+        return _interrupted(isinstance(abort.__cause__, Terminated))
+    except Terminated:  # between two of our own handlers
+        return _interrupted(terminated=True)
+    except Exception as error:
+        show_failure(error)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
+    """Say what an interrupt leaves. Gives what raises one that Python dropped; to be called now and then."""
+    try:
+        with sigterm_noted() as check:
+            yield check
+    except KeyboardInterrupt:
+        complain(f"brickscan: {sentence}")
+        raise
+
+
+def _interrupted(terminated: bool) -> int:
+    what, code = ("SIGTERM", 143) if terminated else ("Ctrl-C", 130)
+    complain(f"brickscan: interrupted by {what}")
+    return code
 
 
 def end(code: int) -> NoReturn:

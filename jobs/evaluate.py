@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.cli import run
+from jobs.cli import end, run, when_interrupted
 from jobs.mark import read_prompts
+from jobs.text import tell
 from scanner.errors import Refused
+from scanner.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
     from scanner.evaluation.figures import Figure
@@ -67,24 +69,31 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
-    plan = plan_evaluation(config, base, read_prompts(base / config.prompts))
+    plan = plan_evaluation(config, base, read_prompts(base / config.prompts, "prompts"))
     if plan.exams and importlib.util.find_spec("lm_eval") is None:
         raise Refused("[utility] needs lm_eval; install it with `pip install 'brickscan[utility]'`, or leave it out")
     model_sha256 = folder_sha256(plan.model)
     texts, answers = Texts(plan.results / "texts", model_sha256), Answers(plan.results / "answers", model_sha256)
     units = len(set(plan.units()))
-    began, watch = time.monotonic(), Steps("evaluate")
-    with contextlib.redirect_stdout(sys.stderr), cluster(config.cluster) as workers:
+    began = time.monotonic()
+    with (
+        when_interrupted("evaluate: texts and answers that were finished are kept; run it again to go on") as check,
+        contextlib.redirect_stdout(sys.stderr),
+        sigterm_interrupts(),  # around Ray's start, and again after it: Ray replaces the handler
+        cluster(config.cluster) as workers,
+        sigterm_interrupts(),
+    ):
+        watch = Steps("evaluate", check)
         written = write_missing(plan, texts, workers, watch)
         taken = take_missing(plan, answers, workers, watch)
         figures = measure(plan, texts, workers, watch)
     figures += utility_figures({exam: answers.read(exam) for exam in plan.exams})
-    click.echo(
+    tell(
         f"{units} batches of texts, {written} of them written now; {len(plan.exams)} exams, {taken} of them taken now; "
         f"{len(figures)} figures, {time.monotonic() - began:.0f} s"
     )
     for path in _write(plan, texts, figures):
-        click.echo(f"wrote {path}")
+        tell(f"wrote {path}")
 
 
 def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> list[Path]:
@@ -144,4 +153,4 @@ def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(module))
+    end(run(module))

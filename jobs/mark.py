@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from jobs.text import complain, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.registry import find_key, list_users, load_registry, open_key
 from schemas.registry import RESERVED_EVERY, MasterKey
@@ -99,6 +100,8 @@ def mark(
             f"--key {key_id}: is active from {key.active_from or 'the start'} until "
             f"{key.active_until or 'it is retired'} and marks nothing at other times; name another"
         )
+    if out.suffix != ".parquet":
+        raise Refused(f"--out {out}: Parquet is written, so the name must end in .parquet")
     if out.exists():
         raise Refused(f"--out {out}: exists already; name a file that does not")
     if not out.absolute().parent.is_dir():
@@ -133,35 +136,41 @@ def mark(
                 rows.append((key_id, *recipient, prompt, *completion))
             progress.update(len(those))
     _write(out, rows)
-    click.echo(f"{len(rows)} completions marked with {key_id}: {out}")
+    tell(f"{len(rows)} completions marked with {key_id}: {out}")
 
 
-def read_prompts(path: Path) -> list[str]:
+def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
     """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file.
 
     Blank ones and nulls are left out; stderr is told how many, and where the first of them are.
+
+    Args:
+        path: of the file.
+        field: where it was named, for the error.
 
     Raises:
         Refused: the file cannot be read, or holds no prompt.
     """
     rows = path.suffix == ".parquet"
     try:
+        if rows and "prompt" not in (names := pq.read_schema(path).names):
+            raise Refused(f"{field} {path}: has no column 'prompt'; it has {', '.join(map(repr, names))}")
         if rows:
             found = pq.read_table(path, columns=["prompt"]).column("prompt").to_pylist()
         else:
             with path.open(encoding="utf-8") as lines:
                 found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
-        raise Refused(f"--prompts {path}: cannot be read as prompts: {in_a_line(error)}") from None
+        raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
     there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
     prompts = list(compress(found, there))
     if not prompts:
-        raise Refused(f"--prompts {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+        raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
     blank = [number for number, prompt in enumerate(there, 0 if rows else 1) if not prompt]
     if blank:
         what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
         first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
-        click.echo(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}", err=True)
+        complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
     return prompts
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from jobs.text import tell
 from scanner.errors import Refused
 from schemas.registry import MAX_WINDOW, Gamma, parse_gamma
 
@@ -107,14 +108,14 @@ def plan(
             scored = tokens_needed(marked, aim, power)
             passed = marked.passed(scored, aim, simulate, generator) if simulate else None
             rows.append(Row(aim, power, scored, passed))
-    click.echo(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
-    click.echo(f"Assumes: {marked.assumes}")
+    tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
+    tell(f"Assumes: {marked.assumes}")
     for claim in _CLAIMS:
-        click.echo(claim)
-    click.echo(_table(rows, window, marked.exact, simulate))
+        tell(claim)
+    tell(*_table(rows, window, marked.exact, simulate))
     if plot is not None:
         plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
-        click.echo(f"wrote {plot}")
+        tell(f"wrote {plot}")
 
 
 def _model(
@@ -172,7 +173,7 @@ def _model(
     return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
 
 
-def _table(rows: list[Row], window: int, exact: bool, texts: int) -> str:
+def _table(rows: list[Row], window: int, exact: bool, texts: int) -> list[str]:
     from scipy import stats  # type: ignore[import-untyped]
 
     head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
@@ -187,7 +188,7 @@ def _table(rows: list[Row], window: int, exact: bool, texts: int) -> str:
             (f"{row.aim.messages:,}", f"{row.power:g}", f"{row.scored:,}", f"{row.scored + window:,}", answer, shown)
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.rjust, line, widths)).rstrip() for line in lines)
+    return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]
 
 
 def power_png(marked: "Marked", rows: list[Row], title: str) -> bytes:

@@ -3,11 +3,12 @@
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from tqdm import tqdm
 
+from jobs.text import complain
 from scanner.audit.live import LiveAudit
 from scanner.cluster import Outcome, Totals, Work
 
@@ -46,7 +47,7 @@ class Progress:
     def compiling(self) -> None:
         """Say why the first scan after an installation or upgrade begins slowly."""
         if sys.stderr.isatty():
-            print("compiling kernels for this machine, once: some tens of seconds", file=sys.stderr)
+            complain("compiling kernels for this machine, once: some tens of seconds")
         else:
             _log({"event": "compile_kernels", "once": "true"})
 
@@ -138,14 +139,16 @@ class Steps:
 
     Args:
         event: what runs, such as `evaluate`.
+        check: is called each time; what it raises ends the command.
     """
 
-    def __init__(self, event: str) -> None:
-        self._event = event
+    def __init__(self, event: str, check: Callable[[], None]) -> None:
+        self._event, self._check = event, check
         self._began = self._last = time.monotonic()
 
     def __call__(self, what: str, done: int, of: int) -> None:
         """Tell how many of how many are done of a step."""
+        self._check()
         now = time.monotonic()
         if done == of or now - self._last >= _STEPS_SECONDS:
             self._last = now
@@ -154,4 +157,4 @@ class Steps:
 
 
 def _log(fields: Mapping[str, object]) -> None:
-    print(" ".join(f"{name}={value}" for name, value in fields.items()), file=sys.stderr, flush=True)
+    complain(" ".join(f"{name}={value}" for name, value in fields.items()))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobs.text import tell
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ def selftest(vectors: tuple[Path, ...]) -> int:
         except (OSError, ValueError) as error:
             raise Refused(f"--vectors {source}: {error}; a file of the form of known_answers.json is needed") from None
         for result in [*results, *_on_devices(text)]:
-            click.echo(f"{result.group}: {result.passed} passed, {len(result.failures)} failed")
+            tell(f"{result.group}: {result.passed} passed, {len(result.failures)} failed")
             for failure in result.failures:
-                click.echo(f"  {failure}")
+                tell(f"  {failure}")
             passed += result.passed
             failed += len(result.failures)
-    click.echo(f"{passed} passed, {failed} failed")
+    tell(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -1,14 +1,125 @@
-"""Text from outside, as it may stand on a terminal."""
+"""What goes out to a terminal or a log, all of it through here: text from outside is made printable in one place.
+
+Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
+forge a line of a log, vanish, or pass for another column.
+"""
+
+import contextlib
+import logging
+import re
+import sys
+import traceback
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+import click
+
+from scanner.normalise import UNSEEN
+
+MOST_MARKS = 2
+"""Combining characters on one letter that are shown; more of them paint over the lines above."""
+
+_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does what UNSEEN matches
 
 
-def printable(text: str, longest: int | None = None) -> str:
-    """Text that cannot steer a terminal: what is not printable as escapes; the middle of a long one is left out as …"""
-    if longest is not None and len(text) > longest:
-        return _cut(printable(text[:longest]) + printable(text[-longest:]), longest)
-    shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+def safe(line: str) -> str:
+    """One line that shows all that is in it: what is no visible character, or a pile of combining ones, as escapes."""
+    if line.isascii() and line.isprintable():
+        return line
+    shown, marks = [], MOST_MARKS  # nothing to combine with yet
+    for character in line:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        hidden = (
+            not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
+        )
+        shown.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
+    return "".join(shown)
+
+
+def printable(value: str, longest: int | None = None) -> str:
+    """One value in a line of ours: as `safe`, blanks that would part columns escaped, the middle of a long one as …"""
+    if longest is not None and len(value) > longest:
+        return _cut(printable(value[:longest]) + printable(value[-longest:]), longest)
+    shown = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
     return shown if longest is None or len(shown) <= longest else _cut(shown, longest)
 
 
 def _cut(text: str, longest: int) -> str:
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"
+
+
+def width(text: str) -> int:
+    """Columns that a terminal needs for printable text: two for a wide letter, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.category(character) in ("Mn", "Me") for character in text)
+
+
+def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> Iterator[str]:
+    """Lines of a table whose cells are printable values, each column as wide as its widest cell."""
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell + " " * (most + gap - width(cell)) for cell, most in zip(row, widths, strict=True))
+        yield "".join(cells).rstrip()
+
+
+def tell(*lines: str) -> None:
+    """Say something on stdout, each argument a line."""
+    _say(lines, err=False)
+
+
+def complain(*lines: str) -> None:
+    """Say something on stderr, each argument a line."""
+    _say(lines, err=True)
+
+
+def _say(lines: Iterable[str], *, err: bool) -> None:
+    for line in lines:
+        click.echo(safe(line), err=err)
+
+
+def show_usage_error(error: click.ClickException) -> None:
+    """Say what was wrong with a command line; part of it may have come out of somebody's file."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        complain(*error.ctx.get_usage().splitlines(), f"Try '{error.ctx.command_path} --help' for help.", "")
+    complain(f"Error: {error.format_message()}")
+
+
+def show_failure(error: BaseException) -> None:
+    """Say where an error came from that nobody foresaw, as Python does, and no more lines than that."""
+    for block in traceback.format_exception(error):
+        of_code = block.startswith("  File ")
+        complain(*(block.splitlines() if of_code else [block.strip("\n")]))  # a message is one line, whatever is in it
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    complain(f"{filename}:{lineno}: {category.__name__}: {message}")
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return safe(super().format(record))
+
+
+@contextlib.contextmanager
+def logs_printable() -> Iterator[None]:
+    """Put what is logged, and Python's warnings, on stderr meanwhile, each in a line, unless others take it."""
+    before, handler = (logging.lastResort, warnings.showwarning), logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_OneLine())
+    logging.lastResort, warnings.showwarning = handler, _show_warning
+    try:
+        yield
+    finally:
+        logging.lastResort, warnings.showwarning = before

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from jobs.text import tell
 from scanner.errors import Refused
 from scanner.storage.locations import refuse_password
 
@@ -25,7 +26,7 @@ def compact(results: str) -> None:
     from scanner.results import upkeep
 
     for table, gone, made in upkeep.compact(_folder(results)):
-        click.echo(f"{table:<13} {gone:,} files merged into {made:,}")
+        tell(f"{table:<13} {gone:,} files merged into {made:,}")
 
 
 @click.command()
@@ -46,7 +47,7 @@ def vacuum(results: str, retention: int) -> None:
     from scanner.results import upkeep
 
     for table, gone, _ in upkeep.vacuum(_folder(results), retention):
-        click.echo(f"{table:<13} {gone:,} files deleted")
+        tell(f"{table:<13} {gone:,} files deleted")
 
 
 def _folder(results: str) -> str:

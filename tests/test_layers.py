@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = [
     "schemas",
     "scanner.errors",
+    "scanner.interrupts",
+    "scanner.normalise",
     "scanner.storage",
     "scanner.watermark",
     "scanner.power",

@@ -20,6 +20,7 @@ from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, 
 from scanner.cluster.spread import Call, spread
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import FileFault
+from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from schemas.registry import MasterKey
 
@@ -59,7 +60,8 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
     """
     make_scratch(scratch)
     try:
-        with cluster(plan.config.cluster) as workers:
+        # around Ray's start, and again after it: Ray replaces the handler
+        with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
             corpus = _Corpus(plan, scratch, workers, watch)
             encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, scratch)
             parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterable
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
-from scanner.cluster.interrupts import sigterm_interrupts
 from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan
 from scanner.detection.scan_plan import Plan
 from scanner.input.documents import Columns, inspect
 from scanner.input.files import FileFault, InputFile, list_files
+from scanner.interrupts import sigterm_interrupts
 
 LOOK_SECONDS = 5.0
 """Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""

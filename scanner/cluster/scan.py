@@ -16,7 +16,6 @@ from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.gpus import share_gpus
-from scanner.cluster.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
@@ -27,6 +26,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.input.documents import inspect
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.shards import Shard, cut, shard_id
+from scanner.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
 from scanner.results.settlement import settle
 from scanner.results.tables import append_audits, append_scan, committed, open_tables
 

@@ -47,9 +47,9 @@ def spread(calls: Iterable[Call], workers: int) -> Iterator[tuple[Any, Any]]:
             except RayTaskError as error:
                 if isinstance(error.cause, BrickscanError):
                     raise error.cause from None
-                raise ScanFailed(f"audit: {call.name} failed: {type(error.cause).__name__}: {error.cause}") from None
+                raise ScanFailed(f"{call.name} failed: {type(error.cause).__name__}: {error.cause}") from None
             except RayError as error:
-                raise ScanFailed(f"audit: {call.name} failed: {str(error).splitlines()[0]}") from None
+                raise ScanFailed(f"{call.name} failed: {str(error).splitlines()[0]}") from None
             yield call.name, result
     finally:
         for reference in waiting:

@@ -192,16 +192,14 @@ def _audit_secret(folder: Path, secret: str | None) -> str:
 
 
 def retire_key(folder: Path | str, key_id: str) -> MasterKey:
-    """Retire a key: it is still scanned, and never marked with again.
+    """Retire a key: it is still scanned, and never marked with again. One that is retired stays as it is.
 
     Raises:
-        Refused: the key is unknown or was retired before.
+        Refused: the key is unknown.
     """
 
     def retire(key: MasterKey) -> dict[str, object]:
-        if key.retired_at is not None:
-            raise Refused(f"key {key_id!r} was retired on {key.retired_at:%Y-%m-%d %H:%M} UTC already; nothing to do")
-        return {"retired_at": datetime.now(UTC)}
+        return {"retired_at": key.retired_at or datetime.now(UTC)}
 
     return _change(local_folder(folder), key_id, retire)
 

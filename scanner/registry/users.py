@@ -11,11 +11,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.errors import Refused
+from scanner.normalise import skeleton
 from scanner.registry import ledger
 from scanner.registry.keys import find_key, load_registry
 from scanner.registry.ledger import ALLOCATED, REMOVED
 from schemas.registry import RESERVED_EVERY, MasterKey
 from schemas.tables import USERS
+
+MAX_ID = 256
+"""Characters of a user's id: they stand in every verdict that names the user."""
+
+COMPARED = 1_000_000
+"""Users of a registry up to which new ones are compared with all of them."""
 
 
 class Allocation(NamedTuple):
@@ -79,7 +86,8 @@ def add_users(
         at: time of the allocation, with a time zone; now by default.
 
     Raises:
-        Refused: an empty name, a key that is unknown or retired, or too few free messages; nothing was written then.
+        Refused: an empty name, one of more than MAX_ID characters, a key that is unknown or retired, or too few free
+            messages; nothing was written then.
     """
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
@@ -92,6 +100,25 @@ def add_users(
         return _as_events(new, ALLOCATED, time), [done for _, done in parts]
 
     return ledger.append(folder, decide)
+
+
+def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
+    """Users to be added, each with another one, known or among them, that looks the same (scanner.normalise.skeleton).
+
+    Where more than COMPARED are known, with those to be added alone. Raises Refused as `add_users` does.
+    """
+    users = set(_checked_users(user_ids)["user_id"])
+    known = set(list_users(folder)["user_id"].drop_nulls())
+    new = users - known
+    others = new | known if len(known) <= COMPARED else new
+    looks = {skeleton(name) for name in new}
+    by_look: dict[str, list[str]] = {}
+    for name in sorted(others):
+        look = skeleton(name)
+        if look in looks:
+            by_look.setdefault(look, []).append(name)
+    alike = (names for names in by_look.values() if len(names) > 1)
+    return [(name, next(other for other in names if other != name)) for names in alike for name in names if name in new]
 
 
 def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | None = None) -> int:
@@ -217,6 +244,13 @@ def _checked_users(user_ids: Sequence[str | None] | pl.Series) -> pl.DataFrame:
     blank = users["user_id"].fill_null("").str.strip_chars() == ""
     if blank.any():
         raise Refused(f"users: row {int(blank.arg_max() or 0) + 1} has no user id (it is empty); nobody was added")
+    long = users["user_id"].str.len_chars() > MAX_ID
+    if long.any():
+        row = int(long.arg_max() or 0)
+        raise Refused(
+            f"users: row {row + 1}, {users['user_id'][row][:20]!r}…, has {users['user_id'].str.len_chars()[row]:,} "
+            f"characters; {MAX_ID} are allowed; nobody was added"
+        )
     return users.unique(maintain_order=True)
 
 

@@ -74,7 +74,10 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
 def _tables(results: str) -> list[str]:
     found = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not found:
-        raise Refused(f"results: there are no tables in {results}; run `brickscan scan` first, or name another folder")
+        raise Refused(
+            f"results: there are no tables in {results}; run `brickscan scan` or `brickscan calibrate` "
+            "first, or name another folder"
+        )
     return found
 
 

@@ -19,6 +19,12 @@ from scanner.storage.locations import filesystem_of
 _LOOKED_UP = 20
 """Transactions that deltalake is asked for one by one; each time it goes through all that there are."""
 
+_MAKES = {
+    "audits": "run `brickscan calibrate` or `brickscan scan`",
+    "second_scores": "run `brickscan scan` with a section [second_score]",
+}
+"""What makes the tables that not every scan makes."""
+
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
@@ -52,7 +58,8 @@ def open_table(uri: str) -> DeltaTable:
     try:
         return DeltaTable(uri)
     except (TableNotFoundError, OSError):
-        raise Refused(f"results: there is no table {uri} yet; run `brickscan scan` first") from None
+        first = _MAKES.get(uri.rpartition("/")[2], "run `brickscan scan`")
+        raise Refused(f"results: there is no table {uri} yet; {first} first, or name another folder") from None
 
 
 def transaction_versions(table: DeltaTable, transactions: Iterable[str]) -> dict[str, int]:

