@@ -37,12 +37,24 @@ def flagged(config: Path, limit: int) -> None:
         return
     newest = ask(folder, lambda: results.flagged(folder, settings.false_positive_rate).head(limit).collect())
     if newest.is_empty():
-        click.echo("No document is flagged.")
+        click.echo(_nothing(folder))
         return
     lines = [_HEAD, *(_line(row) for row in newest.iter_rows(named=True))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+def _nothing(results: str) -> str:
+    """What is said when no document is flagged: it may be that none was read."""
+    import polars as pl
+
+    from scanner.results.queries import ask, quarantine, verdicts
+    from scanner.results.reasons import in_words, reasons
+
+    read = ask(results, lambda: verdicts(results).select(pl.len()).collect().item())
+    why = in_words(reasons(quarantine(results)))
+    return f"No document is flagged, of {read:,} that were read." + (f" In quarantine: {why}." if why else "")
 
 
 def _line(row: dict[str, Any]) -> tuple[str, ...]:

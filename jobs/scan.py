@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run
+from jobs.text import printable
 
 if TYPE_CHECKING:
     from scanner.cluster import Outcome
@@ -33,8 +34,9 @@ def scan(config: Path, date: datetime.datetime | None, follow: bool) -> int:
 
     CONFIG: a TOML file; the README shows its fields. Run again after an interruption, it goes on from what was
     committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
-    raises an alarm: p-values are too small (a sentence says which), 4 more in quarantine than the configuration allows,
-    130 and 143 interrupted by Ctrl-C and SIGTERM, which are how --follow is meant to end: there it is 0 then.
+    raises an alarm: p-values are too small (a sentence says which), 4 nothing was read (unless allow_empty is set) or
+    more is in quarantine than the configuration allows, 130 and 143 interrupted by Ctrl-C and SIGTERM, which are how
+    --follow is meant to end: there it is 0 then.
 
     \b
     Example:
@@ -106,14 +108,17 @@ def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
 
 def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str:
     """What a scan did, in a few lines for people, and the line that queries it."""
+    from scanner.results.reasons import in_words
+
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
+    why = f" ({in_words(outcome.unread.reasons)})" if outcome.unread.reasons else ""
     lines = [
         f"scan {outcome.scan_id}: {counts.documents:,} documents in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s); "
         f"{work.skipped:,} of {work.shards:,} shards were committed before",
         f"flagged      {counts.flagged:,} documents flagged, at a false-positive rate of {false_positive_rate:g}",
         f"too short    {counts.too_short:,} documents",
-        f"quarantined  {counts.quarantined:,} documents, {outcome.totals.files_quarantined:,} files",
+        f"quarantined  {counts.quarantined:,} documents, {outcome.totals.files_quarantined:,} files{why}",
         f"tables       {results}",
         f'query        from scanner import results; results.flagged("{results}").collect()',
     ]
@@ -132,16 +137,29 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         )
     if outcome.audit is not None:
         lines[-2:-2] = outcome.audit.lines()
-    if work.shards == 0 and outcome.exit_code == 0:
-        lines.append("There was nothing to scan: the input paths hold no documents.")
+    lines[-2:-2] = _passed_over(outcome)
+    if outcome.unread.nothing:
+        lines.append(outcome.unread.nothing)
     if outcome.exit_code > 128:
         lines.append(
             f"Interrupted: {outcome.totals.shards + work.skipped:,} of {work.shards:,} shards are committed. "
             "Run the same command again to go on from there."
         )
-    if outcome.exit_code == 4:
+    if outcome.exit_code == 4 and not outcome.unread.nothing:
         lines.append("More is in quarantine than max_quarantined_share allows: see the table `quarantine`.")
     return "\n".join(lines)
+
+
+def _passed_over(outcome: "Outcome") -> list[str]:
+    from scanner.cluster.unread import other_names
+
+    over = outcome.unread.passed_over
+    if not over:
+        return []
+    return [
+        f"passed over  {len(over):,} files that do not end in .parquet ({printable(other_names(over))}), "
+        f"such as {printable(over[0])}"
+    ]
 
 
 if __name__ == "__main__":

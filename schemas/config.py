@@ -108,6 +108,7 @@ class ScanConfig(_Frozen):
     keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
     dedup: Dedup = "ngram"
     min_scored: int = Field(default=16, ge=1, le=2**31)
+    allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
     second_score: SecondScoreConfig | None = None
     input: InputConfig

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Creates the RayJob of last night (UTC), or of $NIGHT, and stays until it has ended: while this runs, Forbid keeps a
 # second scan away. A scan goes on where the one before it stopped, so it is tried again, but not when it was refused (2),
-# when its audit alarmed (3) or too much is in quarantine (4): a second run would find nothing left to do, and alarm
-# again (3) or even say 0 (4).
+# when its audit alarmed (3), or nothing was read or too much is in quarantine (4): a second run would find nothing left to
+# do, and alarm again (3) or even say 0 (4).
 set -eu
 template="${TEMPLATE:-/etc/brickscan/submit/rayjob.yaml}"
 night="${NIGHT:-$(date -u -d "@$(($(date +%s) - 86400))" +%Y-%m-%d)}"

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
+from pathlib import PurePosixPath
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
@@ -88,17 +89,27 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
     plan, landing, worst = renew(), Landing(), DONE
     warned: set[str] = set()
 
+    def warn_once(what: str, message: str, *args: object) -> None:
+        if what not in warned:
+            _log.warning(message, *args)
+        warned.add(what)
+
     def missing(location: str) -> None:
         """The folder of a day, or a prefix in a bucket, may come with its first file."""
-        if location not in warned:
-            _log.warning("input.paths: %r does not exist; it is looked for again", location)
-        warned.add(location)
+        warn_once(location, "input.paths: %r does not exist; it is looked for again", location)
+
+    def passed_over(path: str) -> None:
+        ending = PurePosixPath(path).suffix
+        warn_once(ending, "%r is passed over, and all other files that end in %r: only .parquet is read", path, ending)
 
     try:
         # around Ray's start, and again after it: Ray replaces the handler
         with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
             while True:
-                files = landing.ready(list_files(plan.locations, missing), plan.columns)
+                listed = list_files(plan.locations, missing, passed_over)
+                if not listed:
+                    warn_once("", "the input holds no Parquet file; it is looked at again")
+                files = landing.ready(listed, plan.columns)
                 if files:
                     before, plan = plan, renew()
                     if plan.decides != before.decides:
@@ -107,6 +118,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                     if outcome.exit_code >= INTERRUPTED:
                         alarmed = outcome.audit is not None and outcome.audit.state == "alarm"
                         return ALARM if alarmed else worst
+                    if outcome.unread.nothing:
+                        _log.warning("scan %s: %s", outcome.scan_id, outcome.unread.nothing)
                     if outcome.exit_code != DONE:
                         trouble(outcome)
                         worst = worst if worst == ALARM else outcome.exit_code

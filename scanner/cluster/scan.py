@@ -19,6 +19,7 @@ from scanner.cluster.gpus import share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
+from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.detection.second_score import check_second
@@ -30,7 +31,7 @@ from scanner.interrupts import Terminated, interrupts_held, sigterm_interrupts, 
 from scanner.results.settlement import settle
 from scanner.results.tables import append_audits, append_scan, committed, open_tables
 
-DONE, FAILED, REFUSED, ALARM, TOO_MUCH_QUARANTINED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+DONE, FAILED, REFUSED, ALARM, TOO_LITTLE_READ, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 _INSPECTING_THREADS = 16
 
 
@@ -43,6 +44,7 @@ class Work:
     left: tuple[Shard, ...]
     found: tuple[Shard, ...]  # those done before included, but no files at fault
     faults: tuple[tuple[InputFile, FileFault], ...]
+    at_fault: tuple[str, ...] = ()  # ids of all files at fault, those done before included
 
     @property
     def documents(self) -> int:
@@ -60,8 +62,8 @@ class Outcome:
     """How a scan ended.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
-    again: files at fault for now, to be tried again; stopped: SIGTERM or Ctrl-C came when its row was about to be
-    written, which changes nothing of the scan any more.
+    again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
+    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing of the scan any more.
     """
 
     scan_id: str
@@ -73,6 +75,7 @@ class Outcome:
     audit: LiveAudit | None
     second_scores: int = 0
     again: frozenset[InputFile] = frozenset()
+    unread: Unread = ALL_READ
     stopped: bool = False
 
 
@@ -88,7 +91,8 @@ def run_scan(
         plan: what to do.
         watch: is called before the work and after every commit.
         worker: class of the actors.
-        files: of the input, those that are scanned; None for all.
+        files: of the input, those that are scanned, by someone who waits for more; None for all, which must not be
+            nothing.
 
     Raises:
         Refused: something cannot be right; no document was scanned.
@@ -113,6 +117,7 @@ def _run(
     metrics = Metrics()
     audit: LiveAudit | None = None
     recorded = stopped = False
+    unread, passed_over, waiting = ALL_READ, list[str](), files is not None
 
     def commit_and_go_on() -> None:
         end_if_told()
@@ -150,7 +155,7 @@ def _run(
     try:
         open_detector(plan)
         check_second(plan)
-        files = list_files(plan.locations) if files is None else files
+        files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
         if plan.config.cluster.require_gpus:  # before anything is written
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 share_gpus(plan.config.cluster, workers)
@@ -170,7 +175,9 @@ def _run(
             commit_and_tell()
             judge()
         second_scores = _score_again(plan, scan_id, work)
-        exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals)
+        unread = what_was_not_read(plan, scan_id, work, committer.totals, len(files), passed_over)
+        empty = bool(unread.nothing) and not unread.allowed and not waiting
+        exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals, empty)
         record()
     except KeyboardInterrupt as interrupt:
         open_tables(plan.results)  # it may have come while the input was listed
@@ -187,7 +194,7 @@ def _run(
     seconds, again = time.monotonic() - began, frozenset(committer.again)
     totals = committer.totals
     return Outcome(
-        scan_id, exit_code, work, totals, seconds, first_commit, audit, second_scores, again=again, stopped=stopped
+        scan_id, exit_code, work, totals, seconds, first_commit, audit, second_scores, again, unread, stopped
     )
 
 
@@ -255,15 +262,17 @@ def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
         left=tuple(shard for shard in shards if shard.shard_id not in done),
         found=tuple(shards),
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
+        at_fault=tuple(faults),
     )
 
 
-def _judge(plan: Plan, work: Work, totals: Totals) -> int:
-    """Exit code: is more in quarantine than may be, of the documents or of the files that this scan looked at?"""
+def _judge(plan: Plan, work: Work, totals: Totals, empty: bool) -> int:
+    """Exit code: was nothing read, or is more in quarantine than may be, of the documents or of the files looked at?"""
     most = plan.config.max_quarantined_share
     of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
     of_files = totals.files_quarantined / max(work.files, 1)
-    return TOO_MUCH_QUARANTINED if most is not None and max(of_documents, of_files) > most else DONE
+    too_much = most is not None and max(of_documents, of_files) > most
+    return TOO_LITTLE_READ if empty or too_much else DONE
 
 
 def _record(

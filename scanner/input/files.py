@@ -107,7 +107,11 @@ def resolve(path: str, base: Path, date: datetime.date | None) -> str:
     return posixpath.normpath(filesystem_of(path)[1]) if path.startswith("file://") else path
 
 
-def list_files(locations: Iterable[str], missing: Callable[[str], None] | None = None) -> list[InputFile]:
+def list_files(
+    locations: Iterable[str],
+    missing: Callable[[str], None] | None = None,
+    passed_over: Callable[[str], None] = lambda path: None,
+) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
     A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
@@ -117,6 +121,7 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
     Args:
         locations: resolved paths.
         missing: is told of a path that does not exist, which then counts as empty; None: it is refused.
+        passed_over: is told of each file in a folder that does not end in .parquet, unless its name hides it.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down.
@@ -132,7 +137,9 @@ def list_files(locations: Iterable[str], missing: Callable[[str], None] | None =
                 continue
             if info.type == fs.FileType.NotFound:
                 raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
-            found = [_found(info)] if info.type != fs.FileType.Directory else list(_in_folder(filesystem, inner))
+            found = [_found(info)]
+            if info.type == fs.FileType.Directory:
+                found = list(_in_folder(filesystem, inner, passed_over))
         except UnicodeError as error:
             name = os.fsencode(getattr(error, "object", location))
             raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
@@ -188,21 +195,30 @@ def _found(info: fs.FileInfo) -> _Found:
     return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0)
 
 
-def _in_folder(filesystem: fs.FileSystem, folder: str) -> Iterator[_Found]:
+def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
     if isinstance(filesystem, fs.LocalFileSystem):
-        paths = list(_walk(folder))
+        paths = []
+        for path in _walk(folder):
+            if path.endswith(".parquet"):
+                paths.append(path)
+            else:
+                passed_over(_printable(path))
         yield from map(_found, filesystem.get_file_info([path for path in paths if _is_utf8(path)]))
         yield from (_Found(path, 0, 0) for path in paths if not _is_utf8(path))
         return
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
         hidden = any(part.startswith(("_", ".")) for part in below)
-        if item.type != fs.FileType.Directory and below[-1].endswith(".parquet") and not hidden:
+        if item.type == fs.FileType.Directory or hidden:
+            continue
+        if below[-1].endswith(".parquet"):
             yield _found(item)
+        else:
+            passed_over(item.path)
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Paths of the Parquet files of a local folder. Each real folder is entered once, lest links go round in circles.
+    """Paths of the files of a local folder. Each real folder is entered once, lest links go round in circles.
 
     A link that leads nowhere is among them, which Arrow's own listing would pass over in silence.
     """
@@ -219,4 +235,4 @@ def _walk(folder: str) -> Iterator[str]:
                 entered.add(place)
                 new.append(name)
         folders[:] = new
-        yield from (os.path.join(here, n) for n in names if n.endswith(".parquet") and not n.startswith(("_", ".")))
+        yield from (os.path.join(here, name) for name in names if not name.startswith(("_", ".")))

@@ -117,8 +117,8 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     late = (night.input / "late.parquet").read_bytes()
     times = {path: os.stat(path).st_mtime_ns for path in night.input.iterdir()}
 
-    def list_then_lose(locations):
-        files = list_files(locations)
+    def list_then_lose(locations, **told):
+        files = list_files(locations, **told)
         (night.input / "early.parquet").rename(night.folder / "early")
         return files
 
@@ -217,9 +217,9 @@ def test_too_much_quarantine(night, plain):
 
 def test_nothing_to_scan(night):
     outcome = night.scan()
-    assert (outcome.exit_code, outcome.work.shards, outcome.first_commit) == (0, 0, None)
+    assert (outcome.exit_code, outcome.work.shards, outcome.first_commit) == (4, 0, None)
     assert night.verdicts().height == 0
-    assert night.last_scan()["documents"] == 0
+    assert (night.last_scan()["documents"], night.last_scan()["exit_code"]) == (0, 4)
 
 
 def test_a_scan_that_fails_is_on_record(night, plain, monkeypatch):

@@ -49,7 +49,7 @@ def columns(folder: str, name: str) -> list[str]:
 def scan_as_listed(night, monkeypatch) -> Outcome:
     """Scan the night as if its input lay where it was before."""
 
-    def listed(_locations, *_args):
+    def listed(_locations, **_told):
         for path in night.input.iterdir():
             os.utime(path, ns=(MODIFIED, MODIFIED))
         return [

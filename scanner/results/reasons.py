@@ -1,0 +1,45 @@
+"""Why documents and files are in quarantine, counted, for people who have a line to read it in."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import polars as pl
+
+from scanner.results.queries import ask, committed_verdicts
+
+MOST_TOLD = 3
+
+
+class Reason(NamedTuple):
+    """One of schemas.tables, and how many documents, and files as a whole, are in quarantine for it."""
+
+    reason: str
+    documents: int
+    files: int
+
+
+def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
+    """Count rows of schemas.tables.QUARANTINE by reason, most frequent first."""
+    counted = (
+        quarantine.group_by("reason")
+        .agg(documents=pl.col("row").count(), files=pl.col("row").null_count())
+        .sort(pl.col("documents") + pl.col("files"), "reason", descending=[True, False])
+    )
+    return tuple(Reason(*row) for row in counted.collect().iter_rows())
+
+
+def anything_read(results: str, shards: Iterable[str]) -> bool:
+    """Whether any document of these shards has a verdict. Raises as scanner.results.queries.ask does."""
+    of_shards = pl.col("shard_id").is_in(list(shards))
+    return not ask(results, lambda: committed_verdicts(results).filter(of_shards).head(1).collect()).is_empty()
+
+
+def in_words(counted: Iterable[Reason]) -> str:
+    """The first reasons with counts, such as `null_text 3 documents, not_parquet 1 file, …`."""
+    counts = [
+        f"{reason} {number:,} {what}" + "s" * (number != 1)
+        for reason, documents, files in counted
+        for number, what in ((documents, "document"), (files, "file"))
+        if number
+    ]
+    return ", ".join([*counts[:MOST_TOLD], *(["…"] if len(counts) > MOST_TOLD else [])])

@@ -1,0 +1,207 @@
+"""A scan that read nothing is not green, and says what it found instead: an operator's bad days, one by one."""
+
+import importlib
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner.cluster import follow
+from scanner.cluster.follow import Landing
+from scanner.cluster.unread import other_names
+from scanner.input.files import list_files
+from scanner.results.reasons import Reason, in_words
+from tests.scan.test_commands import call
+from tests.scan.test_follow import COLUMNS
+
+following_module = importlib.import_module("scanner.cluster.follow")
+
+
+def empty_folder(night, plain):
+    pass
+
+
+def a_csv(night, plain):
+    (night.input / "a.csv").write_text("doc_id,text\n1,hello\n")
+
+
+def endings_that_are_not_read(night, plain):
+    path = night.write("a", [plain(40, 1)])
+    for name in ("a.PARQUET", "b.parq", "c.parquet.gz", "d"):
+        (night.input / name).write_bytes(path.read_bytes())
+    path.unlink()
+    (night.input / "e.jsonl").write_text("{}")
+
+
+def a_csv_called_parquet(night, plain):
+    (night.input / "a.parquet").write_text("doc_id,text\n1,hello\n")
+
+
+def files_without_rows(night, plain):
+    night.write("a", [])
+    night.write("b", [])
+
+
+def texts_that_are_null(night, plain):
+    night.write("a", [None] * 3)
+    night.write("b", [None])
+
+
+def texts_of_another_type(night, plain):
+    pq.write_table(pa.table({"text": [1, 2], "doc_id": ["a", "b"]}), night.input / "a.parquet")
+
+
+def some_of_each(night, plain):
+    a_csv(night, plain)
+    a_csv_called_parquet(night, plain)
+    night.write("b", [None] * 3)
+    files_without = night.write("c", [])
+    assert files_without.exists()
+
+
+QUIET = " Set allow_empty = true if nights may be quiet."
+QUARANTINE = "Nothing was read: all that the input holds is in quarantine ({}): see the table `quarantine`."
+DAYS = {
+    empty_folder: "Nothing was read: the input holds no Parquet file." + QUIET,
+    a_csv: "Nothing was read: the input holds no Parquet file.",
+    endings_that_are_not_read: "Nothing was read: the input holds no Parquet file.",
+    a_csv_called_parquet: QUARANTINE.format("not_parquet 1 file"),
+    files_without_rows: "Nothing was read: the input's Parquet files (2) hold no documents." + QUIET,
+    texts_that_are_null: QUARANTINE.format("null_text 4 documents"),
+    texts_of_another_type: QUARANTINE.format("wrong_type 1 file"),
+    some_of_each: QUARANTINE.format("null_text 3 documents, not_parquet 1 file"),
+}
+OVER = {
+    a_csv: "1 files that do not end in .parquet (.csv 1)",
+    some_of_each: "1 files that do not end in .parquet (.csv 1)",
+    endings_that_are_not_read: "5 files that do not end in .parquet (",
+}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("day", DAYS, ids=lambda day: day.__name__)
+def test_a_night_that_read_nothing_is_not_green(night, plain, day):
+    day(night, plain)
+    for _ in range(2):  # the second night finds what is lasting in quarantine already
+        code, out, err = call("scan", night.config)
+        assert code == 4, out + err
+        assert night.last_scan()["exit_code"] == 4
+        assert out.splitlines()[-1] == DAYS[day]
+        assert OVER.get(day, "\n") in out
+        assert ("passed over" in out) == (day in OVER)
+        code, out, _ = call("flagged", night.config)
+        counts = DAYS[day].partition("(")[2].partition(")")[0]
+        told = f" In quarantine: {counts}." if "quarantine" in DAYS[day] else ""
+        assert (code, out) == (0, f"No document is flagged, of 0 that were read.{told}\n")
+
+    night.configure(more="allow_empty = true")
+    allowed = DAYS[day].endswith(QUIET)  # where something came and could not be read, no night was quiet
+    assert call("scan", night.config)[0] == night.last_scan()["exit_code"] == (0 if allowed else 4)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
+    some_of_each(night, plain)
+    night.write("sound", [plain(40, 5)])
+    code, out, _ = call("scan", night.config)
+    assert code == 0
+    assert "Nothing was read" not in out
+    assert call("scan", night.config)[0] == 0  # nothing is left to do, and something was read before
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(night, plain):
+    night.write("a", [None, None, "short"])
+    (night.input / "b.parquet").write_text("not Parquet")
+    code, out, _ = call("scan", night.config)
+    assert code == 0
+    assert "quarantined  2 documents, 1 files (null_text 2 documents, not_parquet 1 file)\n" in out
+    assert call("flagged", night.config)[1] == (
+        "No document is flagged, of 1 that were read. In quarantine: null_text 2 documents, not_parquet 1 file.\n"
+    )
+    again = call("scan", night.config)[1]
+    assert "quarantined  0 documents, 0 files\n" in again
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
+    path = night.write("a", [plain(40, 1)])
+    files = list_files([str(night.input)])
+    path.unlink()
+    monkeypatch.setattr("scanner.cluster.scan.list_files", lambda *_, **__: files)
+    code, out, _ = call("scan", night.config)
+    assert (code, out.splitlines()[-1]) == (4, QUARANTINE.format("vanished 1 file"))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
+    night.write("a", [None])
+    outcomes, scan = [], following_module.run_scan
+
+    def once(*args, **options):
+        outcomes.append(scan(*args, **options))
+        return outcomes[-1]
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(following_module, "run_scan", once)
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following_module.time, "sleep", stop)
+    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    troubles = []
+    assert follow(night.plan, lambda *_: None, troubles.append) == 0
+    (outcome,) = outcomes
+    assert (outcome.exit_code, night.last_scan()["exit_code"], troubles) == (0, 0, [])
+    assert caplog.messages.count(f"scan {outcome.scan_id}: {QUARANTINE.format('null_text 1 document')}") == 1
+
+
+def test_a_scan_that_follows_tells_what_it_passes_over_and_that_there_is_nothing(tmp_path, monkeypatch, caplog):
+    for name in ("a.csv", "b.csv", "c.PARQUET", "_d.csv", ".e.csv"):
+        (tmp_path / name).write_text("x")
+    looks = []
+
+    def sleep(_):
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(following_module.time, "sleep", sleep)
+    assert follow(lambda: plan, lambda *_: None, lambda _: None) == 0
+    csv, upper, nothing = sorted(caplog.messages)
+    assert csv.endswith(".csv' is passed over, and all other files that end in '.csv': only .parquet is read")
+    assert upper.startswith(f"'{tmp_path}/c.PARQUET' is passed over, and all other files that end in '.PARQUET'")
+    assert nothing == "the input holds no Parquet file; it is looked at again"
+
+
+@pytest.mark.parametrize(
+    "name", ["a.PARQUET", "a.parq", "a.csv", "a.jsonl", "a.parquet.tmp", "a", "parquet", "é.Parquet"]
+)
+def test_whatever_is_not_read_in_a_folder_is_told(tmp_path, name):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "deep" / name).write_text("x")
+    (tmp_path / "in" / "deep" / f"_{name}").write_text("x")
+    (tmp_path / "in" / ".hidden").mkdir()
+    (tmp_path / "in" / ".hidden" / name).write_text("x")
+    told = []
+    assert list_files([str(tmp_path / "in")], passed_over=told.append) == []
+    assert told == [str(tmp_path / "in" / "deep" / name)]
+    told.clear()
+    assert len(list_files([str(tmp_path / "in" / "deep" / name)], passed_over=told.append)) == 1  # named, so read
+    assert told == []
+
+
+def test_endings_in_words():
+    assert other_names([]) == ""
+    assert other_names(["/in/a.csv", "/in.x/b", "/in/c.csv", "/in/d.tar.gz"]) == ".csv 2, no ending 1, .gz 1"
+    assert other_names(f"/in/a.{i}" for i in range(9)) == ".0 1, .1 1, .2 1, .3 1, .4 1, …"
+
+
+def test_reasons_in_words():
+    assert in_words([]) == ""
+    counted = [Reason("failed", 1200, 0), Reason("unreadable", 1, 2), Reason("null_text", 1, 0)]
+    assert in_words(counted) == "failed 1,200 documents, unreadable 1 document, unreadable 2 files, …"
