@@ -147,6 +147,6 @@ def _add_ngrams(
     mean = 1.0 if gamma is None else float(gamma)
     terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - mean
     for at, term in zip(index.tolist(), terms.tolist(), strict=True):
-        entry = ngrams.setdefault(mark.rule.ngram(tokens.ids, at), [0, 0.0])
+        entry = ngrams.setdefault(mark.rule.ngram(tokens, at), [0, 0.0])
         entry[0] += 1
         entry[1] += term

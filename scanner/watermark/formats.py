@@ -5,8 +5,22 @@ from typing import Any
 
 from scanner.watermark.format import Format
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat
+from scanner.watermark.sglang_users import SglangUserKeysFormat
+from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
 
-FORMATS: dict[str, type[Format]] = {entry.name: entry for entry in (GreenListFormat, GumbelFormat)}
+FORMATS: dict[str, type[Format]] = {
+    entry.name: entry
+    for entry in (
+        GreenListFormat,
+        GumbelFormat,
+        VllmGumbelFormat,
+        VllmDualKeyFormat,
+        SglangOneKeyFormat,
+        SglangTwoKeysFormat,
+        SglangUserKeysFormat,
+    )
+}
 """By name."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark import pvalues
+from scanner.watermark.weighted_gamma import log10_weighted_gamma
 
 _LARGEST_DRAW = 22.25
 """No term −ln(1−w/2^32) is larger: at most 32 ln 2 = 22.18."""
@@ -76,6 +77,28 @@ class Gamma:
     def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
         """log10 Γ(T, S)/Γ(T)."""
         return pvalues.log10_gumbel(score, scored)
+
+    def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
+        """The largest term, T times."""
+        return np.asarray(scored, np.float64) * _LARGEST_DRAW
+
+
+@dataclass(frozen=True)
+class WeightedGamma:
+    """(1−a)·X + a·Y of two such sums: the score of two keys, of which either may have marked a token (vLLM)."""
+
+    weight: float
+    discrete: ClassVar[bool] = False
+    mean: ClassVar[float] = 1.0
+
+    @property
+    def variance(self) -> float:
+        """(1−a)² + a²."""
+        return (1.0 - self.weight) ** 2 + self.weight**2
+
+    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+        """By a positive series."""
+        return log10_weighted_gamma(score, scored, self.weight)
 
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """The largest term, T times."""

@@ -67,7 +67,7 @@ class PositionRule(Protocol):
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """The scored positions of a batch; `dedup` says which repeats are left out."""
 
-    def ngram(self, ids: NDArray[np.uint32], place: int) -> tuple[int, ...]:
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """The tokens that decide the draw of a scored position, itself the last."""
 
 
@@ -81,9 +81,9 @@ class WholeWindows:
         """See PositionRule."""
         return scored_positions(tokens, self.window, dedup)
 
-    def ngram(self, ids: NDArray[np.uint32], place: int) -> tuple[int, ...]:
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""
-        return tuple(ids[place - self.window : place + 1].tolist())
+        return tuple(tokens.ids[place - self.window : place + 1].tolist())
 
 
 def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
@@ -130,7 +130,7 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
 
     Args:
         tokens: the batch.
-        window: h, 0 to 16.
+        window: h, 0 to 64.
         dedup: `ngram` leaves out a (window, token) tuple that occurred before in the document, `context` a window that
             did, `none` nothing.
 
@@ -143,6 +143,29 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
         return Positions(*_with_whole_window(tokens.offsets, window))
     width = window + 1 if dedup == "ngram" else window
     return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, _table(tokens)))
+
+
+def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> Positions:
+    """Positions with a whole window before them, and in front of them those from `first` on that lack tokens of it.
+
+    A window that lacks tokens tells by their number where it is, so that it never comes twice in a document.
+
+    Args:
+        tokens: the batch.
+        whole: the positions that have a whole window.
+        window: h.
+        first: of each document's positions, 0 to h.
+    """
+    heads = np.maximum(np.minimum(np.diff(tokens.offsets), window) - first, 0)
+    offsets = np.zeros(len(tokens.offsets), np.int64)
+    np.cumsum(heads + whole.scored, out=offsets[1:])
+    within = np.arange(heads.sum()) - np.repeat(np.cumsum(heads) - heads, heads)
+    at_head = np.zeros(offsets[-1], bool)
+    at_head[np.repeat(offsets[:-1], heads) + within] = True
+    index = np.empty(offsets[-1], np.int64)
+    index[at_head] = np.repeat(tokens.offsets[:-1] + first, heads) + within
+    index[~at_head] = whole.index
+    return Positions(index, offsets)
 
 
 def _table(tokens: Tokens) -> NDArray[np.signedinteger[Any]]:
