@@ -196,6 +196,9 @@ class Format(BaseModel, ABC):
     secret_bytes: ClassVar[range] = range(16, 65)
     """How many bytes a secret may have."""
 
+    title: ClassVar[str]
+    """For people, such as `Kirchenbauer et al. (green list)`."""
+
     answers: ClassVar[Answers]
     """Known answers, of the specification or of the stack that makes the mark."""
 

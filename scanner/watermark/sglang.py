@@ -179,6 +179,11 @@ class AnswerPositions:
 
     width: int
 
+    @property
+    def context(self) -> int:
+        """The width."""
+        return self.width
+
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""
         if dedup == "none":
@@ -197,7 +202,7 @@ class Sglang(Opened[tuple[int, ...]]):
     """One key, or two of which a coin that both keys decide names one at each context."""
 
     def __init__(self, form: "SglangOneKeyFormat | SglangTwoKeysFormat", keys: tuple[int, ...], share: float) -> None:
-        super().__init__(form, AnswerPositions(form.context_window), keys)
+        super().__init__(form, form.rule(), keys)
         self._width, self._first_below = form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
@@ -228,6 +233,10 @@ class SglangFormat(Format):
     def label(self) -> str:
         """See Format."""
         return f"{self.name};context_window={self.context_window}"
+
+    def rule(self) -> AnswerPositions:
+        """Which positions are scored."""
+        return AnswerPositions(self.context_window)
 
     def law(self) -> Law:
         """Of 32 bits at the lower end of their cells."""
@@ -293,6 +302,7 @@ class SglangOneKeyFormat(SglangFormat):
     """SGLang with one key."""
 
     name = "sglang-one-key"
+    title = "SGLang, one key"
     answers = Answers(
         files(__package__) / "sglang_one_key.json", {"sglang_hashes": _hashes, "sglang_one_key": _detection}
     )
@@ -311,6 +321,7 @@ class SglangTwoKeysFormat(SglangFormat):
     """SGLang with keys A and B, of which a coin names one at each context: whoever has both knows which."""
 
     name = "sglang-two-keys"
+    title = "SGLang, two keys"
     answers = Answers(
         files(__package__) / "sglang_two_keys.json", {"sglang_coins": _coins, "sglang_two_keys": _detection}
     )

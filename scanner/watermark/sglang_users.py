@@ -18,7 +18,6 @@ from scanner.watermark.native.one_message import term
 from scanner.watermark.opened import Held, Opened
 from scanner.watermark.positions import Positions, Tokens, ragged
 from scanner.watermark.sglang import (
-    AnswerPositions,
     SglangFormat,
     finished,
     mixed,
@@ -137,7 +136,7 @@ class SglangUsers(Opened[bytes]):
     """A key a message, derived from a master key."""
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
-        super().__init__(form, AnswerPositions(form.context_window), secret)
+        super().__init__(form, form.rule(), secret)
         self._width = form.context_window
         self._states = Held(np.empty(0, np.uint32))
 
@@ -185,6 +184,7 @@ class SglangUserKeysFormat(SglangFormat):
     """SGLang with a key a request, derived from a master key for each user."""
 
     name = "sglang-user-keys"
+    title = "SGLang, a key a request"
     answers = Answers(
         files(__package__) / "sglang_user_keys.json", {"sglang_user_keys": _user_keys, "sglang_user_texts": _texts}
     )

@@ -60,6 +60,11 @@ class ResponsePositions:
     width: int
     opening: bool
 
+    @property
+    def context(self) -> int:
+        """None, or the whole width."""
+        return 0 if self.opening else self.width
+
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""
         whole = scored_positions(tokens, self.width, dedup)
@@ -171,6 +176,7 @@ class VllmGumbelFormat(_VllmFormat):
     """vLLM's `gumbel`: one key, no message."""
 
     name = "vllm-gumbel"
+    title = "vLLM, gumbel"
     answers = Answers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
 
     def law(self) -> Law:
@@ -186,6 +192,7 @@ class VllmDualKeyFormat(_VllmFormat):
     """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored."""
 
     name = "vllm-dual-key"
+    title = "vLLM, dual_key_gumbel"
     answers = Answers(
         files(__package__) / "vllm_dual_key.json", {"vllm_sub_keys": _sub_keys, "vllm_dual_key": _detection}
     )

@@ -10,7 +10,7 @@ from scipy import stats
 
 from scanner.watermark import ragged
 from scanner.watermark.format import Commits, DrawsKeys
-from scanner.watermark.formats import FORMATS, format_of
+from scanner.watermark.formats import FORMATS
 from scanner.watermark.search import log10_p_of
 from tests.watermark.test_no_key_shown import forms
 
@@ -21,7 +21,7 @@ PARAMETERS = {
     "sglang-two-keys": [{}, {"context_window": 5}, {"mixing_probability": 0.3}],
     "sglang-user-keys": [{}, {"context_window": 5}],
 }
-ALL = [format_of(name, parameters) for name, some in PARAMETERS.items() for parameters in some]
+ALL = [FORMATS[name].model_validate(parameters) for name, some in PARAMETERS.items() for parameters in some]
 BITS = {"vllm": 64, "sglang": 32}
 
 
@@ -86,5 +86,5 @@ def test_p_is_uniform_over_drawn_keys(form):
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_only_parameters_of_the_format(form):
     with pytest.raises(ValueError, match="window_size"):
-        format_of(form.name, {"window_size": 4})
-    assert form == format_of(form.name, form.model_dump())
+        type(form).model_validate({"window_size": 4})
+    assert form == type(form).model_validate(form.model_dump())
