@@ -18,6 +18,7 @@ _COMMANDS = {
     "users": "jobs.users:users",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
+    "check": "jobs.check:check",
     "compact": "jobs.upkeep:compact",
     "vacuum": "jobs.upkeep:vacuum",
     "mark": "jobs.mark:mark",

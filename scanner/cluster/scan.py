@@ -21,7 +21,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.worker import Worker
-from scanner.detection.scan_plan import Plan, open_detector
+from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.documents import inspect
@@ -153,7 +153,7 @@ def _run(
                 raise
 
     try:
-        open_detector(plan)
+        check_plan(plan)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
         if plan.config.cluster.require_gpus:  # before anything is written

@@ -4,7 +4,7 @@ import datetime
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import what_decides
-from scanner.registry import Holders, load_registry, open_key, registry_sha256, tokenizer_path
+from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.storage.locations import place, real_place
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
@@ -104,9 +104,9 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     registry = load_registry(folder)
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
-    keys = _keys_under_test(registry, config)
+    keys = keys_under_test(registry, config.registry, config.keys)
     if config.audit.require_admission:
-        _refuse_unadmitted(keys)
+        _refuse_unadmitted(keys, config.false_positive_rate)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -132,51 +132,84 @@ def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> N
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 
 
-def _keys_under_test(registry: Registry, config: ScanConfig) -> tuple[MasterKey, ...]:
+def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
+    """The keys of a registry that are named, or all, in the registry's order.
+
+    Raises:
+        Refused: it has none, or not one that is named.
+    """
     known = [key.key_id for key in registry.keys]
     if not known:
-        raise Refused(f"registry {config.registry!r} has no keys; make one with `brickscan keys new`")
-    for key_id in config.keys or ():
+        raise Refused(f"registry {folder!r} has no keys; make one with `brickscan keys new`")
+    for key_id in key_ids or ():
         if key_id not in known:
-            raise Refused(f"keys: {key_id!r} is not in registry {config.registry!r}; its keys: {', '.join(known)}")
-    return tuple(key for key in registry.keys if config.keys is None or key.key_id in config.keys)
+            raise Refused(f"keys: {key_id!r} is not in registry {folder!r}; its keys: {', '.join(known)}")
+    return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
 
 
-def _refuse_unadmitted(keys: tuple[MasterKey, ...]) -> None:
+def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float) -> None:
     for key in keys:
         if key.admitted_by is None:
             raise Refused(
                 f"audit.require_admission: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
                 f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
             )
+        assert key.admission is not None  # noqa: S101
+        if key.admission.holds_down_to > rate:
+            raise Refused(
+                f"audit.require_admission: the rate of key {key.key_id!r} is known to hold down to "
+                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {rate:g}; audit it over more documents "
+                f"(`brickscan calibrate --down-to {rate:g}` says how many), or scan at a higher rate"
+            )
 
 
-def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
-    """Read secrets, tokenizers and users. Every worker does so itself; the driver, to refuse before any work.
-
-    With a device, all messages of a key are scored there.
+def check_plan(plan: Plan) -> None:
+    """Refuse, before any work, secrets, tokenizers and users that workers could not open. Opens no key, keeps nothing.
 
     Raises:
         SecretError: a secret cannot be read or is not the one on record.
         TokenizerError: a tokenizer file cannot be read or is not the pinned one.
         Refused: the users cannot be read.
     """
-    tokenizers: dict[str, Tokenizer] = {}
-    tests = []
-    place = _place_on(device)
     for key in plan.keys:
-        pinned = key.tokenizer.sha256
-        if pinned not in tokenizers:
-            tokenizers[pinned] = load_tokenizer(tokenizer_path(plan.registry, key), pinned)
-        tests.append(KeyUnderTest(key, place(open_key(plan.registry, key)), tokenizers[pinned], place))
+        check_secret(plan.registry, key)
+    _load_tokenizers(plan.registry, plan.keys)
+    Holders.load(plan.registry, [key.key_id for key in plan.keys])
+
+
+def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
+    """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
+
+    With a device, all messages of a key are scored there.
+    """
     return Detector(
-        tests,
+        open_keys(plan.registry, plan.keys, _place_on(device)),
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         keys_tested=plan.keys_tested,
         dedup=plan.config.dedup,
         min_scored=plan.config.min_scored,
         false_positive_rate=plan.config.false_positive_rate,
     )
+
+
+def open_keys(
+    registry: Path | str,
+    keys: Sequence[MasterKey],
+    place: Callable[[Watermark], Watermark] = as_it_is,
+    *,
+    fast: bool = True,
+) -> list[KeyUnderTest]:
+    """Keys with their secrets and tokenizers; `fast` as of scanner.tokens. Raises SecretError and TokenizerError."""
+    tokenizers = _load_tokenizers(registry, keys, fast=fast)
+    return [KeyUnderTest(key, place(open_key(registry, key)), tokenizers[key.tokenizer.sha256], place) for key in keys]
+
+
+def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:
+    """Tokenizers of keys, each once, by their SHA-256."""
+    of_sha256 = {key.tokenizer.sha256: key for key in reversed(keys)}
+    return {
+        sha256: load_tokenizer(tokenizer_path(registry, key), sha256, fast=fast) for sha256, key in of_sha256.items()
+    }
 
 
 def _place_on(device: "torch.device | None") -> Callable[[Watermark], Watermark]:

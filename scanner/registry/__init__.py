@@ -3,6 +3,7 @@
 from scanner.registry.holders import Holders
 from scanner.registry.keys import (
     admit_key,
+    check_secret,
     find_key,
     load_registry,
     new_key,
@@ -30,6 +31,7 @@ __all__ = [
     "Holders",
     "add_users",
     "admit_key",
+    "check_secret",
     "erase_users",
     "find_key",
     "list_users",

@@ -224,8 +224,8 @@ def _change(folder: Path, key_id: str, change: Callable[[MasterKey], dict[str, o
     return changed
 
 
-def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
-    """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
+def check_secret(folder: Path | str, key: MasterKey) -> bytes:
+    """Check that a key can be opened here, by its commitment alone; returns its key bytes.
 
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
@@ -236,7 +236,16 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
             f"{key.commitment[:16]}…; another secret lies there now, or method, window or gamma were edited"
         )
-    return watermark_of(key, key_bytes)
+    return key_bytes
+
+
+def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
+    """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
+
+    Raises:
+        SecretError: as `check_secret` does.
+    """
+    return watermark_of(key, check_secret(folder, key))
 
 
 def watermark_of(key: MasterKey, key_bytes: bytes) -> "Watermark":

@@ -18,10 +18,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_tokenizer(path: Path | str, sha256: str) -> Tokenizer:
+def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Tokenizer:
     """Load a tokenizer.json, a path or URI, after checking that it is the pinned one. What is hashed is what is loaded.
 
-    The fast backend is taken where it is installed and agrees with the reference; else a warning says why not.
+    The fast backend is taken where it is installed and agrees with the reference; else a warning says why not. It pays
+    for thousands of texts: with `fast` false it is not looked at.
 
     Raises:
         TokenizerError: the file is missing, unreadable, another one, or no tokenizer.
@@ -40,6 +41,8 @@ def load_tokenizer(path: Path | str, sha256: str) -> Tokenizer:
         reference = HuggingFaceTokenizer(data)
     except ValueError as error:
         raise TokenizerError(f"tokenizer {path}: is no tokenizer.json that can be loaded: {error}") from None
+    if not fast:
+        return reference
     try:
         return FastTokenizer(data, reference)
     except NotInstalled as error:

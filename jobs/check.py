@@ -1,0 +1,80 @@
+"""`brickscan check`: one text under the keys of a registry, a verdict a key."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jobs.flagged import _marked_for, _p_value
+from jobs.options import key_ids_option
+from jobs.text import columns, tell
+from scanner.errors import Refused
+from scanner.storage.locations import is_uri
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.option("--registry", metavar="FOLDER", help="Folder or URI of a registry, instead of CONFIG.")
+@key_ids_option
+@click.option("--text", "source", default="-", show_default=True, metavar="FILE", help="The text; -: what is piped in.")
+@click.option(
+    "--fpr",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="With --registry: p-value at which text counts as marked.  [default: 1e-6]",
+)
+def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], source: str, fpr: float | None) -> None:
+    """Look at one text under each key, as a scan would, and print a verdict a key. Nothing is written anywhere.
+
+    CONFIG: the file of a scan, whose registry, keys and rate are taken. p-values are corrected for all messages of all
+    keys of the registry, whichever keys are asked here. A text contains text marked for a user; it may be quoted or
+    spliced, so this does not say who wrote it. A user who got their message after the text was written is named all
+    the same, since one text alone does not tell when that was.
+
+    \b
+    Example:
+      brickscan check scan.toml --text post.txt
+      brickscan check --registry registry --key summer-2026 < post.txt
+    """
+    if (config is None) == (registry is None):
+        raise click.UsageError("Give CONFIG or --registry; one of the two.")
+    if fpr is not None and config is not None:
+        raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
+    from scanner.detection.one_text import Check, check_text
+
+    if config is not None:
+        asked = Check.of_config(config, key_ids)
+    else:
+        assert registry is not None  # noqa: S101
+        place = registry if is_uri(registry) else Path(registry)
+        asked = Check.of_registry(place, key_ids, 1e-6 if fpr is None else fpr)
+    rows = [_line(row) for row in check_text(asked, _read(source))]
+    tell(*columns([("key", "says", "p-value", "tokens scored"), *rows]))
+    count, rate = asked.keys_tested, asked.false_positive_rate
+    tell(
+        f"p-values are corrected for all messages of {count} key{'s' * (count > 1)}; text counts as marked at {rate:g}"
+    )
+
+
+def _read(source: str) -> bytes:
+    if source == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise Refused(
+            f"--text {source}: cannot be read ({error.strerror}); name a file, or - for what is piped"
+        ) from None
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    if row["status"] == "too_short":
+        says, p = "too short to be scored", "-"
+    elif row["flagged"]:
+        says, p = f"contains text marked for {_marked_for(dict(row))}", _p_value(row["log10_p_global"])
+    else:
+        says, p = "no mark found", "-" if row["log10_p_global"] is None else f"{10 ** row['log10_p_global']:.2g}"
+    if row["status"] == "scored_in_part":
+        says += " (in the part that can be read)"
+    return row["key_id"], says, p, f"{row['scored']:,}"

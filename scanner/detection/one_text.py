@@ -1,0 +1,107 @@
+"""One text under the keys of a registry, each for itself: what a scan would say of it, without Ray and tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.scan_plan import keys_under_test, open_keys, read_config
+from scanner.errors import Refused
+from scanner.registry import Holders, load_registry
+from scanner.storage.locations import place
+from schemas.config import Dedup, ScanConfig
+from schemas.registry import MasterKey, Registry
+from schemas.tables import DOCUMENTS
+
+NOWHERE = Origin("", "", "")
+"""One text comes from no scan and no file."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Under which keys a text is looked at, and how; false_positive_rate, dedup and min_scored as of ScanConfig.
+
+    keys_tested: K of SPEC §3, all keys of the registry, as in every scan.
+    """
+
+    registry: str | Path
+    keys: tuple[MasterKey, ...]
+    keys_tested: int
+    false_positive_rate: float
+    dedup: Dedup
+    min_scored: int
+
+    @classmethod
+    def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
+        """As a scan's configuration has it.
+
+        Raises:
+            Refused: it cannot be right, or a key is not in its registry.
+        """
+        config = read_config(config_file)
+        folder = place("registry", config.registry, config_file.absolute().parent)
+        registry = load_registry(folder)
+        chosen = tuple(key_ids) or config.keys
+        return cls(
+            folder,
+            keys_under_test(registry, config.registry, chosen),
+            len(registry.keys),
+            config.false_positive_rate,
+            config.dedup,
+            config.min_scored,
+        )
+
+    @classmethod
+    def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "Check":
+        """As a configuration that names a registry and a rate, and nothing else.
+
+        Raises:
+            Refused: there is no registry, or no such key in it.
+        """
+        registry: Registry = load_registry(folder)
+        fields = ScanConfig.model_fields
+        return cls(
+            folder,
+            keys_under_test(registry, str(folder), tuple(key_ids) or None),
+            len(registry.keys),
+            false_positive_rate,
+            fields["dedup"].default,
+            fields["min_scored"].default,
+        )
+
+
+def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
+    """What each key says of a text: a row of schemas.tables.VERDICTS each, in the registry's order.
+
+    Args:
+        check: under which keys, and how.
+        raw: the text as it is stored, UTF-8.
+
+    Raises:
+        Refused: the text cannot be read; SecretError, TokenizerError: a key cannot be opened.
+    """
+    tests = open_keys(check.registry, check.keys, fast=False)  # which checks itself for longer than a text takes
+    holders = Holders.load(check.registry, [key.key_id for key in check.keys])
+    columns = {"row": [0], "text": [raw]} | {name: [None] for name in DOCUMENTS.names if name not in ("row", "text")}
+    document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
+    return [_verdict(check, test, holders, document) for test in tests]
+
+
+def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.RecordBatch) -> Mapping[str, Any]:
+    detector = Detector(
+        [test],
+        holders,
+        keys_tested=check.keys_tested,
+        dedup=check.dedup,
+        min_scored=check.min_scored,
+        false_positive_rate=check.false_positive_rate,
+    )
+    verdicts, refused = detector.detect(document, NOWHERE)
+    if len(refused):
+        row = refused.to_pylist()[0]
+        raise Refused(f"the text cannot be read ({row['reason']}: {row['detail']}); UTF-8 text is needed")
+    found: Mapping[str, Any] = verdicts.to_pylist()[0]
+    return found

@@ -1,0 +1,122 @@
+"""`brickscan check`: one text, a verdict a key, the same numbers as a scan's."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scanner.cluster import scan
+from scanner.detection.one_text import Check, check_text
+from scanner.watermark.native import keyed
+from tests.scan.conftest import message_of
+from tests.scan.test_commands import call
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def texts(night, marked, plain, registry):
+    """Files of one text each, which a night's scan reads as its documents in this order."""
+    found = {
+        "marked": marked(message_of(registry, "green", "alice"), 60, 1),
+        "reserved": marked(19, 60, 2),
+        "plain": plain(60, 3),
+        "short": plain(5, 4),
+    }
+    for name, text in found.items():
+        (night.folder / f"{name}.txt").write_text(text)
+    night.write("a", list(found.values()))
+    return found
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_it_says_what_a_scan_says(night, texts):
+    night.scan()
+    rows = night.verdicts().to_dicts()
+    same = (
+        "key_id",
+        "status",
+        "tokens",
+        "scored",
+        "message",
+        "score",
+        "log10_p",
+        "log10_p_global",
+        "naming",
+        "flagged",
+    )
+    for row, text in zip(rows, texts.values(), strict=True):
+        found = {of_key["key_id"]: of_key for of_key in check_text(Check.of_config(night.config), text.encode())}
+        assert set(found) == {"green", "gum"}
+        best = found[row["key_id"]]
+        assert {name: best[name] for name in same} == {name: row[name] for name in same}
+        assert best["user_id"] == row["user_id"]
+        assert min(of_key["log10_p_global"] for of_key in found.values()) == row["log10_p_global"]
+
+
+def test_a_verdict_a_key_in_words(night, texts, registry):
+    code, out, err = call("check", night.config, "--text", night.folder / "marked.txt")
+    assert (code, err) == (0, "")
+    head, green, gum, foot = out.splitlines()
+    assert head.split() == ["key", "says", "p-value", "tokens", "scored"]
+    assert green.startswith("green  contains text marked for alice")
+    assert gum.startswith("gum    no mark found")
+    assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1e-06"
+    assert "written by" not in out
+    one = call("check", "--registry", registry, "--key", "green", "--text", night.folder / "marked.txt")[1]
+    # one key asked, and as many corrected for: asking less must make no p-value smaller
+    assert [line.split() for line in one.splitlines()] == [head.split(), green.split(), foot.split()]
+    assert "too short to be scored" in call("check", night.config, "--text", night.folder / "short.txt")[1]
+    assert "reserved: a false accusation" in call("check", night.config, "--text", night.folder / "reserved.txt")[1]
+    stricter = call("check", "--registry", registry, "--fpr", "1e-300", "--text", night.folder / "marked.txt")[1]
+    assert "contains" not in stricter
+
+
+def test_a_text_is_piped_in(night, texts, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(texts["marked"].encode())))
+    assert "contains text marked for alice" in call("check", night.config)[1]
+
+
+def test_what_cannot_be_right_is_refused(night, registry, texts):
+    for arguments, words in (
+        ((), "Give CONFIG or --registry"),
+        ((night.config, "--registry", registry), "one of the two"),
+        ((night.config, "--fpr", "1e-3"), "--fpr goes with --registry"),
+        ((night.config, "--key", "nosuch"), "'nosuch' is not in registry"),
+        ((night.config, "--text", night.folder / "nosuch.txt"), "nosuch.txt: cannot be read"),
+        (("--registry", night.folder), "holds no keys.toml"),
+    ):
+        code, out, err = call("check", *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+
+
+def test_a_path_with_a_date_needs_none(night, texts):
+    night.configure(paths=["in/{date}"])
+    assert call("check", night.config, "--text", night.folder / "plain.txt")[0] == 0
+
+
+def test_it_starts_no_ray_and_makes_no_table(night, texts):
+    code = "import sys; from jobs.cli import main\ntry: main()\nfinally: print('ray' in sys.modules, file=sys.stderr)"
+    line = [sys.executable, "-c", code, "check", str(night.config), "--text", str(night.folder / "marked.txt")]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "alice" in done.stdout
+    assert done.stderr == "False\n"
+    assert not Path(night.results).exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_driver_of_a_scan_opens_no_key(night, texts, monkeypatch):
+    def derived(*_: object) -> None:
+        raise AssertionError("a sub-key was derived in the driver")
+
+    monkeypatch.setattr(keyed.secret, "derive", derived)
+    assert scan.run_scan(night.plan(), lambda work, totals: None).exit_code == 0
+    assert night.verdicts()["flagged"].to_list() == [True, True, False, False]
+
+
+def test_its_help_shows_an_example():
+    assert "brickscan check scan.toml --text post.txt" in call("check", "--help")[1]
