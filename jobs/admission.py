@@ -15,21 +15,28 @@ _registry = click.option("--registry", required=True, type=click.Path(path_type=
 @_registry
 @click.option("--results", required=True, metavar="DIR", help="Results of `brickscan calibrate` on this key.")
 @click.option("--candidates", type=click.IntRange(min=1), help="How many keys were tried.  [default: as audited there]")
-def admit(key_id: str, registry: Path, results: str, candidates: int | None) -> None:
+@click.option(
+    "--down-to",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    metavar="P",
+    help="Refuse unless the rate is known to hold down to this p-value, such as 1e-6.",
+)
+def admit(key_id: str, registry: Path, results: str, candidates: int | None, down_to: float) -> None:
     """Record that a key passed its audit, and how many keys were tried to find it.
 
     Its newest audit decides: nothing too small, and the rate known to hold down to some p-value. A configuration with
-    `audit.require_admission` refuses to scan with other keys.
+    `audit.require_admission` refuses to scan with keys that are not admitted down to its false-positive rate.
 
     \b
     Example:
-      brickscan keys admit summer-2026 --registry registry --results audit
+      brickscan keys admit summer-2026 --registry registry --results audit --down-to 1e-6
     """
     from scanner.audit.admission import admission_of
     from scanner.results.queries import audits
 
     key = find_key(load_registry(registry), key_id)
-    passed = admission_of(key, audits(results).collect(), candidates)
+    passed = admission_of(key, audits(results).collect(), candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
         f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}; "

@@ -32,6 +32,15 @@ _tests = click.option(
     metavar="N",
     help="Null p-values of each method for the law, such as 1e10, instead of the configured number.",
 )
+_down_to = click.option(
+    "--down-to",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1e-6,
+    show_default=True,
+    metavar="P",
+    help="Say how many documents it takes to admit a key down to this p-value.",
+)
+_all = click.option("--all", "everything", is_flag=True, help="Show also what is undecided.")
 _show = click.option("--show-text", is_flag=True, help="Write the n-grams that repeat, or that make keys hit, as text.")
 
 
@@ -39,8 +48,12 @@ _show = click.option("--show-text", is_flag=True, help="Write the n-grams that r
 @click.argument("config", type=_CONFIG)
 @_date
 @_tests
+@_down_to
+@_all
 @_show
-def calibrate(config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool) -> int:
+def calibrate(
+    config: Path, date: datetime.datetime | None, tests: float | None, down_to: float, everything: bool, show_text: bool
+) -> int:
     """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and figures.
 
     CONFIG: a TOML file; the README shows its fields. Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
@@ -50,21 +63,30 @@ def calibrate(config: Path, date: datetime.datetime | None, tests: float | None,
     Example:
       brickscan calibrate calibration.toml --tests 1e10
     """
-    return calibrate_and_tell(config, date, tests, show_text)
+    return calibrate_and_tell(config, date, tests, show_text, down_to, everything)
 
 
 @click.command(name="python -m jobs.calibrate")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.CalibrationConfig.")
 @_date
 @_tests
+@_down_to
+@_all
 @_show
-def module(config: Path, date: datetime.datetime | None, tests: float | None, show_text: bool) -> int:
+def module(
+    config: Path, date: datetime.datetime | None, tests: float | None, down_to: float, everything: bool, show_text: bool
+) -> int:
     """Do what `brickscan calibrate CONFIG` does; for schedulers and `ray job submit`."""
-    return calibrate_and_tell(config, date, tests, show_text)
+    return calibrate_and_tell(config, date, tests, show_text, down_to, everything)
 
 
 def calibrate_and_tell(
-    config: Path, date: datetime.datetime | None = None, tests: float | None = None, show_text: bool = False
+    config: Path,
+    date: datetime.datetime | None = None,
+    tests: float | None = None,
+    show_text: bool = False,
+    down_to: float = 1e-6,
+    everything: bool = False,
 ) -> int:
     """Run an audit with progress on stderr and a summary on stdout. Returns the exit code.
 
@@ -74,6 +96,7 @@ def calibrate_and_tell(
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
     from jobs.progress import Steps
+    from scanner.audit.admission import admissions
     from scanner.audit.plan import plan_calibration
     from scanner.audit.report import all_rows
     from scanner.audit.rows import Audit, failing
@@ -97,13 +120,13 @@ def calibrate_and_tell(
         f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
     )
-    tell(*table(rows))
+    tell(*table(rows, everything))
     for file in files:
         tell(f"wrote {file}")
     sentences = list(failing([row for row in rows if _is_claim(row)]))
     for sentence in sentences:
         tell(f"TOO SMALL: {sentence}")
-    tell(*_why(rows))
+    tell(*_why(rows), *admissions(rows, down_to))
     return AUDIT_FAILED if sentences else 0
 
 
@@ -125,12 +148,13 @@ def _is_claim(row: Mapping[str, Any]) -> bool:
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
-def table(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows of whole methods and keys for people, and how many of the others say what."""
+def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
+    """The rows of whole methods and keys for people, and how many of the others say what; undecided ones if asked."""
     from scanner.audit.rows import number
 
+    shown = [row for row in rows if everything or row["verdict"] != "undecided"]
     lines = []
-    for row in rows:
+    for row in shown:
         if row["measure"] == "rate" and row["kind"] in ("law_total", "law_best_total", "key", "key_messages"):
             ratio = row["hits"] / row["expected"] if row["expected"] else float("nan")
             lines.append(
@@ -139,11 +163,14 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
                 f"ratio {ratio:.3f} dispersion {row['design_effect']:.2f} {row['verdict']}"
             )
     told: dict[tuple[str, str, str, str], int] = {}
-    for row in rows:
+    for row in shown:
         if row["kind"] in ("law", "figure"):
             name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
             told[name] = told.get(name, 0) + 1
-    return lines + [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
+    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
+    if len(shown) < len(rows):
+        lines.append(f"{len(rows) - len(shown)} rows are undecided, for want of data: --all shows them")
+    return lines
 
 
 def _write_files(

@@ -1,15 +1,26 @@
 """Does an audit let a key be used? It found nothing too small, and enough data to say that something holds."""
 
+import math
+from collections.abc import Iterator, Sequence
+
 import polars as pl
 
-from scanner.audit.rows import failing
+from scanner.audit.intervals import poisson_limits
+from scanner.audit.rows import Row, failing
+from scanner.audit.verdicts import TOLERANCE
 from scanner.errors import Refused
 from schemas.registry import Admission, MasterKey
 
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
+_HOLD = ("holds", "conservative")
+
+ASKED = 1e-6
+"""What admissions are told for, unless something else is asked: the rate at which most scans flag."""
 
 
-def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = None) -> Admission:
+def admission_of(
+    key: MasterKey, audits: pl.DataFrame, candidates: int | None = None, down_to: float = 1.0
+) -> Admission:
     """What is recorded about a key that passed; its newest audit decides.
 
     Args:
@@ -18,10 +29,11 @@ def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = 
         audits: rows of schemas.tables.AUDITS.
         candidates: how many keys were tried before and with this one, where that is more than the table shows: of many
             keys the one that meets the corpus best looks better than it is.
+        down_to: the p-value down to which the rate must be known to hold.
 
     Raises:
-        Refused: no audit of this key is there, the newest was of another number of messages, failed or decides nothing;
-            fewer candidates than the table shows.
+        Refused: no audit of this key is there, the newest was of another number of messages, failed, decides nothing
+            or not down to what is asked; fewer candidates than the table shows.
     """
     of_keys = audits.filter(_OF_KEYS)
     own = of_keys.filter(pl.col("commitment") == key.commitment).sort("at")
@@ -39,18 +51,72 @@ def admission_of(key: MasterKey, audits: pl.DataFrame, candidates: int | None = 
     wrong = list(failing(newest.to_dicts()))
     if wrong:
         raise Refused(f"key {key.key_id!r} failed audit {newest['audit_id'][0]}: {wrong[0]}; make another key")
-    holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(["holds", "conservative"]))
+    holds = newest.filter(pl.col("kind") == "key", pl.col("verdict").is_in(_HOLD))
     if holds.is_empty():
         raise Refused(
             f"key {key.key_id!r}: audit {newest['audit_id'][0]} is undecided at every threshold; take a larger corpus"
         )
+    held = float(holds["threshold"].to_numpy().min())
+    if held > down_to:
+        raise Refused(f"key {key.key_id!r} {_sentence(newest.to_dicts(), held, down_to)}; it is not admitted")
     tried = of_keys["commitment"].n_unique()
     if candidates is not None and candidates < tried:
         raise Refused(f"--candidates {candidates}: the audits there show {tried} keys that were tried; give no fewer")
     return Admission(
         audit_id=newest["audit_id"][0],
         audited_at=newest["at"][0],
-        holds_down_to=float(holds["threshold"].to_numpy().min()),
+        holds_down_to=held,
         candidates=candidates or tried,
         messages=key.messages,
     )
+
+
+def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
+    """A sentence for each key of an audit: down to where it can be admitted, and what more would take.
+
+    Args:
+        rows: of one audit, all.
+        down_to: the p-value that is asked for.
+    """
+    for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
+        own = [row for row in rows if row["key_id"] == key_id]
+        if any(row["verdict"] == "too small" for row in own):
+            yield f"{key_id} cannot be admitted: its p-values are too small"
+            continue
+        held = min((row["threshold"] for row in own if row["kind"] == "key" and row["verdict"] in _HOLD), default=None)
+        yield f"{key_id} {_sentence(own, held, down_to)}"
+
+
+def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
+    """Down to where a key can be admitted, and how many documents it takes to admit it down to `down_to`."""
+    said = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
+    if held is not None and held <= down_to:
+        return said
+    needed = _documents_needed([row for row in rows if row["kind"] == "key"], down_to)
+    more = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
+    return f"{said}; for {down_to:g} {more} needed"
+
+
+def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
+    """Documents from which on a key whose rate is what it should be is likely to be found to hold down to a p-value.
+
+    As many hits as expected must put the upper limit at TOLERANCE times that. The row of the nearest threshold tells
+    how many hits a document gives and how they cluster. None: it was of no use.
+    """
+    row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
+    if row is None or not row["expected"]:
+        return None
+    risk, effect, hits = row["family_error"] / row["family"], row["design_effect"], 1.0
+    while poisson_limits(hits / effect, risk).high * effect > TOLERANCE * hits:
+        hits *= 1.02
+    return float(hits * row["tests"] / row["expected"] * row["threshold"] / down_to)
+
+
+def _threshold(row: Row) -> float:
+    return float(row["threshold"])
+
+
+def _round(number: float) -> int:
+    """Two digits of a number, up."""
+    unit: int = 10 ** max(math.floor(math.log10(number)) - 1, 0)
+    return math.ceil(number / unit) * unit

@@ -1,5 +1,6 @@
 """Keys that pass an audit are put on record, and no others."""
 
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -8,9 +9,10 @@ import polars as pl
 import pytest
 
 from jobs.cli import brickscan, run
-from scanner.audit.admission import admission_of
+from scanner.audit.admission import admission_of, admissions
 from scanner.audit.intervals import moments
 from scanner.audit.rows import Audit, Question, rate_rows
+from scanner.audit.verdicts import Count, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables
@@ -64,6 +66,50 @@ def test_a_key_that_passed_is_on_record(registry, tmp_path, capsys):
     assert load_registry(registry).keys[0].admission.candidates == 50
     assert run(brickscan, ["keys", "list", "--registry", str(registry)]) == 0
     assert "0.01" in capsys.readouterr().out
+
+
+def test_a_floor_can_be_asked_for(registry, tmp_path, capsys):
+    folder = str(tmp_path / "audit")
+    tables.append_audits(folder, audit(registry, {"k1": 1.0}))
+    admit = ["keys", "admit", "k1", "--registry", str(registry), "--results", folder]
+    assert run(brickscan, [*admit, "--down-to", "1e-3"]) == 2
+    said = capsys.readouterr().err
+    assert "'k1' can be admitted down to 0.01; for 0.001 about" in said
+    assert "documents are needed; it is not admitted" in said
+    assert load_registry(registry).keys[0].admission is None
+    assert run(brickscan, [*admit, "--down-to", "1e-2"]) == 0
+    assert load_registry(registry).keys[0].admission.holds_down_to == 0.01
+
+
+@pytest.mark.parametrize("down_to", [1e-1, 1e-2, 1e-3, 1e-4])
+@pytest.mark.parametrize("effect", [1.0, 4.0])
+def test_as_many_documents_as_are_said_to_be_needed_suffice(down_to, effect):
+    """The judge of audits decides over so many documents with as many hits as expected: holds; over a third: not."""
+    thresholds = [10.0**-k for k in range(1, 5)]
+
+    def verdict(documents: int) -> str:
+        counts = [Count(documents, documents * t, documents * t, documents, effect) for t in thresholds]
+        return judge(counts, 0.01, bound=2.0)[thresholds.index(down_to)].verdict
+
+    row = {"kind": "key", "key_id": "k", "verdict": "undecided", "family": 4, "family_error": 0.01}
+    rows = [row | {"threshold": t, "tests": 900, "expected": 900 * t, "design_effect": effect} for t in thresholds]
+    (sentence,) = admissions(rows, down_to)
+    needed = int(re.search(r"about ([0-9,]+) documents", sentence)[1].replace(",", ""))
+    assert verdict(needed) == "holds"
+    assert verdict(needed // 3) == "undecided"
+
+
+def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
+    rows = audit(registry, {"k1": 1.0, "k2": 3.0})
+    assert list(admissions(rows, 1e-2)) == [
+        "k1 can be admitted down to 0.01",
+        "k2 cannot be admitted: its p-values are too small",
+    ]
+    nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
+    numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]
+    assert numbers[1] == pytest.approx(100 * numbers[0], rel=0.1)  # no row was that far down: by proportion
+    first, _ = admissions(rows, 1e-6)
+    assert first.startswith("k1 can be admitted down to 0.01; for 1e-06 about ")
 
 
 def test_the_newest_audit_decides(registry):

@@ -1,6 +1,7 @@
 """`brickscan calibrate` whole, on the demo's sample: table, figures, exit codes; a reduced version of the real run."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.calibrate import calibrate, module
+from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
 from scanner import results
 from scanner.audit.expectation import THRESHOLDS
@@ -104,6 +105,12 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     out = capsys.readouterr().out
     assert f"{len(human_texts) + 7} documents, {len(human_texts)} distinct texts" in out
     assert "TOO SMALL" not in out
+    assert re.search(r"k1 can be admitted .*; for 1e-06 .*documents.* are needed$", out.rstrip())
+    undecided = int((rows["verdict"] == "undecided").sum())
+    assert undecided > 0
+    assert f"{undecided} rows are undecided, for want of data: --all shows them" in out
+    assert " undecided\n" not in out
+    assert sum(line.endswith(" undecided") for line in table(rows.to_dicts(), everything=True)) > 0
     figures = {path.name.split("-", 2)[2]: path for path in (tmp_path / "audit" / "figures").iterdir()}
     assert set(figures) == {"details.json", "figure.png", "law.png"}
     details = json.loads(figures["details.json"].read_text())

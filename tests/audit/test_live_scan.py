@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -17,10 +18,11 @@ from scanner.cluster import Outcome, Worker, run_scan
 from scanner.cluster.connect import cluster
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
-from scanner.registry import new_key
+from scanner.registry import admit_key, new_key
 from scanner.watermark import search
 from scanner.watermark.laws import Normal
 from schemas.config import ClusterConfig
+from schemas.registry import Admission
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
 
@@ -207,3 +209,12 @@ def test_a_scan_says_which_keys_were_never_admitted(config, human_texts):
         Refused, match=r"audit\.require_admission: key 'k1' never passed an audit with its 100 messages"
     ):
         make_plan(config)
+    config.write_text(config.read_text().replace("false_positive_rate = 0.3", "false_positive_rate = 1e-3"))
+    for held, admitted in ((0.1, False), (0.0011, False), (1e-3, True), (1e-6, True)):
+        passed = Admission(audit_id="a", audited_at=datetime.now(UTC), holds_down_to=held, candidates=1, messages=100)
+        admit_key(config.parent / "registry", "k1", passed)
+        if admitted:
+            assert make_plan(config).keys[0].admitted_by == "a"
+            continue
+        with pytest.raises(Refused, match=rf"known to hold down to {held:g}, not to false_positive_rate = 0\.001"):
+            make_plan(config)
