@@ -9,6 +9,9 @@ from pathlib import Path
 from scanner.errors import Refused
 from scanner.storage.locations import filesystem_of, is_uri
 
+USERS_FOLDER = "users"
+"""Of the users table, in a registry."""
+
 
 def read_far(uri: str) -> str:
     """Text of a file that lies on another machine.

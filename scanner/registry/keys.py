@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,10 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.registry.files import local_folder, locked, read_far, replace_file
+from scanner.registry.files import USERS_FOLDER, local_folder, locked, read_far, replace_file
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.storage.locations import is_uri
+from scanner.storage.permissions import make_private, writable_by_others
 from schemas.config import ConfigError, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
@@ -38,15 +40,27 @@ def load_registry(folder: Path | str) -> Registry:
 
     Raises:
         Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
+            Others can change it.
     """
     try:
         if is_uri(folder):
             return read_toml_text(f"{folder}/{KEYS_FILE}", read_far(f"{folder}/{KEYS_FILE}"), Registry)
+        _refuse_writable(Path(folder))
         if not (Path(folder) / KEYS_FILE).is_file():
             raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
         return read_toml(Path(folder) / KEYS_FILE, Registry)
     except ConfigError as error:
         raise Refused(str(error)) from None
+
+
+def _refuse_writable(folder: Path) -> None:
+    """Refuse a registry that others can change: they would put in their own keys, or name whom they like."""
+    place = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
+    if place is not None:
+        raise Refused(
+            f"registry {folder}: others can write {place} (mode {stat.S_IMODE(place.stat().st_mode):04o}), and so "
+            f"change its keys or users; take that right away (chmod o-w {place}) or put the registry elsewhere"
+        )
 
 
 def find_key(registry: Registry, key_id: str) -> MasterKey:
@@ -121,7 +135,7 @@ def new_key(
     if path is None or os.path.lexists(path):
         read_secret(reference, folder)  # refuse before the first folder is made
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise Refused(f"registry {folder}: cannot be made ({error.strerror}); name another folder") from None
     with locked(folder):

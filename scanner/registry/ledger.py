@@ -16,10 +16,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed
+from scanner.registry.files import USERS_FOLDER
 from scanner.storage.delta import read
+from scanner.storage.permissions import make_private
 from schemas.tables import USERS
 
-FOLDER = "users"
 ALLOCATED, REMOVED = "allocated", "removed"
 
 _APP = "users"
@@ -101,13 +102,14 @@ def erase_names(folder: Path | str, choose: Callable[[pl.DataFrame], pl.DataFram
 
 
 def _open(folder: Path | str) -> DeltaTable | None:
-    place = f"{folder}/{FOLDER}"
+    place = f"{folder}/{USERS_FOLDER}"
     return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
 
 
 def _create(folder: Path | str) -> None:
+    make_private(f"{folder}/{USERS_FOLDER}")
     DeltaTable.create(
-        f"{folder}/{FOLDER}",
+        f"{folder}/{USERS_FOLDER}",
         USERS,
         mode="ignore",
         configuration={"delta.dataSkippingStatsColumns": "key_id,message"},  # statistics go to the log: no names there

@@ -28,6 +28,7 @@ from pyarrow import fs
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.storage.delta import table_uri, transaction_versions
 from scanner.storage.locations import filesystem_of
+from scanner.storage.permissions import make_private
 from schemas.tables import AUDIT_COUNTS, AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {
@@ -77,8 +78,8 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     for name in names:
         uri, schema = table_uri(results, name), SCHEMAS[name]
         try:
-            if "://" not in uri:
-                Path(uri).mkdir(parents=True, exist_ok=True)
+            make_private(results)
+            make_private(uri)
             if not DeltaTable.is_deltatable(uri):
                 DeltaTable.create(uri, schema, mode="ignore", configuration=_statistics(schema))
             _add_columns(uri, deltalake.Schema.from_arrow(schema))
@@ -259,6 +260,8 @@ def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
     """
     uri = table_uri(results, "audits")
     try:
+        make_private(results)
+        make_private(uri)
         deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None

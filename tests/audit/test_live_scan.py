@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.cli import brickscan, run
 from jobs.flagged import flagged
 from jobs.scan import summary
 from scanner import results
@@ -18,7 +19,7 @@ from scanner.cluster import Outcome, Worker, run_scan
 from scanner.cluster.connect import cluster
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
-from scanner.registry import admit_key, new_key
+from scanner.registry import admit_key, load_registry, new_key, read_secret
 from scanner.watermark import search
 from scanner.watermark.laws import Normal
 from schemas.config import ClusterConfig
@@ -195,6 +196,28 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     assert outcome.audit.traffic.texts == 20
     assert results.q_values(plan.results, outcome.scan_id).collect().height == 20
     assert re.search(r"^in part +1 documents: invalid bytes replaced", told(outcome, config), re.MULTILINE)
+
+
+def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
+    """What was counted under the old one stays and counts, though the old one is gone; nothing is scanned again."""
+    registry = config.parent / "registry"
+    write(config, "a", short(human_texts, 40))
+    first = run_scan(make_plan(config), lambda work, totals: None)
+    old = read_secret(load_registry(registry).audit_secret, registry)
+    code = run(brickscan, ["keys", "audit-secret", "--registry", str(registry), "--secret", "file:secrets/next.secret"])
+    assert code == 0
+    (registry / "secrets" / "decoys.secret").unlink()
+    assert read_secret(load_registry(registry).audit_secret, registry) != old
+    write(config, "b", short(human_texts[40:], 40))
+    second = run_scan(make_plan(config), lambda work, totals: None)
+    assert (first.audit.state, second.audit.state) == ("no alarm", "no alarm")
+    assert (second.work.shards, second.work.skipped) == (2, 1)
+
+    def decoys(outcome: Outcome) -> int:
+        return max(row["tests"] for row in outcome.audit.rows if row["kind"] == "decoy")
+
+    assert decoys(first) == 40
+    assert decoys(second) == 80
 
 
 def test_a_scan_says_which_keys_were_never_admitted(config, human_texts):

@@ -1,0 +1,44 @@
+"""Who on this machine can read or change what is written: tables are for their owner and group, a registry is safe."""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from scanner.storage.locations import is_uri
+
+_OTHERS = stat.S_IRWXO
+
+
+def make_private(folder: Path | str) -> None:
+    """Make a local folder that others cannot enter, unless it is there: whatever is written in it, they cannot read.
+
+    Its parents are made as any folder is. Nothing is done for a URI.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not is_uri(folder):
+        Path(folder).mkdir(mode=0o777 & ~_OTHERS, parents=True, exist_ok=True)
+
+
+def open_to_others(folder: Path | str) -> bool:
+    """Whether others can list a local folder."""
+    return not is_uri(folder) and os.path.isdir(folder) and bool(os.stat(folder).st_mode & _OTHERS)
+
+
+def writable_by_others(paths: Iterable[Path]) -> Path | None:
+    """The first of local paths, or of the folders that they lie in, that others can change; None: there is none.
+
+    In a folder with the sticky bit, such as /tmp, nobody replaces what is another's. What is not there counts for its
+    folders alone.
+    """
+    for path in paths:
+        for place in (real := Path(os.path.realpath(path)), *real.parents):
+            try:
+                mode = place.stat().st_mode
+            except FileNotFoundError:
+                continue
+            if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and place != real):
+                return place
+    return None
