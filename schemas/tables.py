@@ -53,6 +53,10 @@ VERDICTS = pa.schema(
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
         pa.field("reason", pa.string()),  # of PART_REASONS: why a part of the text alone was looked at; null: all of it
+        pa.field(
+            "basis", pa.string()
+        ),  # over what p holds: key | key-<bits>-bits | assumed; null: of an older row, key
+        pa.field("p_rank", pa.float64()),  # among 999 decoy keys, where basis is not key and p would flag; else null
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""

@@ -19,6 +19,7 @@ from scanner.detection.tokenising import read_texts
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import WIDEST, PositionRule
+from scanner.watermark.rank import ranked
 from scanner.watermark.search import Found, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
@@ -163,7 +164,9 @@ class Detector:
 
     def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Found, Seen]:
         documents, kept = long_enough(positions, self._min_scored)
-        found = search(test.watermark, tokens, kept, test.key.messages, self._keys_tested)
+        mark, messages = test.watermark, test.key.messages
+        found = search(mark, tokens, kept, messages, self._keys_tested)
+        found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
     def _verdicts(
@@ -198,6 +201,8 @@ class Detector:
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.full(len(chosen), self._keys_tested),
             "flagged": decided.flagged,
+            "basis": pa.array([str(test.watermark.basis) for test in self._keys]).take(pa.array(chosen)),
+            "p_rank": _p_values(of_chosen(said.p_rank[:, 0] for said in found)),
         }
 
 

@@ -8,6 +8,8 @@ its own, which callers ask for (`isinstance(mark, Searches)`) and name in their 
 |---------------------|----------------------|--------------------------------------------------------------------|
 | a law               | Format.law           | scores are written, p is null, nothing is ever flagged             |
 | searching messages  | Watermark: Searches  | a key has one message                                              |
+| a rank among decoys | Watermark:           | nothing is flagged, where the basis is not the whole key           |
+|                     | RanksAmongDecoys     |                                                                    |
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
@@ -97,6 +99,14 @@ class Searches(Protocol):
         """Search the messages 0 … count−1; scores are those of `score`, to the last bit."""
 
 
+@runtime_checkable
+class RanksAmongDecoys(Protocol):
+    """A watermark that has decoys, so that its rank among them can be told (scanner.watermark.rank)."""
+
+    def decoy(self, number: int) -> Watermark:
+        """The same format under another key, which marked nothing: drawn as by chance, and the same for one number."""
+
+
 class Hits(NamedTuple):
     """Hits of D documents at J thresholds, over all messages, and the score of message 0.
 
@@ -156,9 +166,14 @@ class Basis(NamedTuple):
     bits: int
     assumed: bool = False
 
+    @property
+    def proven(self) -> bool:
+        """Whether they hold over a key that nobody can search, by what its cipher is believed to be."""
+        return not self.assumed and self.bits >= 128
+
     def __str__(self) -> str:
         """As tables have it: `key`, `key-64-bits`, `assumed`."""
-        return "assumed" if self.assumed else "key" if self.bits >= 128 else f"key-{self.bits}-bits"
+        return "assumed" if self.assumed else "key" if self.proven else f"key-{self.bits}-bits"
 
 
 class Columns(NamedTuple):

@@ -1,11 +1,12 @@
-"""What opened keys of other stacks' formats share: they show their format's label and nothing of the key."""
+"""What the formats of other stacks share: their opened keys show a label and nothing of the key, and have decoys."""
 
+import hashlib
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Basis, Format
+from scanner.watermark.format import Basis, Format, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import PositionRule
 
@@ -25,21 +26,42 @@ class Held(Generic[Secret]):
         raise TypeError("a secret is never pickled; open the key again where it is needed")
 
 
-class Opened(Generic[Secret]):
+class StackFormat(Format):
+    """A format whose keys are drawn uniformly and by whoever runs the stack."""
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """As many of the bytes as a secret has."""
+        return entropy[: self.secret_bytes.stop - 1]
+
+
+class Opened:
     """A format under one secret, less its score (scanner.watermark.format.Watermark).
 
     Args:
         form: the format with its parameters.
         rule: which positions it scores.
-        keys: what the secret's bytes stand for.
+        secret: as `form` takes it.
     """
 
-    def __init__(self, form: Format, rule: PositionRule, keys: Secret) -> None:
+    def __init__(self, form: StackFormat, rule: PositionRule, secret: bytes) -> None:
         self.label: str = form.label()
         self.law: Law | None = form.law()
         self.basis: Basis = form.basis()
         self.rule = rule
-        self._keys = Held(keys)
+        self._form, self._secret = form, Held(secret)
+        self._decoys: Held[dict[int, Watermark]] = Held({})
+
+    def decoy(self, number: int) -> Watermark:
+        """See RanksAmongDecoys. They are derived from the secret, so that every scan meets the same."""
+        known = self._decoys.value
+        if number not in known:
+            known[number] = self._form.open(self._form.draw_key(self._entropy(number)))
+        return known[number]
+
+    def _entropy(self, number: int) -> bytes:
+        """32 bytes that tell nothing of the secret."""
+        of = f"{self.label} {number}".encode("ascii")
+        return hashlib.blake2b(of, key=self._secret.value, digest_size=32, person=b"rank-decoys-v1").digest()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label})"

@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.watermark.format import Candidates, Searches, Watermark
+from scanner.watermark.format import Basis, Candidates, Searches, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.pvalues import log10_any_of
+
+DECOYS = 999
+"""Keys that a key must beat whose p-values are not proven over all of it (scanner.watermark.rank)."""
+
+LEAST_RANK = 1.0 / (DECOYS + 1)
+"""The rank of such a key."""
 
 
 class Found(NamedTuple):
@@ -22,7 +28,7 @@ class Found(NamedTuple):
     scored: int64[D]; message: int64[D, C], −1: there is none, or the document is not scored; score: float64[D, C];
     log10_p: of that message alone, log10_p_global: corrected for all messages of all keys, log10_p_own: by what it
     shares with no other message, corrected alike (0 where nothing more is asked): float64[D, C]; independent: as of
-    Candidates; assumed: as of Basis.
+    Candidates; basis: of the key; p_rank: among decoy keys, NaN where it was not asked for: float64[D, C].
     """
 
     scored: NDArray[np.int64]
@@ -32,7 +38,13 @@ class Found(NamedTuple):
     log10_p_global: NDArray[np.float64]
     log10_p_own: NDArray[np.float64]
     independent: bool
-    assumed: bool
+    basis: Basis
+    p_rank: NDArray[np.float64]
+
+    @property
+    def stands(self) -> NDArray[np.bool_]:
+        """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
+        return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
     def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
         """The same among all documents of a batch: what is said of `documents`, int64[d], and nothing of the others.
@@ -54,6 +66,7 @@ class Found(NamedTuple):
             log10_p=spread(self.log10_p, np.nan),
             log10_p_global=spread(self.log10_p_global, np.nan),
             log10_p_own=spread(self.log10_p_own, np.nan),
+            p_rank=spread(self.p_rank, np.nan),
         )
 
 
@@ -142,7 +155,8 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
         log10_p_global=corrected(log10_p, messages, keys),
         log10_p_own=own,
         independent=best.independent,
-        assumed=mark.basis.assumed,
+        basis=mark.basis,
+        p_rank=np.full(best.message.shape, np.nan),
     )
 
 
@@ -168,17 +182,17 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passing = [passes(said.log10_p_global, false_positive_rate) for said in found]
+    passing = [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passing], axis=0)
     alone = (count == 1)[:, None]
     own = [passes(said.log10_p_own, misnaming_rate) for said in found]
     named = [
-        of_key & (own_passes if said.independent else alone) & (not said.assumed)
+        of_key & (own_passes if said.independent else alone) & (not said.basis.assumed)
         for said, of_key, own_passes in zip(found, passing, own, strict=True)
     ]
     shared, proven = (
         np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passing, facts, strict=True)], axis=0)
-        for facts in ([not said.independent for said in found], [not said.assumed for said in found])
+        for facts in ([not said.independent for said in found], [not said.basis.assumed for said in found])
     )
     naming = np.full(len(count), "none", object)
     naming[count > 0] = "undecided"

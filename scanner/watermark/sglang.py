@@ -15,11 +15,11 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Format, Pairs
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
-from scanner.watermark.opened import Opened, check_message
+from scanner.watermark.opened import Held, Opened, StackFormat, check_message
 from scanner.watermark.positions import (
     TABLE_FACTOR,
     WIDEST,
@@ -198,12 +198,12 @@ class AnswerPositions:
         return tuple(tokens.ids[place - self.width : place + 1].tolist())
 
 
-class Sglang(Opened[tuple[int, ...]]):
+class Sglang(Opened):
     """One key, or two of which a coin that both keys decide names one at each context."""
 
-    def __init__(self, form: "SglangOneKeyFormat | SglangTwoKeysFormat", keys: tuple[int, ...], share: float) -> None:
-        super().__init__(form, form.rule(), keys)
-        self._width, self._first_below = form.context_window, int(share * 2.0**32)
+    def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
+        super().__init__(form, form.rule(), secret)
+        self._keys, self._width, self._first_below = Held(keys), form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
         """The draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""
@@ -225,7 +225,7 @@ class Sglang(Opened[tuple[int, ...]]):
         return stack_terms(self.draws(tokens, positions))
 
 
-class SglangFormat(Format):
+class SglangFormat(StackFormat):
     """What all share."""
 
     context_window: int = Field(default=4, ge=1, le=WIDEST)
@@ -310,11 +310,7 @@ class SglangOneKeyFormat(SglangFormat):
 
     def open(self, secret: bytes) -> Sglang:
         """A secret is the key's 8 bytes, big-endian: its 16 hexadecimal digits."""
-        return Sglang(self, keys_of(secret, 1), 1.0)
-
-    def draw_key(self, entropy: bytes) -> bytes:
-        """The first of them."""
-        return entropy[:8]
+        return Sglang(self, secret, keys_of(secret, 1), 1.0)
 
 
 class SglangTwoKeysFormat(SglangFormat):
@@ -334,11 +330,7 @@ class SglangTwoKeysFormat(SglangFormat):
 
     def open(self, secret: bytes) -> Sglang:
         """A secret is the 8 bytes of A and the 8 of B, big-endian."""
-        return Sglang(self, keys_of(secret, 2), self.mixing_probability)
-
-    def draw_key(self, entropy: bytes) -> bytes:
-        """The first of them."""
-        return entropy[:16]
+        return Sglang(self, secret, keys_of(secret, 2), self.mixing_probability)
 
 
 def keys_of(secret: bytes, count: int) -> tuple[int, ...]:

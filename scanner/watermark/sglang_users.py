@@ -132,21 +132,25 @@ def best_two(
     return message, score
 
 
-class SglangUsers(Opened[bytes]):
+class SglangUsers(Opened):
     """A key a message, derived from a master key."""
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
         super().__init__(form, form.rule(), secret)
-        self._width = form.context_window
+        self._how, self._width = form, form.context_window
         self._states = Held(np.empty(0, np.uint32))
 
     def states(self, count: int) -> NDArray[np.uint32]:
         """States of the messages 0 … count−1: uint32[count]. Two messages may have one."""
         known = self._states.value
         if count > len(known):
-            keys = [user_key(self._keys.value, message) for message in range(len(known), count)]
+            keys = [user_key(self._secret.value, message) for message in range(len(known), count)]
             self._states = Held(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
         return self._states.value[:count]
+
+    def decoy(self, number: int) -> "SglangUsers":
+        """See RanksAmongDecoys."""
+        return _Decoy(self._how, self._entropy(number))
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See Watermark."""
@@ -165,6 +169,15 @@ class SglangUsers(Opened[bytes]):
     def _draws_from(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self._width)
         return seeds, tokens.ids[positions.index]
+
+
+class _Decoy(SglangUsers):
+    """Users whose states are drawn at once. Uniform keys have uniform states, as the last word goes in one to one."""
+
+    def states(self, count: int) -> NDArray[np.uint32]:
+        """Drawn anew each time, since there are many decoys."""
+        drawn = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
+        return drawn.integers(2**32, size=count, dtype=np.uint32)
 
 
 def _user_keys(case: Case) -> Pairs:
@@ -193,15 +206,11 @@ class SglangUserKeysFormat(SglangFormat):
         """A secret is the master key, of which the users' keys are derived."""
         return SglangUsers(self, secret)
 
-    def draw_key(self, entropy: bytes) -> bytes:
-        """All of them."""
-        return entropy
-
     def check_messages(self, count: int) -> None:
         """No more than the search is made for."""
         if not 1 <= count <= MAX_USERS:
             raise ValueError(f"{count} users are too many or too few; allowed: 1 to {MAX_USERS:,}")
 
 
-MAX_USERS = 10**6
+MAX_USERS = 10**5
 """Far beyond what 32 bits can tell apart at a false-positive rate that anybody uses."""

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Format, Pairs
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma
-from scanner.watermark.opened import Opened, check_message
+from scanner.watermark.opened import Held, Opened, StackFormat, check_message
 from scanner.watermark.philox import MISSING, sum_terms, words_of_positions
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
 from scanner.watermark.weighted_gamma import checked_weight
@@ -77,12 +77,12 @@ class ResponsePositions:
         return (-1,) * (self.width + 1 - len(there)) + tuple(there)
 
 
-class Vllm(Opened[tuple[int, ...]]):
+class Vllm(Opened):
     """A key of either format: its score is (1−a)·S_A + a·S_B, of one key alone where a is 0 or 1."""
 
-    def __init__(self, form: "_VllmFormat", keys: tuple[int, ...], weight: float) -> None:
-        super().__init__(form, form.rule(), keys)
-        self._width, self._weight = form.context_width, weight
+    def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
+        super().__init__(form, form.rule(), secret)
+        self._keys, self._width, self._weight = Held(keys), form.context_width, weight
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
         """The words that the scored tokens meet, uint32[P] for each key."""
@@ -104,7 +104,7 @@ class Vllm(Opened[tuple[int, ...]]):
         return scores[0] if len(scores) == 1 else (1.0 - self._weight) * scores[0] + self._weight * scores[1]
 
 
-class _VllmFormat(Format):
+class _VllmFormat(StackFormat):
     """What both share."""
 
     secret_bytes = range(8, 9)
@@ -130,10 +130,6 @@ class _VllmFormat(Format):
     def seconds(self, messages: int) -> float:
         """Five times what it takes with its p-value."""
         return 2e-7
-
-    def draw_key(self, entropy: bytes) -> bytes:
-        """The first of them."""
-        return entropy[:8]
 
 
 def _words(case: Case) -> Pairs:
@@ -185,7 +181,7 @@ class VllmGumbelFormat(_VllmFormat):
 
     def open(self, secret: bytes) -> Vllm:
         """A secret is the key's 8 bytes, big-endian."""
-        return Vllm(self, (key_of(secret),), 0.0)
+        return Vllm(self, secret, (key_of(secret),), 0.0)
 
 
 class VllmDualKeyFormat(_VllmFormat):
@@ -208,7 +204,7 @@ class VllmDualKeyFormat(_VllmFormat):
 
     def open(self, secret: bytes) -> Vllm:
         """A secret is the master key's 8 bytes, big-endian."""
-        return Vllm(self, sub_keys(key_of(secret)), self.alpha)
+        return Vllm(self, secret, sub_keys(key_of(secret)), self.alpha)
 
 
 def key_of(secret: bytes) -> int:

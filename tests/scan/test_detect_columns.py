@@ -72,6 +72,8 @@ def verdict(detector, tokens, found, i, at):
         "messages_tested": key.messages,
         "keys_tested": len(detector._keys),
         "flagged": passing > 0,
+        "basis": "key",
+        "p_rank": None,
     }
 
 

@@ -26,7 +26,7 @@ from tests.scan.test_commands import call
 
 ZIP = Path(__file__).parent / "written_before.zip"
 NEW = {
-    "verdicts": ["reason"],
+    "verdicts": ["reason", "basis", "p_rank"],
     "quarantine": ["account_id", "text_sha256"],
     "scans": ["scored_in_part", "values_not_read"],
 }
@@ -93,7 +93,7 @@ def test_the_next_night_goes_on_and_scans_nothing_again(night, before, plain, mo
     verdicts, quarantine = night.verdicts(), night.quarantine()
     assert (
         verdicts.filter(pl.col("path") != "/data/in/d.parquet")
-        .drop("reason")
+        .drop(NEW["verdicts"])
         .equals(old["verdicts"].sort("path", "row"))
     )
     assert verdicts["reason"].to_list() == [None] * 5 + ["invalid_utf8"]

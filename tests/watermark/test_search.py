@@ -27,7 +27,8 @@ def found(*keys: tuple[float, float], independent: bool = False, assumed: bool =
             log10_p_global=np.array([[best, second]]),
             log10_p_own=np.zeros((1, 2)),
             independent=independent,
-            assumed=assumed,
+            basis=Basis(128, assumed=assumed),
+            p_rank=np.full((1, 2), np.nan),
         )
         for k, (best, second) in enumerate(keys)
     ]
@@ -88,10 +89,12 @@ def test_a_candidate_is_named_if_it_passes_by_what_it_shares_with_no_other(own, 
 
 
 def test_an_assumed_law_flags_and_names_nobody():
-    decided = decide(found((-9.0, 0.0), assumed=True), RATE)
+    (said,) = found((-9.0, 0.0), assumed=True)
+    best_of_all = np.array([[1e-3, NAN]])
+    decided = decide([said._replace(p_rank=best_of_all)], RATE)
     assert (decided.flagged.tolist(), decided.naming.tolist()) == ([True], ["assumed"])
     assert not decided.named[0].any()
-    both = decide([*found((-9.0, 0.0), assumed=True), *found((-9.0, 0.0), independent=True)], RATE, 1.0)
+    both = decide([said._replace(p_rank=best_of_all), *found((-9.0, 0.0), independent=True)], RATE, 1.0)
     assert both.naming.tolist() == ["named"]
     assert [of_key.tolist() for of_key in both.named] == [[[False, False]], [[True, False]]]
 
@@ -100,7 +103,7 @@ class Toy:
     """Scores are set by hand; C candidates, of which the last has its own part."""
 
     label = "toy"
-    basis = Basis(64)
+    basis = Basis(128)
     law = Floored(Gamma(), 64)
 
     def __init__(self, score, own=None):

@@ -1,0 +1,130 @@
+"""The rank among decoy keys: exact whatever the scores' law, asked where it must be, and what is flagged by it."""
+
+import numpy as np
+import pytest
+
+from scanner.watermark import Positions, Tokens, ragged
+from scanner.watermark.format import Basis, RanksAmongDecoys
+from scanner.watermark.formats import FORMATS
+from scanner.watermark.laws import Gamma
+from scanner.watermark.positions import WholeWindows
+from scanner.watermark.rank import ranked
+from scanner.watermark.search import DECOYS, LEAST_RANK, decide, search
+from tests.watermark.test_stack_formats import PARAMETERS
+
+STACKS = [FORMATS[name]() for name in PARAMETERS]
+
+SHORT = Basis(64)
+
+
+class Alone:
+    """Scores as given, one a document."""
+
+    law, rule, label = Gamma(), WholeWindows(0), "fake"
+
+    def __init__(self, scores, basis=SHORT):
+        self.scores, self.basis, self.asked = np.asarray(scores, np.float64), basis, 0
+
+    def score(self, tokens, positions, messages):
+        self.asked += len(positions.index)
+        return self.scores[positions.index]
+
+
+class Fake(Alone):
+    """And its decoys' scores, [DECOYS, D]."""
+
+    def __init__(self, scores, decoys, basis=SHORT):
+        super().__init__(scores, basis)
+        self.decoys = [Alone(of_decoy) for of_decoy in decoys]
+
+    def decoy(self, number):
+        return self.decoys[number - 1]
+
+
+def documents(count: int) -> tuple[Tokens, Positions]:
+    """Of one token each, all of them scored."""
+    tokens = Tokens(np.zeros(count, np.uint32), np.arange(count + 1))
+    return tokens, Positions(np.arange(count), np.arange(count + 1))
+
+
+def verdict(mark, count: int, rate: float):
+    tokens, positions = documents(count)
+    said = ranked(search(mark, tokens, positions, 1), mark, tokens, positions, 1, rate)
+    return said, decide([said], rate)
+
+
+def test_the_rank_is_exact():
+    """200,000 texts whose scores are exchangeable with the decoys': P(p_rank ≤ 1/l) = 1/l, five standard errors.
+
+    Their law is nothing like the stated one: all of them pass by it.
+    """
+    rng = np.random.default_rng(5)
+    count = 200_000
+    mark = Fake(1e3 + rng.random(count), 1e3 + rng.random((DECOYS, count), np.float32))
+    said, decided = verdict(mark, count, 1e-6)
+    rank = said.p_rank[:, 0]
+    for tries in (2, 3, 10, 100, DECOYS + 1):
+        share = (rank <= 1 / tries + 1e-12).mean()
+        assert abs(share - 1 / tries) < 5 * np.sqrt(1 / tries / count), tries
+    assert decided.flagged.tolist() == (rank == LEAST_RANK).tolist()
+
+
+def test_unmarked_text_is_done_after_a_few():
+    """Of exchangeable scores, the l-th decoy is asked for the 1/l of the texts that are left."""
+    rng = np.random.default_rng(6)
+    mark = Fake(1e3 + rng.random(20_000), 1e3 + rng.random((DECOYS, 20_000), np.float32))
+    verdict(mark, 20_000, 1e-6)
+    for number, decoy in enumerate(mark.decoys, 1):
+        assert abs(decoy.asked / 20_000 - 1 / number) < 6 * np.sqrt(1 / number / 20_000), number
+
+
+def test_only_what_would_be_flagged_is_asked():
+    said, decided = verdict(Fake(np.array([30.0, 0.5, 30.0]), np.zeros((DECOYS, 3))), 3, 1e-6)
+    assert said.p_rank[:, 0].tolist() == [LEAST_RANK, pytest.approx(np.nan, nan_ok=True), LEAST_RANK]
+    assert decided.flagged.tolist() == [True, False, True]
+
+
+def test_a_decoy_that_scores_as_high_refutes():
+    """Equal is high enough: a hash that ignores the key flags nothing. The verdict's p is no smaller than the rank."""
+    decoys = np.zeros((DECOYS, 2))
+    decoys[6] = [30.0, 29.99]
+    said, decided = verdict(Fake(np.array([30.0, 30.0]), decoys), 2, 1e-2)
+    assert said.p_rank[:, 0].tolist() == [1 / 7, LEAST_RANK]
+    assert decided.flagged.tolist() == [False, True]
+    assert said.log10_p_global[0, 0] == np.log10(1 / 7)
+    assert said.log10_p_global[1, 0] < -12
+    assert said.log10_p[0, 0] < -12
+
+
+def test_the_last_decoy_counts_too():
+    """One of 999 is enough, even where the rate is above its rank."""
+    decoys = np.zeros((DECOYS, 1))
+    decoys[-1] = 30.0
+    said, decided = verdict(Fake(np.array([30.0]), decoys), 1, 0.05)
+    assert said.p_rank[0, 0] == 1 / DECOYS
+    assert decided.flagged.tolist() == [False]
+
+
+def test_where_no_rank_is_asked():
+    """A whole key proves enough; what is assumed, or a short key without decoys, does not."""
+    proven = Fake(np.array([30.0]), np.full((DECOYS, 1), 99.0), Basis(128))
+    assert verdict(proven, 1, 1e-6)[1].flagged.tolist() == [True]
+    assert sum(decoy.asked for decoy in proven.decoys) == 0
+    for basis in (Basis(64), Basis(128, assumed=True)):
+        assert verdict(Alone([30.0], basis), 1, 1e-6)[1].flagged.tolist() == [False]
+
+
+@pytest.mark.parametrize("form", STACKS, ids=lambda form: form.name)
+def test_decoys_of_the_formats(form):
+    """Other keys, each another, the same every time, and of the same law."""
+    secret = form.draw_key(bytes(range(32)))
+    tokens = ragged([list(range(100, 180))])
+    marks = [form.open(secret) for _ in range(2)]
+    positions = marks[0].rule.positions(tokens, "ngram")
+    assert isinstance(marks[0], RanksAmongDecoys)
+    scores = [[float(mark.decoy(number).score(tokens, positions, 0)[0]) for number in range(1, 40)] for mark in marks]
+    assert scores[0] == scores[1]
+    assert len({float(marks[0].score(tokens, positions, 0)[0]), *scores[0]}) == 40
+    assert marks[0].decoy(3).label == form.label()
+    other = form.open(form.draw_key(bytes(range(1, 33)))).decoy(1)
+    assert float(other.score(tokens, positions, 0)[0]) not in scores[0]
