@@ -1,11 +1,12 @@
 """`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import compress, cycle, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import polars as pl
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from jobs.text import complain, tell
+from jobs.text import columns, complain, printable, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.registry import find_key, list_users, load_registry, open_key
 from schemas.registry import RESERVED_EVERY, MasterKey
@@ -62,6 +63,7 @@ class Recipient(NamedTuple):
 @click.option("--skip-used-windows", is_flag=True, help="Mark each window once in a text: better prose, less power.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--verify", is_flag=True, help="Read every completion back: its strength, log10 p and expected power.")
 def mark(
     registry: Path,
     key_id: str,
@@ -78,6 +80,7 @@ def mark(
     skip_used_windows: bool,
     batch_size: int,
     seed: int,
+    verify: bool,
 ) -> None:
     """Complete prompts with a local model, marked for users, and write Parquet with the truth.
 
@@ -88,7 +91,7 @@ def mark(
     \b
     Example:
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
-          --model models/smollm2 --prompts prompts.txt --out marked.parquet
+          --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
     key = find_key(load_registry(registry), key_id)
     if key.retired_at is not None:
@@ -137,6 +140,56 @@ def mark(
             progress.update(len(those))
     _write(out, rows)
     tell(f"{len(rows)} completions marked with {key_id}: {out}")
+    if verify:
+        tell(*_verified(registry, key, rows))
+
+
+def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
+    import numpy as np
+
+    from scanner.audit.admission import ASKED
+    from scanner.detection.one_text import strengths_of
+    from scanner.measured import LEAST_SCORED, Measured
+    from scanner.power import Aim
+    from scanner.watermark.search import corrected, log10_p_of
+
+    places = {name: MARKED.names.index(name) for name in MARKED.names}
+    texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))
+    law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
+    aim = Aim(ASKED, key.messages, len(load_registry(registry).keys))
+    if law is None or max(strengths.scored) < LEAST_SCORED:
+        return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
+    power = Measured.of(law, strengths).power(strengths.scored, aim)
+    log10_p = corrected(log10_p_of(law, strengths.score, strengths.scored), aim.messages, aim.keys)
+    per_token = strengths.score / np.maximum(strengths.scored, 1)
+    strength = "green share" if key.gamma else "probability, entropy"
+    cells = zip(rows, strengths.scored, per_token, log10_p, power, strict=True)
+    lines = [
+        (
+            str(number),
+            printable(str(row[places["user_id"]] or f"message {row[places['message']]}"), 40),
+            f"{scored:,}",
+            f"{of_token:.3f}" if key.gamma else _alike(of_token),
+            f"{p:.1f}",
+            f"{chance:.3f}",
+        )
+        for number, (row, scored, of_token, p, chance) in enumerate(cells)
+    ]
+    head = ("row", "marked for", "scored tokens", strength, "log10 p", "expected power")
+    return [
+        *columns([head, *lines]),
+        f"log10 p is corrected for {aim.messages:,} messages of {aim.keys} keys; power is the chance that such texts "
+        f"of that length are found at {aim.false_positive_rate:g}",
+    ]
+
+
+def _alike(of_token: float) -> str:
+    """The probability that all tokens would have at this mean score, and its entropy −p ln p, as `plan` takes them."""
+    from scanner.measured import probability_of
+
+    p = probability_of(of_token)
+    return f"{p:.3f}, {-p * math.log(p):.3f}"
 
 
 def read_prompts(path: Path, field: str = "--prompts") -> list[str]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from jobs.options import Place
 from jobs.text import tell
-from scanner.errors import Refused
+from scanner.errors import Refused, in_a_line
 from schemas.registry import MAX_WINDOW, Gamma, parse_gamma
 
 if TYPE_CHECKING:
@@ -22,16 +23,24 @@ _CLAIMS = (
 
 
 class Row(NamedTuple):
-    """One answer: tokens that must be scored, and what a simulation of that many says."""
+    """One answer: tokens that must be scored, what a simulation of that many says, and an estimate beside a bound."""
 
     aim: "Aim"
     power: float
     scored: int
     passed: int | None
+    estimate: int | None
 
 
 @click.command("plan")
-@click.option("--method", type=click.Choice(["greenlist", "gumbel"]), required=True)
+@click.option("--method", type=click.Choice(["greenlist", "gumbel"]), help="What the key's method is to be.")
+@click.option(
+    "--from",
+    "marked_file",
+    type=click.Path(path_type=Path),
+    help="Texts of `brickscan mark`, whose strength is measured.",
+)
+@click.option("--registry", type=Place(), help="With --from: folder or URI of the registry whose key marked them.")
 @click.option("--window", type=click.IntRange(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
 @click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list).")
 @click.option("--delta", type=float, help="Bias of green tokens, on flat logits: the best case (green list).")
@@ -61,7 +70,9 @@ class Row(NamedTuple):
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: power against tokens.")
 def plan(
-    method: str,
+    method: str | None,
+    marked_file: Path | None,
+    registry: Path | str | None,
     window: int,
     gamma: Gamma,
     delta: float | None,
@@ -78,11 +89,13 @@ def plan(
 ) -> None:
     """Say how many tokens a marked text needs, so that it is detected with a given power.
 
-    Green list: give --delta or --green-share. Gumbel: give --entropy or --probability. The answer is exact where the
-    law of the score is known, and a safe bound (more tokens than needed) with --entropy.
+    Best measure it: --from takes texts that your own model wrote (`brickscan mark`). Before there are any, give for the
+    green list --delta or --green-share, for Gumbel --entropy or --probability; the answer is exact if that is true.
+    With --entropy it is the paper's bound, which asks for many times more than suffices, beside an estimate.
 
     \b
     Example:
+      brickscan plan --from marked.parquet --registry registry
       brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
       brickscan plan --method gumbel --entropy 0.2
     """
@@ -99,7 +112,15 @@ def plan(
     for power in powers:
         if not 0 < power < 1:
             raise Refused(f"--power {power} is not allowed; a number between 0 and 1 is needed")
-    marked = _model(method, gamma, delta, green_share, entropy, probability)
+    marked: Marked
+    if marked_file is not None:
+        if registry is None or method or any(v is not None for v in (delta, green_share, entropy, probability)):
+            raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
+        marked, method, window = _measured(marked_file, registry)
+    elif method is None:
+        raise click.UsageError("Give --method and a strength, or --from and --registry.")
+    else:
+        marked = _model(method, gamma, delta, green_share, entropy, probability)
     generator = np.random.default_rng(seed)
     rows = []
     for count in messages:
@@ -107,12 +128,12 @@ def plan(
         for power in powers:
             scored = tokens_needed(marked, aim, power)
             passed = marked.passed(scored, aim, simulate, generator) if simulate else None
-            rows.append(Row(aim, power, scored, passed))
+            rows.append(Row(aim, power, scored, passed, _estimate(marked, aim, power)))
     tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
     tell(f"Assumes: {marked.assumes}")
     for claim in _CLAIMS:
         tell(claim)
-    tell(*_table(rows, window, marked.exact, simulate))
+    tell(*_table(rows, window, _KINDS.get(type(marked).__name__, "exact"), simulate))
     if plot is not None:
         plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
         tell(f"wrote {plot}")
@@ -173,7 +194,42 @@ def _model(
     return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
 
 
-def _table(rows: list[Row], window: int, exact: bool, texts: int) -> list[str]:
+def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
+    """The strength of texts that `brickscan mark` wrote, with the method and window of their key."""
+    import polars as pl
+
+    from scanner.detection.one_text import strengths_of
+    from scanner.measured import Measured
+    from scanner.registry import find_key, load_registry
+
+    try:
+        texts = pl.read_parquet(io.BytesIO(file.read_bytes()), columns=["key_id", "message", "text"])
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise Refused(f"--from {file}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
+    ids = texts["key_id"].unique().to_list()
+    if len(ids) != 1:
+        raise Refused(f"--from {file}: holds texts of {len(ids)} keys; give those of one")
+    key = find_key(load_registry(registry), ids[0])
+    law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy())
+    return Measured.of(law, strengths), key.method, key.window
+
+
+def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
+    """Beside the bound, what suffices if all tokens are alike: the more of the two probabilities of that entropy."""
+    from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
+
+    if not isinstance(marked, GumbelEntropy):
+        return None
+    try:
+        return max(tokens_needed(GumbelProbability(p, ""), aim, power) for p in probabilities_of(marked.entropy))
+    except Refused:
+        return None
+
+
+_KINDS = {"GumbelEntropy": "bound", "Measured": "measured"}
+
+
+def _table(rows: list[Row], window: int, answer: str, texts: int) -> list[str]:
     from scipy import stats  # type: ignore[import-untyped]
 
     head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
@@ -183,10 +239,10 @@ def _table(rows: list[Row], window: int, exact: bool, texts: int) -> list[str]:
         if row.passed is not None:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
             shown = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
-        answer = "exact" if exact else "bound"
-        lines.append(
-            (f"{row.aim.messages:,}", f"{row.power:g}", f"{row.scored:,}", f"{row.scored + window:,}", answer, shown)
-        )
+        most = "at most " if answer == "bound" else ""
+        about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
+        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{answer}{about}", shown)
+        lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]
 

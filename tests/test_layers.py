@@ -20,6 +20,7 @@ FLOORS = [
     "scanner.watermark",
     "scanner.power",
     "scanner.gpu",
+    "scanner.measured",
     "scanner.tokens",
     "scanner.registry",
     "scanner.generation",

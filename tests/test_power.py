@@ -1,6 +1,7 @@
 """`brickscan plan`: its laws against scipy's and simulation, its bound against both, and what the command says."""
 
 import math
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -104,7 +105,13 @@ def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
     needed = tokens_needed(GreenShare(Fraction(1, 4), green_share(Fraction(1, 4), 2), ""), Aim(1e-6, 10, 1), 0.9)
     assert f"10    0.9             {needed}              {needed + 2}   exact" in green
     assert png.read_bytes().startswith(b"\x89PNG")
-    assert "bound" in call("--method", "gumbel", "--entropy", "0.3", "--messages", "1")
+    bound = call("--method", "gumbel", "--entropy", "0.3", "--messages", "1")
+    found = re.search(r"at most ([0-9,]+) .*; about ([0-9,]+) if all", bound)
+    assert found is not None
+    most, about = (int(number.replace(",", "")) for number in found.groups())
+    assert most > 3 * about
+    needed = [tokens_needed(GumbelProbability(p, ""), Aim(1e-6, 1, 1), 0.9) for p in probabilities_of(0.3)]
+    assert about == max(needed)
 
 
 @pytest.mark.parametrize(

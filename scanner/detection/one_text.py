@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.detection.scan_plan import keys_under_test, open_keys, read_config
 from scanner.errors import Refused
+from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
 from scanner.storage.locations import place
+from scanner.watermark.laws import Law
 from schemas.config import Dedup, ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
@@ -105,3 +109,15 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
         raise Refused(f"the text cannot be read ({row['reason']}: {row['detail']}); UTF-8 text is needed")
     found: Mapping[str, Any] = verdicts.to_pylist()[0]
     return found
+
+
+def strengths_of(
+    registry: Path | str, key: MasterKey, texts: Sequence[str], messages: NDArray[np.int64]
+) -> tuple[Law | None, Strengths]:
+    """The law of a key's scores, and how strongly texts are marked with it for their messages, int64[D].
+
+    Raises:
+        SecretError, TokenizerError: the key cannot be opened.
+    """
+    (test,) = open_keys(registry, [key], fast=False)
+    return test.watermark.law, measure(test.watermark, test.tokenizer.encode(texts), messages)

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.mark import MARKED, mark
+from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
 from scanner.generation import LocalModel
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key, remove_users, retire_key
@@ -79,6 +80,34 @@ def test_texts_are_marked_for_users_in_turn(
     watermark = open_key(registry, key)
     best = watermark.best_two(tokens, scored_positions(tokens, 2, "ngram"), key.messages)
     assert best.message.tolist() == rows["message"].to_list()
+
+
+@pytest.mark.parametrize(("key_id", "strength"), [("green", "green share"), ("gum", "probability, entropy")])
+def test_every_completion_is_read_back(
+    key_id: str, strength: str, registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "marked.parquet"
+    told = call(
+        registry, tiny_folder, prompts, out, "--key", key_id, "--user", "ada", "--max-new-tokens", "150", "--verify"
+    ).splitlines()
+    head, *lines, foot = told[-7:]
+    assert re.split(r"  +", head) == ["row", "marked for", "scored tokens", strength, "log10 p", "expected power"]
+    cells = [re.split(r"  +", line) for line in lines]
+    assert [(row[0], row[1]) for row in cells] == [(str(i), "ada") for i in range(5)]
+    rows = pl.read_parquet(out)
+    for row, text, message in zip(cells, rows["text"], rows["message"], strict=True):
+        (verdict,) = check_text(Check.of_registry(registry, [key_id], 1e-6), text.encode())
+        assert (verdict["message"], int(row[2])) == (message, verdict["scored"])
+        assert float(row[4]) == pytest.approx(verdict["log10_p_global"], abs=0.051)
+        if key_id == "green":
+            assert float(row[3]) == pytest.approx(verdict["score"] / verdict["scored"], abs=6e-4)
+        assert 0.9 < float(row[5]) <= 1.0  # a model of much entropy
+    assert "corrected for 1,000 messages of 2 keys" in foot
+    short = call(
+        registry, tiny_folder, prompts, tmp_path / "s.parquet", "--key", key_id, "--user", "ada", "--max-new-tokens",
+        "5", "--verify",
+    )  # fmt: skip
+    assert "too short to be read back" in short
 
 
 def test_parquet_prompts_and_messages(registry: Path, tiny_folder: Path, tmp_path: Path) -> None:

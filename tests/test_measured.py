@@ -1,0 +1,160 @@
+"""Strength that is measured: of texts that were marked, with the power that texts like them have."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from jobs.demo.registry import HERE, make_registry
+from jobs.plan import plan
+from scanner.detection.one_text import strengths_of
+from scanner.errors import Refused
+from scanner.measured import Measured, Strengths, probability_of, thresholds
+from scanner.power import Aim, GreenShare, GumbelEntropy, gumbel_thresholds, tokens_needed
+from scanner.registry import find_key, load_registry
+from scanner.watermark.laws import Binomial, Gamma
+
+AIM = Aim(1e-6, 1000, 3)
+
+
+def of(scores: list[np.ndarray]) -> Strengths:
+    return Strengths(np.array([len(one) for one in scores]), np.array([one.sum() for one in scores]), tuple(scores))
+
+
+def gumbel(texts: int, tokens: int, seed: int) -> list[np.ndarray]:
+    """Scores of tokens that a model gave probabilities of its own, each text being more or less certain."""
+    random = np.random.default_rng(seed)
+    found = []
+    for _ in range(texts):
+        probability = random.beta(random.uniform(1, 4), 1.0, tokens)
+        found.append(-np.log1p(-(random.random(tokens) ** probability)))
+    return found
+
+
+def test_thresholds_are_the_least_scores_that_pass() -> None:
+    scored = np.array([1, 16, 40, 1000])
+    assert thresholds(Gamma(), scored, AIM) == pytest.approx(gumbel_thresholds(scored, AIM), rel=1e-7)
+    law = Binomial(Fraction(1, 4))
+    for count, least in zip(scored.tolist(), thresholds(law, scored, AIM).tolist(), strict=True):
+        passing = [s for s in range(count + 1) if AIM.passes(law.log10_p(np.array([s]), np.array([count])))[0]]
+        assert least == (passing[0] if passing else count + 1)
+
+
+def test_power_of_texts_alike_is_the_exact_one() -> None:
+    """Green tokens of one chance: the binomial law, within what normal sums miss."""
+    random = np.random.default_rng(5)
+    measured = Measured.of(
+        Binomial(Fraction(1, 4)), of([(random.random(20_000) < 0.55).astype(float) for _ in range(4)])
+    )
+    exact = GreenShare(Fraction(1, 4), 0.55, "")
+    scored = np.arange(60, 260, 20)
+    assert measured.power(scored, AIM) == pytest.approx(exact.power(scored, AIM), abs=0.04)
+
+
+def test_fresh_texts_pass_as_often_as_the_measured_ones_say() -> None:
+    """Measured on 300 texts of 400 tokens; 4,000 fresh ones, shorter, through the p-values of a scan."""
+    measured = Measured.of(Gamma(), of(gumbel(300, 400, 1)))
+    for scored in (60, 120, 240):
+        sums = np.array([one.sum() for one in gumbel(4000, scored, 2)])
+        found = AIM.passes(Gamma().log10_p(sums, scored)).mean()
+        # 300 texts tell a power to 0.03 (one standard deviation); five of these
+        assert measured.power(np.array([scored]), AIM)[0] == pytest.approx(found, abs=0.15)
+
+
+def test_simulated_texts_pass_as_often_as_said() -> None:
+    measured = Measured.of(Gamma(), of(gumbel(50, 300, 3)))
+    scored = tokens_needed(measured, AIM, 0.8)
+    passed = measured.passed(scored, AIM, 4000, np.random.default_rng(8))
+    assert passed / 4000 == pytest.approx(0.8, abs=0.06)  # sums are not quite normal
+
+
+@pytest.mark.parametrize("probability", [0.01, 0.2, 0.5, 0.9, 1.0])
+def test_the_probability_behind_a_mean_score(probability: float) -> None:
+    """By quadrature: the mean of -ln(1 - u^p) over u."""
+    u = (np.arange(2_000_000) + 0.5) / 2_000_000
+    assert probability_of(float(-np.log1p(-(u**probability)).mean())) == pytest.approx(probability, rel=1e-3)
+
+
+def test_too_little_text_is_refused() -> None:
+    with pytest.raises(Refused, match="no text has 16 scored tokens"):
+        Measured.of(Gamma(), of([np.ones(15)]))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> pl.DataFrame:
+    """The demo's marked texts, which SmolLM2 wrote: key_id, message, text, temperature, delta; and its registry."""
+    folder = tmp_path_factory.mktemp("demo")
+    make_registry(folder / "registry")
+    raw = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
+    parts = [
+        pq.read_table(path, columns=["doc_id", "text"]).cast(raw) for path in sorted(HERE.glob("sample-*.parquet"))
+    ]
+    text_of = {(row["doc_id"] or b"").decode(): row["text"] for row in pa.concat_tables(parts).to_pylist()}
+    truth = pl.read_parquet(HERE / "truth.parquet").filter(kind="marked").unique("doc_id").sort("doc_id")
+    texts = truth.with_columns(text=pl.Series([text_of[name].decode() for name in truth["doc_id"]]))
+    texts.write_parquet(folder / "marked.parquet")
+    return texts.with_columns(folder=pl.lit(str(folder)))
+
+
+@pytest.mark.parametrize("setting", [("demo-gumbel", 1.0, None), ("demo-greenlist", 0.8, 3.0)])
+def test_real_texts_need_about_as_many_tokens_as_is_said(demo, setting) -> None:
+    """Measured on every second text, tried on the others cut to as many tokens; the paper's bound asks for far more."""
+    key_id, temperature, delta = setting
+    registry = f"{demo['folder'][0]}/registry"
+    own = demo.filter(pl.col("key_id") == key_id, temperature=temperature)
+    own = own.filter(pl.col("delta") == delta) if delta else own
+    key = find_key(load_registry(registry), key_id)
+    aim = Aim(1e-6, key.messages, 2)
+    law, strengths = strengths_of(registry, key, own["text"].to_list(), own["message"].to_numpy())
+    first, second = strengths.of_tokens[::2], strengths.of_tokens[1::2]
+    measured = Measured.of(law, of(list(first)))
+    needed = tokens_needed(measured, aim, 0.9)
+    long = [one[: int(1.5 * needed)] for one in second if len(one) >= needed]
+    sums, counts = np.array([one.sum() for one in long]), np.array([len(one) for one in long])
+    passed = int(aim.passes(law.log10_p(sums, counts)).sum())
+    assert len(long) >= 12
+    assert stats.binomtest(passed, len(long), 0.75, alternative="less").pvalue > 1e-3
+    assert tokens_needed(GumbelEntropy(0.3, ""), aim, 0.9) > 20 * needed
+
+
+def call(*options: object) -> str:
+    found = CliRunner().invoke(plan, [str(option) for option in options], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
+    file, registry = tmp_path / "marked.parquet", f"{demo['folder'][0]}/registry"
+    demo.filter(key_id="demo-gumbel", temperature=1.0).write_parquet(file)
+    out = call("--from", file, "--registry", registry, "--messages", 100_000, "--keys", 2, "--power", 0.9)
+    assert "gumbel, h = 4, false-positive rate 1e-06 for a document, 2 keys" in out
+    assert "texts are marked as strongly as the 39 measured ones" in out
+    row = out.splitlines()[-1].split()
+    assert row[:2] == ["100,000", "0.9"]
+    assert row[4] == "measured"
+    assert 20 < int(row[2]) < 120
+    assert math.isclose(float(row[5]), 0.9, abs_tol=0.08)  # its own simulation
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--from", "no.parquet", "--registry", "r"], "cannot be read as what `brickscan mark` writes"),
+        (["--from", "two", "--registry", "r"], "holds texts of 2 keys; give those of one"),
+    ],
+)
+def test_files_that_cannot_be_measured_are_refused(demo, tmp_path, options, words) -> None:
+    options = [f"{demo['folder'][0]}/marked.parquet" if option == "two" else option for option in options]
+    with pytest.raises(Refused, match=words):
+        call(*options)
+
+
+def test_measured_and_assumed_strength_do_not_mix(tmp_path) -> None:
+    for options in (["--from", "x"], ["--from", "x", "--registry", "r", "--method", "gumbel"], []):
+        assert CliRunner().invoke(plan, options).exit_code == 2
