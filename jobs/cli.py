@@ -14,6 +14,7 @@ from scanner.errors import BrickscanError, Refused
 from scanner.interrupts import Terminated, sigterm_interrupts, sigterm_noted
 
 _COMMANDS = {
+    "init": "jobs.init:init",
     "keys": "jobs.registry:keys",
     "users": "jobs.users:users",
     "scan": "jobs.scan:scan",
@@ -26,6 +27,7 @@ _COMMANDS = {
     "calibrate": "jobs.calibrate:calibrate",
     "evaluate": "jobs.evaluate:evaluate",
     "selftest": "jobs.selftest:selftest",
+    "schema": "jobs.schema:schema",
 }
 
 
@@ -51,10 +53,14 @@ def brickscan() -> None:
 
     \b
     First steps:
+      brickscan init incoming/part-0.parquet --tokenizer tokenizer.json
+    or one by one:
       brickscan keys new summer --method greenlist --tokenizer tokenizer.json --registry registry
       brickscan users add --registry registry --file users.csv
       brickscan scan scan.toml
       brickscan flagged scan.toml
+
+    Completion for bash, likewise for zsh and fish: eval "$(_BRICKSCAN_COMPLETE=bash_source brickscan)"
     """
 
 

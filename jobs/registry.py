@@ -45,7 +45,7 @@ def keys() -> None:
 )
 @click.option("--active-from", type=_DATE, help="Nothing is marked with it before (UTC).  [default: now]")
 @click.option("--active-until", type=_DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
-def _new(
+def new(
     key_id: str,
     registry: Path | str,
     method: str,

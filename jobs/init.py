@@ -1,0 +1,61 @@
+"""`brickscan init`: registry, first key and scan.toml from one file of somebody's own texts."""
+
+from pathlib import Path
+
+import click
+
+from jobs.registry import new
+from jobs.text import tell
+from scanner.errors import Refused
+
+_HEAD = """\
+# Written by `brickscan init` from {sample}. Check what it guessed; `brickscan schema scan` tells every field.
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-6      # for a document, over all messages of all keys
+
+[input]
+"""
+
+
+@click.command()
+@click.argument("sample", type=click.Path(path_type=Path))
+@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
+@click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
+@click.option("--key", "key_id", default="first", show_default=True, help="Id of the first key.")
+@click.pass_context
+def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str) -> None:
+    """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
+
+    SAMPLE: a file as they will come. Which columns hold texts, ids, accounts and times is guessed from names, types and
+    lengths. Nothing that is there is overwritten.
+
+    \b
+    Example:
+      brickscan init incoming/2026-11-20/part-0.parquet --tokenizer tokenizer.json
+    """
+    from scanner.input.guess import guess_columns, input_path
+
+    config, registry = folder / "scan.toml", folder / "registry"
+    for place in (config, registry):
+        if place.exists():
+            raise Refused(f"{place}: is there already; name another --folder, or go on with what is there")
+    guess, path = guess_columns(sample), input_path(sample)
+    ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
+    config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
+    tell("", f"wrote {config}; guessed from {sample}:")
+    tell(f"  paths    {path!r}: the file's folder", *(f"  {line}" for line in guess.why))
+    date = " --date 2026-11-20" if "{date}" in path else ""
+    tell(
+        "", "Next:", f"  brickscan users add --file users.csv --registry {registry}", f"  brickscan scan {config}{date}"
+    )
+
+
+def _toml(sample: Path, path: str, columns: dict[str, object]) -> str:
+    import tomli_w
+
+    named = {name: columns[name] for name in ("text", "id", "account", "time") if columns[name] is not None}
+    missing = [
+        f"# {name} = …    # no column was found\n" for name in ("id", "account", "time") if columns[name] is None
+    ]
+    return _HEAD.format(sample=repr(sample.name)) + tomli_w.dumps({"paths": [path]} | named) + "".join(missing)
