@@ -23,8 +23,14 @@ TOKENIZER = ROOT / "jobs" / "demo" / "tokenizer.json"
 NOW = datetime.datetime(2026, 11, 20, tzinfo=datetime.UTC)
 LONG = "a text that somebody posted, of some length"
 SHAPES = {
-    "plain": ({"text": [LONG], "doc_id": ["1"], "account_id": ["a"], "created_at": [NOW]}, ("text", "doc_id", "account_id", "created_at")),
-    "other names": ({"id": [1], "author": ["a"], "body": [LONG], "posted": [NOW.date()]}, ("body", "id", "author", "posted")),
+    "plain": (
+        {"text": [LONG], "doc_id": ["1"], "account_id": ["a"], "created_at": [NOW]},
+        ("text", "doc_id", "account_id", "created_at"),
+    ),
+    "other names": (
+        {"id": [1], "author": ["a"], "body": [LONG], "posted": [NOW.date()]},
+        ("body", "id", "author", "posted"),
+    ),
     "no names": ({"a": ["x"], "b": [LONG], "c": [1.5]}, ("b", None, None, None)),
     "a time that is text": ({"Text": [LONG], "created_at": ["2026"]}, ("Text", None, None, None)),
     "binary": ({"payload": [LONG.encode()], "user": [7]}, ("payload", None, "user", None)),
@@ -144,17 +150,11 @@ def test_the_shell_completes_commands_and_options():
 
     assert {part.split(",")[1] for part in completed("brickscan s", 1).split()} >= {"scan", "schema", "selftest"}
     assert "--date" in completed("brickscan scan --d", 2)
-    source = subprocess.run(
-        line,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "_BRICKSCAN_COMPLETE": "bash_source"},
-    )
+    asked = {**os.environ, "_BRICKSCAN_COMPLETE": "bash_source"}
+    source = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, env=asked)
     assert "_brickscan_completion" in source.stdout
 
 
 @pytest.mark.parametrize("command", ["init", "schema", "check", "mark", "plan"])
 def test_every_help_shows_an_example(command):
-    assert f"Example:\n  brickscan {command} " in call(command, "--help")[1]
+    assert f"Example:\n    brickscan {command} " in call(command, "--help")[1]
