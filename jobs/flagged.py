@@ -70,9 +70,12 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _marked_for(row: dict[str, Any]) -> str:
+    if row["naming"] == "held_later":
+        seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
+        return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
     return {
         "named": printable(row["user_id"] or "(name erased)", _WIDTH),
-        "unallocated": f"message {row['message']}, which no user held",
+        "unallocated": f"message {row['message']}, which no user held then",
         "reserved": f"message {row['message']}, which is reserved: a false accusation",
         "removed": f"message {row['message']}, of a removed user",
         "ambiguous": "several messages",

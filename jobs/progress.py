@@ -73,6 +73,8 @@ class Sums:
     flagged: int = 0
     quarantined: int = 0
     files_quarantined: int = 0
+    in_future: int = 0
+    older_than_key: int = 0
 
     def __add__(self, other: "Sums") -> "Sums":
         return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
@@ -112,6 +114,8 @@ class StatusLine:
             flagged=counts.flagged,
             quarantined=counts.quarantined,
             files_quarantined=totals.files_quarantined,
+            in_future=counts.in_future,
+            older_than_key=counts.older_than_key,
         )
 
     def trouble(self, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from jobs.cli import end, run
 from jobs.text import printable
 
 if TYPE_CHECKING:
-    from scanner.cluster import Outcome
+    from scanner.cluster import Counts, Outcome
 
 _CONFIG = click.Path(path_type=Path)
 _date = click.option(
@@ -131,6 +131,7 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         lines.insert(
             -2, f"commits      first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB"
         )
+    lines[-2:-2] = _odd_times(counts)
     if outcome.second_scores:
         lines.insert(
             -2, f"second       {outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
@@ -160,6 +161,21 @@ def _passed_over(outcome: "Outcome") -> list[str]:
         f"passed over  {len(over):,} files that do not end in .parquet ({printable(other_names(over))}), "
         f"such as {printable(over[0])}"
     ]
+
+
+def _odd_times(counts: "Counts") -> list[str]:
+    said = []
+    if counts.in_future:
+        said.append(
+            f"times        {counts.in_future:,} documents are of a time to come, which counts as now: is the clock "
+            "right, and input.time_zone?"
+        )
+    if counts.older_than_key:
+        said.append(
+            f"times        {counts.older_than_key:,} flagged documents are older than their key, by their own time or, "
+            "where they have none, their file's: chance flagged them, or these times are wrong"
+        )
+    return said
 
 
 if __name__ == "__main__":

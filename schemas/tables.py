@@ -57,12 +57,17 @@ VERDICTS = pa.schema(
             "basis", pa.string()
         ),  # over what p holds: key | key-<bits>-bits | assumed; null: of an older row, key
         pa.field("p_rank", pa.float64()),  # among 999 decoy keys, where basis is not key and p would flag; else null
+        # both for flagged rows of one message, null in others and in rows of older versions
+        pa.field("first_seen_at", _TIME),  # by when the document existed; null: not before its scan, for all we know
+        pa.field("held_since", _TIME),  # when a user got the message; null: none ever did
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
 
-NAMING = ("named", "unallocated", "reserved", "removed", "ambiguous", "none")
-"""Why a row names a user or does not. `removed`: the message was a user's whose allocation was withdrawn."""
+NAMING = ("named", "unallocated", "held_later", "reserved", "removed", "ambiguous", "none")
+"""Why a row names a user or does not. `unallocated`: no user had the message when it was scanned; `held_later`: its
+user got it after `first_seen_at`; `removed`: the message was a user's whose allocation was withdrawn. Before there was
+`held_later`, its rows read `unallocated`."""
 
 QUARANTINE = pa.schema(
     [

@@ -60,7 +60,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         p="log10_p_global",
         flagged=pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate),
         reserved=pl.col("message") % RESERVED_EVERY == RESERVED_EVERY - 1,
-        unheld=pl.col("naming").is_in(["reserved", "unallocated"]),
+        unheld=pl.col("naming").is_in(["reserved", "unallocated", "held_later"]),
     )
     totals, hits = np.zeros(4, np.int64), []
     for part in range(parts):

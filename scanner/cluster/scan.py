@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.worker import Worker
+from scanner.detection.existence import Sightings
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
@@ -28,6 +29,7 @@ from scanner.input.documents import inspect
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
+from scanner.results.first_seen import first_seen
 from scanner.results.settlement import settle
 from scanner.results.tables import append_audits, append_scan, committed, open_tables
 
@@ -168,7 +170,9 @@ def _run(
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 tell_metrics()
-                _work_through(plan, scan_id, work, min(workers, len(work.left)), worker, committer, commit_and_go_on)
+                earlier = first_seen(plan, {shard.file for shard in work.left}, started_at)
+                workers = min(workers, len(work.left))
+                _work_through(plan, scan_id, work, earlier, workers, worker, committer, commit_and_go_on)
                 commit_and_tell()  # while the metrics of Ray can still take it
                 judge()
         else:
@@ -202,6 +206,7 @@ def _work_through(
     plan: Plan,
     scan_id: str,
     work: Work,
+    earlier: Sightings,
     workers: int,
     worker: type,
     committer: Committer,
@@ -209,12 +214,12 @@ def _work_through(
 ) -> None:
     workers, gpus = share_gpus(plan.config.cluster, workers)
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
-    shared = ray.put(plan)
+    shared, known = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
     memory = worker_memory(plan.config.cluster)
     stall_seconds = plan.config.cluster.stall_seconds
-    pool = Pool(lambda: actor.remote(shared, scan_id, memory), workers, stall_seconds, on_devices=gpus > 0)
+    pool = Pool(lambda: actor.remote(shared, scan_id, memory, known), workers, stall_seconds, on_devices=gpus > 0)
     try:
-        for finished in pool.run(work.left):
+        for finished in pool.run(replace(shard, seen=earlier.files.get(shard.file.path)) for shard in work.left):
             if finished is not None:
                 committer.add(finished)
             go_on()

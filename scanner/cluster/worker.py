@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from scanner.audit.decoys import Decoys, open_decoys
 from scanner.cluster.gpus import own_device
 from scanner.detection.detector import Detector, Origin
+from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import ScanFailed
 from scanner.input.documents import Unreadable, read
@@ -39,7 +40,11 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts."""
+    """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts.
+
+    in_future: whose own time, or their file's where they have none, is still to come; older_than_key: flagged under a
+    key that was made after they existed.
+    """
 
     documents: int = 0
     too_short: int = 0
@@ -48,6 +53,8 @@ class Counts:
     text_bytes: int = 0
     tokens: int = 0
     scored_in_part: int = 0
+    in_future: int = 0
+    older_than_key: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -103,12 +110,14 @@ class Worker:
         plan: what to do.
         scan_id: of this run.
         memory: bytes that this process may take from `prepare` on; None: as many as there are.
+        earlier: what the scan knew when it began, files apart: they come with the shards; None: nothing, it begins now.
     """
 
-    def __init__(self, plan: Plan, scan_id: str, memory: int | None = None) -> None:
+    def __init__(self, plan: Plan, scan_id: str, memory: int | None = None, earlier: Sightings | None = None) -> None:
         self._plan = plan
         self._scan_id = scan_id
         self._memory = memory
+        self._earlier = earlier or Sightings(datetime.now(UTC), {}, {})
 
     @cached_property
     def _device(self) -> tuple["torch.device | None", str]:
@@ -154,6 +163,7 @@ class Worker:
 
     def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
+        known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         verdicts: list[pa.RecordBatch] = []
         quarantine: list[pa.RecordBatch] = []
         text_bytes = 0
@@ -166,17 +176,29 @@ class Worker:
                 continue
             text_bytes += part.column("text").nbytes
             yield self._busy(part.column("text").nbytes)
-            scored, refused = self._detector.detect(part, origin, witness)
+            scored, refused = self._detector.detect(part, origin, witness, known)
             verdicts.append(scored)
             quarantine.append(refused)
             clock.lap("score")
         audit = witness.rows() if witness else []
         clock.lap("score")
         report = _write(self._plan.results, verdicts, quarantine, audit, text_bytes)
+        report = replace(report, counts=report.counts + self._odd_times(verdicts, known.written))
         clock.lap("write")
         tokenising = self._detector.tokenising - tokenising
         spent = clock.seconds
         yield replace(report, seconds=Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"]))
+
+    def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> Counts:
+        """Times that cannot be right, or that show a flag to be false."""
+        made = {key.key_id: key.created_at for key in self._plan.keys}
+        future = older = 0
+        for batch in verdicts:
+            times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)
+            future += pc.sum(pc.greater(times, batch["scanned_at"]), min_count=0).as_py()
+            dated = batch.filter(pc.is_valid(batch["first_seen_at"])).select(["first_seen_at", "key_id"])
+            older += sum(row["first_seen_at"] < made[row["key_id"]] for row in dated.to_pylist())
+        return Counts(in_future=future, older_than_key=older)
 
     def _busy(self, text_bytes: int) -> Busy:
         scoring = text_bytes * sum(key.messages for key in self._plan.keys) * SECONDS_PER_BYTE_AND_MESSAGE

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from scanner.detection.existence import OfFile
 from scanner.detection.tokenising import read_texts
+from scanner.registry import Named
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import WIDEST, PositionRule
@@ -32,8 +34,8 @@ MOST_COMPILED_WITH = 2**16
 class Naming(Protocol):
     """Who holds a message; scanner.registry.Holders is one."""
 
-    def naming(self, key_id: str, message: int, at: datetime | None) -> tuple[str, str | None]:
-        """Return (naming, user_id) of a message at the time of a document."""
+    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+        """Whom a message names, for a document that existed at `at`."""
 
 
 class Origin(NamedTuple):
@@ -107,9 +109,15 @@ class Detector:
         self.tokenising = 0.0  # wall seconds so far
 
     def detect(
-        self, documents: pa.RecordBatch, origin: Origin, witness: Witness | None = None
+        self,
+        documents: pa.RecordBatch,
+        origin: Origin,
+        witness: Witness | None = None,
+        known: OfFile | None = None,
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
         """Score a batch of schemas.tables.DOCUMENTS, and show it to a witness.
+
+        `known` of their file; None: nothing, and the scan begins now.
 
         Returns:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
@@ -125,8 +133,9 @@ class Detector:
         found, seen = self._score(texts.tokens)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen)
-        verdicts = self._verdicts(texts.tokens, found, kept["created_at"], kept["reason"])
-        return _table(VERDICTS, kept, origin, now, verdicts), _table(QUARANTINE, refused, origin, now, {})
+        verdicts = self._verdicts(texts.tokens, found, kept["reason"])
+        named = self._named(verdicts, kept, known or OfFile(now, {}, None, None))
+        return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
 
     def compile(self, witness: Witness | None = None) -> None:
         """Score random tokens as those of one text, so that later documents find every kernel compiled.
@@ -169,10 +178,11 @@ class Detector:
         found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
-    def _verdicts(
-        self, tokens: Mapping[str, Tokens], found: Sequence[Found], created_at: pa.Array, reason: pa.Array
-    ) -> dict[str, Any]:
-        """What VERDICTS say about D texts, by column; created_at: when each was written; reason: it is a part."""
+    def _verdicts(self, tokens: Mapping[str, Tokens], found: Sequence[Found], reason: pa.Array) -> dict[str, Any]:
+        """What VERDICTS say about D texts, by column, but for who had a message; `named`: exactly one passes.
+
+        reason: it is a part.
+        """
         decided = decide(found, self._false_positive_rate)
         chosen, naming = decided.key, decided.naming
 
@@ -181,17 +191,12 @@ class Detector:
 
         message = of_chosen(said.message[:, 0] for said in found)
         scored = message >= 0
-        user_id: NDArray[np.object_] = np.full(len(chosen), None)
-        for i in np.flatnonzero(naming == "named"):
-            key_id = self._keys[chosen[i]].key.key_id
-            naming[i], user_id[i] = self._holders.naming(key_id, int(message[i]), created_at[i].as_py())
         return {
             "status": pc.if_else(~scored, "too_short", pc.if_else(reason.is_null(), "scored", "scored_in_part")),
             "tokens": of_chosen(np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys),
             "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
             "message": pa.array(message, mask=~scored),
-            "user_id": user_id,
             "naming": naming,
             "score": of_chosen(said.score[:, 0] for said in found),
             # p = 1 of what is not scored
@@ -204,6 +209,19 @@ class Detector:
             "basis": pa.array([str(test.watermark.basis) for test in self._keys]).take(pa.array(chosen)),
             "p_rank": _p_values(of_chosen(said.p_rank[:, 0] for said in found)),
         }
+
+    def _named(
+        self, verdicts: Mapping[str, Any], documents: pa.RecordBatch, known: OfFile
+    ) -> dict[str, NDArray[np.object_]]:
+        """Columns of VERDICTS that say who had the message."""
+        naming = verdicts["naming"].copy()
+        user_id, first_seen, held_since = (np.full(len(naming), None) for _ in range(3))
+        for i in np.flatnonzero(naming == "named").tolist():
+            first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
+            key_id, message = verdicts["key_id"][i].as_py(), verdicts["message"][i].as_py()
+            naming[i], user_id[i], held_since[i] = self._holders.naming(key_id, message, first or known.began)
+            first_seen[i] = first or (known.began if naming[i] == "held_later" else None)
+        return {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
 
 
 def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:

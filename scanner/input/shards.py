@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -33,11 +34,15 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Shard:
-    """The unit of commitment: a row range of one file under a set of tests. `shard_id` is 64 hex digits."""
+    """The unit of commitment: a row range of one file under a set of tests.
+
+    shard_id: 64 hex digits; seen: when an earlier scan, under other tests, had the same file.
+    """
 
     shard_id: str
     file: InputFile
     rows: Range
+    seen: datetime | None = None
 
 
 def cut(groups: Iterable[RowGroup]) -> list[Range]:

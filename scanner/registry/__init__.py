@@ -1,6 +1,6 @@
 """The registry of a platform: its master keys, where their secrets live, its users and the messages they hold."""
 
-from scanner.registry.holders import Holders
+from scanner.registry.holders import Holders, Named
 from scanner.registry.keys import (
     admit_key,
     check_secret,
@@ -29,6 +29,7 @@ from scanner.registry.users import (
 __all__ = [
     "Allocation",
     "Holders",
+    "Named",
     "add_users",
     "admit_key",
     "check_secret",

@@ -25,6 +25,14 @@ class _OfKey(NamedTuple):
     user_id: pl.Series
 
 
+class Named(NamedTuple):
+    """Whom a message names. naming: of schemas.tables.NAMING; held_since: when the message was given, if it was."""
+
+    naming: str
+    user_id: str | None
+    held_since: datetime | None
+
+
 class Holders:
     """Names users by key and message, as they were when it was loaded."""
 
@@ -42,29 +50,30 @@ class Holders:
         rows = given_messages(events)
         return cls({key_id: _of_key(rows.filter(pl.col("key_id") == key_id)) for key_id in key_ids})
 
-    def naming(self, key_id: str, message: int, at: datetime | None) -> tuple[str, str | None]:
-        """Whom a message names, for a document written at `at`.
+    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+        """Whom a message names, for a document that existed at `at`, a time with a zone.
 
         Args:
             key_id: one of the keys that were loaded (KeyError otherwise).
             message: 0 to M − 1.
-            at: when the document was written, where that is known; without a time zone it is taken as UTC.
+            at: when the document existed, by all that is known.
 
         Returns:
-            ("named", user_id); ("reserved", None) for a message that is never given; ("removed", None) when its user
-            was removed; ("unallocated", None) when nobody held it at `at`: never given, or given later.
+            `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
+            `held_later` when its user got it after `at`, since removed or not; `removed` when its user was removed.
         """
         if is_reserved(message):
-            return "reserved", None
+            return Named("reserved", None, None)
         given = self._of_key[key_id]
         i = int(np.searchsorted(given.message, message))
         if i == len(given.message) or given.message[i] != message:
-            return "unallocated", None
+            return Named("unallocated", None, None)
+        since = _EPOCH + int(given.allocated[i]) * _MICROSECOND
+        if since > at:
+            return Named("held_later", None, since)
         if given.removed[i]:
-            return "removed", None
-        if at is not None and given.allocated[i] > _microseconds(at):
-            return "unallocated", None
-        return "named", given.user_id[i]
+            return Named("removed", None, since)
+        return Named("named", given.user_id[i], since)
 
 
 def _of_key(rows: pl.DataFrame) -> _OfKey:
@@ -74,7 +83,3 @@ def _of_key(rows: pl.DataFrame) -> _OfKey:
         rows["removed_at"].is_not_null().to_numpy(),
         rows["user_id"].rechunk(),
     )
-
-
-def _microseconds(at: datetime) -> int:
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND

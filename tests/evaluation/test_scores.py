@@ -15,6 +15,7 @@ from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.scores import Search, name, score_each, score_one, search
 from scanner.evaluation.units import Setting, key_secret
+from scanner.registry import Named
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from schemas.registry import MasterKey, TokenizerFile
@@ -104,8 +105,8 @@ def test_users_are_named_as_a_scan_names_them(method):
     )
 
     class Everybody:
-        def naming(self, key_id: str, message: int, at: datetime | None) -> tuple[str, str | None]:
-            return "named", f"user-{message}"
+        def naming(self, key_id: str, message: int, at: datetime) -> Named:
+            return Named("named", f"user-{message}", None)
 
     detector = Detector(
         [KeyUnderTest(key, mark, tokenizer)],

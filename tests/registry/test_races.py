@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections import Counter
+from datetime import UTC, datetime
 
 import polars as pl
 import pytest
@@ -59,7 +60,7 @@ def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key):
     assert rows["removed_at"].null_count() == PROCESSES * 12
     assert rows["user_id"].null_count() == PROCESSES * 4
     holders = Holders.load(folder, ["k1"])
-    assert Counter(holders.naming("k1", m, None)[0] for m in rows["message"]) == {
+    assert Counter(holders.naming("k1", m, datetime.now(UTC)).naming for m in rows["message"]) == {
         "named": PROCESSES * 12,
         "removed": PROCESSES * 8,
     }

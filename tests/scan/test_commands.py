@@ -104,6 +104,8 @@ def test_every_naming_has_its_words(night):
         verdict(i, naming=naming, user_id="alice" if naming == "named" else None) for i, naming in enumerate(NAMING)
     ]
     rows = [row for row in rows if row["naming"] != "none"]
+    dates = {"first_seen_at": datetime(2026, 2, 27, 9, 30, tzinfo=UTC), "held_since": datetime(2026, 3, 2, tzinfo=UTC)}
+    rows = [row | dates if row["naming"] == "held_later" else row for row in rows]
     rows += [verdict(10, user_id="evil\x1b[2J\nname", doc_id=None), verdict(11, flagged=False, user_id="nobody")]
     file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
     commit(night.results, "verdicts", [Entry("t", (file,))])
@@ -117,6 +119,7 @@ def test_every_naming_has_its_words(night):
     assert "5.0e-401" in lines[-1]
     for words in ("no user held", "reserved: a false accusation", "of a removed user", "several messages"):
         assert words in out
+    assert "message 19, seen by 2026-02-27 09:30, which its user got later: 2026-03-02 00:00" in out
     assert "nobody" not in out
     assert len(call("flagged", night.config, "--limit", "2")[1].splitlines()) == 3
 

@@ -40,8 +40,9 @@ def detector(registry, keys):
 
 
 def batch(texts, created_at=None) -> pa.RecordBatch:
+    times = dict.fromkeys(("created_at", "created_at_latest"), created_at)
     rows = [
-        {"row": i, "doc_id": f"d{i}", "text": t.encode() if isinstance(t, str) else t, "created_at": created_at}
+        {"row": i, "doc_id": f"d{i}", "text": t.encode() if isinstance(t, str) else t, **times}
         for i, t in enumerate(texts)
     ]
     return pa.RecordBatch.from_pylist(rows, DOCUMENTS)
@@ -212,7 +213,9 @@ def test_a_user_is_named_only_for_documents_after_the_allocation(detector, marke
     (after,) = verdicts(detector(), [text], allocated + timedelta(seconds=1))
     (before,) = verdicts(detector(), [text], allocated - timedelta(seconds=1))
     assert (after["naming"], after["user_id"]) == ("named", "alice")
-    assert (before["naming"], before["user_id"], before["flagged"]) == ("unallocated", None, True)
+    assert (before["naming"], before["user_id"], before["flagged"]) == ("held_later", None, True)
+    assert (after["held_since"], before["held_since"]) == (allocated, allocated)
+    assert before["first_seen_at"] == allocated - timedelta(seconds=1)
 
 
 def test_messages_that_no_user_holds(detector, marked, registry):

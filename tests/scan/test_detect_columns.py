@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pytest
 
 from scanner.detection import tokenising as texts_module
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.existence import OfFile
 from scanner.input.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
@@ -17,9 +18,10 @@ from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
 from tests.scan.conftest import message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
+HOUR = timedelta(hours=1)
 
 
-def row_by_row(detector, documents):
+def row_by_row(detector, documents, known):
     """The verdict of each document on its own, from the scores of the batch."""
     verdicts, refused, texts = [], [], []
     for row in documents.to_pylist():
@@ -34,7 +36,11 @@ def row_by_row(detector, documents):
     tokens = detector._tokenise(texts)
     found, _ = detector._score(tokens)
     for i, row in enumerate(verdicts):
-        row.update(verdict(detector, tokens, found, i, row["created_at"]))
+        of_text = known.texts.get(row["text_sha256"])
+        times = [row.pop("created_at_latest") or known.written, known.seen, of_text, known.began]
+        row.update(verdict(detector, tokens, found, i, min(time for time in times if time)))
+        if row["first_seen_at"] == known.began and row["naming"] != "held_later":
+            row["first_seen_at"] = None
         if row["reason"] and row["status"] == "scored":
             row["status"] = "scored_in_part"
     now = datetime.now(UTC)
@@ -53,9 +59,9 @@ def verdict(detector, tokens, found, i, at):
     key, said, message = detector._keys[chosen].key, found[chosen], int(found[chosen].message[i, 0])
     threshold = math.log10(detector._false_positive_rate)
     passing = sum(float(p) <= threshold for one in found for p in one.log10_p_global[i])
-    naming, user_id = "ambiguous" if passing > 1 else "none", None
+    named = ("ambiguous" if passing > 1 else "none", None, None)
     if passing == 1:
-        naming, user_id = detector._holders.naming(key.key_id, message, at)
+        named = detector._holders.naming(key.key_id, message, at)
     second = float(said.log10_p[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
@@ -63,8 +69,8 @@ def verdict(detector, tokens, found, i, at):
         "scored": int(said.scored[i]),
         "key_id": key.key_id,
         "message": None if message < 0 else message,
-        "user_id": user_id,
-        "naming": naming,
+        **dict(zip(("naming", "user_id", "held_since"), named, strict=True)),
+        "first_seen_at": at if passing == 1 else None,
         "score": float(said.score[i, 0]),
         "log10_p": 0.0 if message < 0 else float(said.log10_p[i, 0]),
         "log10_p_global": 0.0 if message < 0 else float(said.log10_p_global[i, 0]),
@@ -103,7 +109,10 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
                 "doc_id": f"d{i}" if i % 3 else None,
                 "text": text.encode() if isinstance(text, str) else text,
                 "account_id": f"a{i % 5}" if i % 2 else None,
-                "created_at": datetime(2020 + 15 * (i % 2), 1, 1, tzinfo=UTC) if i % 4 else None,
+                **dict.fromkeys(
+                    ("created_at", "created_at_latest"),
+                    datetime(2020 + 15 * (i % 2), 1, 1, tzinfo=UTC) if i % 4 else None,
+                ),
             }
             for i, text in enumerate(texts)
         ],
@@ -117,8 +126,13 @@ def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypat
         min_scored=16,
         false_positive_rate=rate,
     )
-    for batch in (documents, documents.slice(5, 30), documents.slice(6, 3), documents.slice(0, 0)):
-        for found, wanted in zip(detector.detect(batch, ORIGIN), row_by_row(detector, batch), strict=True):
+    now = datetime.now(UTC)
+    known = OfFile(now, {hashlib.sha256(texts[1].encode()).digest(): now - HOUR}, None, now - 2 * HOUR)
+    unknown = OfFile(now, {}, None, None)
+    parts = [(documents.slice(*part), how) for part in ((0,), (5, 30), (6, 3), (0, 0)) for how in (known, unknown)]
+    for batch, how in [*parts, (documents, OfFile(now, {}, now - HOUR, None))]:
+        tables = detector.detect(batch, ORIGIN, None, how), row_by_row(detector, batch, how)
+        for found, wanted in zip(*tables, strict=True):
             found.validate(full=True)
             assert found.schema == wanted.schema
             assert found.drop_columns(["scanned_at"]).equals(wanted.drop_columns(["scanned_at"]))

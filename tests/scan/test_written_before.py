@@ -26,7 +26,7 @@ from tests.scan.test_commands import call
 
 ZIP = Path(__file__).parent / "written_before.zip"
 NEW = {
-    "verdicts": ["reason", "basis", "p_rank"],
+    "verdicts": ["reason", "basis", "p_rank", "first_seen_at", "held_since"],
     "quarantine": ["account_id", "text_sha256"],
     "scans": ["scored_in_part", "values_not_read"],
 }

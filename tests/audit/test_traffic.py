@@ -1,0 +1,22 @@
+"""What verdicts say about themselves, counted over distinct texts."""
+
+import polars as pl
+import pytest
+
+from scanner.audit.traffic import measure
+from schemas.tables import NAMING
+from tests.scan.test_results import verdict
+
+
+def rows(*namings: str) -> pl.LazyFrame:
+    """Copies of a flagged text, by whom they name."""
+    copies = enumerate(namings)
+    return pl.LazyFrame([verdict(i, naming=how, flagged=how != "none", log10_p_global=-9.0) for i, how in copies])
+
+
+@pytest.mark.parametrize("naming", NAMING)
+def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
+    held_by_nobody = naming in ("reserved", "unallocated", "held_later")
+    assert measure(rows(naming), -6.0).unheld == held_by_nobody
+    assert measure(rows(naming, "named"), -6.0).unheld == 0  # a copy that existed later
+    assert measure(rows(naming, "unallocated"), -6.0).unheld == held_by_nobody

@@ -1,0 +1,260 @@
+"""Nobody is named for somebody else's time: a document existed when it was first seen, whatever it says of itself."""
+
+import os
+import time
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from scanner.detection.existence import OfFile, Sightings
+from scanner.input.files import list_files
+from scanner.registry import list_users, new_key, restore_users
+from scanner.results.first_seen import first_seen
+from scanner.results.tables import Entry, commit, open_tables, write_file
+from schemas.tables import QUARANTINE, USERS, VERDICTS
+from tests.scan.conftest import TOKENIZER, Night, message_of
+from tests.scan.test_commands import call
+from tests.scan.test_results import verdict
+
+DAY = timedelta(days=1)
+ALL_KEYS, GUM_ALONE = "", 'keys = ["gum"]'
+
+
+def free_message(registry: Path) -> int:
+    held = set(list_users(registry, ["green"])["message"])
+    return next(m for m in range(100) if m not in held and m % 20 != 19)
+
+
+def give(registry: Path, message: int, user: str, at: datetime | None = None) -> datetime:
+    """Let a user have this very message of the green-list key from now on, or from another time."""
+    at = at or datetime.now(UTC)
+    row = {"key_id": "green", "message": message, "user_id": user, "event": "allocated", "at": at}
+    restore_users(registry, pa.Table.from_pylist([row], USERS))
+    return at
+
+
+def newest(night: Night) -> dict[str, dict]:
+    """The newest verdict on each document that is flagged, by doc_id."""
+    rows = night.verdicts().sort("scanned_at").filter("flagged")
+    return {row["doc_id"]: row for row in rows.iter_rows(named=True)}
+
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, marked):
+    message = free_message(own_registry)
+    night.write("a", [marked(message, 60, 1)])
+    night.scan()
+    first = newest(night)["a:0"]
+    assert (first["naming"], first["user_id"], first["held_since"]) == ("unallocated", None, None)
+
+    given = give(own_registry, message, "carol")
+    time.sleep(1)  # the id of a scan tells its second alone
+    night.write("b", [marked(message, 60, 2)])  # which did not exist then
+    new_key(own_registry, "k", method="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
+    for rescan in ("with a new key", "by other rules", "of files with a new time"):
+        if rescan == "by other rules":
+            night.configure(more="min_scored = 17")
+        if rescan == "of files with a new time":
+            os.utime(night.input / "a.parquet")
+        night.scan()
+        again, new = newest(night)["a:0"], newest(night)["b:0"]
+        assert again["scan_id"] != first["scan_id"]
+        assert (again["naming"], again["user_id"], again["held_since"]) == ("held_later", None, given), rescan
+        assert again["first_seen_at"] <= first["scanned_at"] < given
+        assert (new["naming"], new["user_id"], new["held_since"]) == ("named", "carol", given), rescan
+        assert given < new["first_seen_at"] < new["scanned_at"]
+
+    _, out, _ = call("flagged", night.config)
+    seen = again["first_seen_at"]
+    assert f"seen by {seen:%Y-%m-%d %H:%M}, which its user got later: {given:%Y-%m-%d %H:%M}" in out
+    assert "no user held" not in out
+
+
+def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_registry, marked):
+    """Also where its text was not flagged then, and whatever the time column says."""
+    message = free_message(own_registry)
+    created = pa.array([datetime.now(UTC) + 9 * DAY, None], pa.timestamp("us", "UTC"))
+    night.configure(more='keys = ["gum"]', columns='time = "at"')
+    night.write("a", [marked(message, 60, i) for i in range(2)], at=created)
+    assert night.scan().totals.counts.flagged == 0
+    given = give(own_registry, message, "carol")
+    night.configure(columns='time = "at"')
+    night.scan()
+    for row in newest(night).values():
+        assert (row["naming"], row["held_since"]) == ("held_later", given)
+        assert row["first_seen_at"] <= night.verdicts()["scanned_at"].min()
+
+    night.write("a", [marked(message, 60, i) for i in range(2, 4)], at=created)  # another file in its place
+    night.scan()
+    assert {name: row["naming"] for name, row in newest(night).items()} == {"a:0": "named", "a:1": "named"}
+
+
+def test_a_copy_is_as_old_as_the_text_that_was_flagged_before(night, own_registry, marked):
+    """Whatever the copy says of itself; but what one copy says of itself makes no other copy older."""
+    message, alice = free_message(own_registry), message_of(own_registry, "green", "alice")
+    seen_before, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
+    night.configure(columns='time = "at"')
+    night.write("a", [seen_before], at=[now])
+    night.scan()
+    give(own_registry, message, "carol")
+    later = datetime.now(UTC)
+    night.write("b", [seen_before, never_seen, never_seen], at=[later, datetime(2001, 1, 1, tzinfo=UTC), later])
+    outcome = night.scan()
+    found = {name: (row["naming"], row["user_id"]) for name, row in newest(night).items()}
+    assert found == {
+        "a:0": ("unallocated", None),
+        "b:0": ("held_later", None),
+        "b:1": ("held_later", None),
+        "b:2": ("named", "alice"),
+    }
+    assert newest(night)["b:1"]["first_seen_at"] == datetime(2001, 1, 1, tzinfo=UTC)
+    assert outcome.totals.counts.older_than_key == 1
+
+
+def test_a_file_older_than_its_key_is_told(night, registry, marked, plain):
+    alice = message_of(registry, "green", "alice")
+    path = night.write("a", [marked(alice, 60, 1), plain(60, 2)])
+    os.utime(path, (86400, 86400))  # as unpacked from an archive without times
+    code, out, _ = call("scan", night.config)
+    assert code == 0
+    assert newest(night)["a:0"]["naming"] == "held_later"
+    assert newest(night)["a:0"]["first_seen_at"] == datetime(1970, 1, 2, tzinfo=UTC)
+    assert "1 flagged documents are older than their key, by their own time or, where they have none, their file" in out
+
+
+def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, plain):
+    message, tomorrow = free_message(own_registry), datetime.now(UTC) + DAY
+    give(own_registry, message, "carol", tomorrow - DAY / 2)
+    night.configure(columns='time = "at"')
+    times = pa.array([tomorrow, tomorrow, None], pa.timestamp("us", "UTC"))
+    night.write("a", [marked(message, 60, 1), plain(60, 2), plain(60, 3)], at=times)
+    path = night.write("b", [marked(message, 60, 4), plain(60, 5)], at=times[1:])
+    os.utime(path, (tomorrow.timestamp(),) * 2)
+    code, out, _ = call("scan", night.config)
+    assert code == 0
+    for row in newest(night).values():
+        assert row["naming"] == "held_later"
+        assert row["first_seen_at"] < row["scanned_at"]
+    assert "4 documents are of a time to come, which counts as now" in out
+
+
+def test_a_date_is_compared_by_its_last_moment_in_the_zone(night, own_registry, marked):
+    """Given at two in the morning by UTC, which in New York is nine in the evening of the day before."""
+    message = free_message(own_registry)
+    give(own_registry, message, "carol", datetime(2026, 11, 2, 2, tzinfo=UTC))
+    night.write("a", [marked(message, 60, 1)] * 3, at=[date(2026, 10, 31), date(2026, 11, 1), date(2026, 11, 2)])
+
+    def named_in(zone: str) -> list[str]:
+        night.configure(columns=f'time = "at"\ntime_zone = "{zone}"')
+        assert night.scan().totals.counts.documents == 3
+        return [newest(night)[f"a:{i}"]["naming"] for i in range(3)]
+
+    assert named_in("UTC") == ["held_later", "held_later", "named"]
+    row = newest(night)["a:1"]
+    assert row["created_at"] == datetime(2026, 11, 1, tzinfo=UTC)
+    assert row["first_seen_at"] == datetime(2026, 11, 1, 23, 59, 59, 999999, UTC)
+    assert named_in("America/New_York") == ["held_later", "named", "named"]
+
+
+BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def seen(night):
+    """What `first_seen` says of the files of a night, of one that was modified two hours before, and rows before it."""
+    path = night.write("a", ["text"])
+    night.write("b", ["text"])
+    os.utime(path, ((BEGAN - 2 * HOUR).timestamp(),) * 2)
+
+    def ask(verdicts=(), quarantine=(), **changes) -> Sightings:
+        open_tables(night.results)
+        for name, schema, rows in (("verdicts", VERDICTS, verdicts), ("quarantine", QUARANTINE, quarantine)):
+            if rows:
+                file = write_file(night.results, name, [pa.RecordBatch.from_pylist(list(rows), schema)])
+                commit(night.results, name, [Entry(name, (file,))])
+        night.configure(**changes)
+        return first_seen(night.plan(), list_files([str(night.input)]), BEGAN)
+
+    ask.path = str(path)
+    return ask
+
+
+def at(hours: float) -> datetime:
+    return BEGAN - hours * HOUR
+
+
+def test_nothing_was_seen_before_the_first_scan(seen):
+    assert seen() == Sightings(BEGAN, {}, {})
+
+
+def test_a_scan_had_the_same_file_if_it_came_after_its_last_change(seen):
+    rows = [verdict(i, seen.path, scan_id=f"s{hours}", scanned_at=at(hours)) for i, hours in enumerate((5, 3, 1.5, 1))]
+    rows += [verdict(9, "/elsewhere/a.parquet", scan_id="s", scanned_at=at(1.9))]
+    assert seen(rows).files == {seen.path: at(1.5)}
+
+
+@pytest.mark.parametrize("modified", [BEGAN + DAY, datetime(1970, 1, 1, tzinfo=UTC)], ids=["to come", "not told"])
+def test_any_scan_may_have_had_a_file_whose_last_change_is_not_known(seen, modified):
+    os.utime(seen.path, (modified.timestamp(),) * 2)
+    assert seen([verdict(0, seen.path, scanned_at=at(5))]).files == {seen.path: at(5)}
+
+
+def test_a_file_was_there_when_the_scan_that_had_it_began(seen):
+    """Long before the scan came to its row; and two scans are told apart."""
+    ids = [f"{at(hours):%Y%m%dT%H%M%SZ}-0123abcd" for hours in (3, 1.5)]
+    rows = [verdict(i, seen.path, scan_id=ids[i], scanned_at=at(hours)) for i, hours in enumerate((2.5, 1))]
+    assert seen(rows).files == {seen.path: at(1.5)}
+
+
+@pytest.mark.parametrize("row", [3, None])
+def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
+    refused = {"scan_id": "s", "shard_id": "x", "path": seen.path, "row": row, "reason": "failed", "detail": ""}
+    assert seen(quarantine=[refused | {"scanned_at": at(1)}]).files == {seen.path: at(1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({"naming": "unallocated"}, True),
+        ({"naming": "held_later"}, True),
+        ({"naming": "ambiguous"}, True),
+        ({"naming": "reserved"}, True),
+        ({"naming": "none", "flagged": False}, False),
+        ({"naming": "named", "user_id": "u"}, False),
+        ({"naming": "removed"}, False),
+        ({"naming": "named", "user_id": "u", "key_id": "gum"}, True),  # not under test now
+        ({"naming": "named", "user_id": "u", "log10_p_global": -5.9}, True),  # does not pass any more
+        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 1}, True),  # nor among two keys
+        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 2}, False),
+        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 9}, False),
+    ],
+)
+def test_flags_that_can_change_whom_a_text_names(seen, changes, counts):
+    digests = [bytes([i]) * 32 for i in range(2)]
+    both = {"key_id": "green", "flagged": True, "log10_p_global": -9.0, "keys_tested": 2} | changes
+    rows = [
+        verdict(0, "/x", text_sha256=digests[0], scanned_at=at(3), **both),
+        verdict(1, "/y", text_sha256=digests[0], scanned_at=at(4), **both),
+        verdict(2, "/z", text_sha256=digests[1], scanned_at=at(5), key_id="green", flagged=False),
+    ]
+    assert seen(rows, more='keys = ["green"]').texts == ({digests[0]: at(4)} if counts else {})
+
+
+@pytest.mark.parametrize("own", [None, 0.5, 1.5, 2.5, -1])
+@pytest.mark.parametrize("text", [None, 1, 3])
+@pytest.mark.parametrize("before", [None, 1, 3])
+@pytest.mark.parametrize("modified", [None, 2, -1])
+def test_the_earliest_time_counts_and_its_files_only_without_one_of_its_own(own, text, before, modified):
+    def time_of(hours: float | None) -> datetime | None:
+        return None if hours is None else at(hours)
+
+    known = OfFile(BEGAN, {} if text is None else {b"x": at(text)}, time_of(before), time_of(modified))
+    hours = [0, text, before, modified if own is None else own]
+    earliest = max(hour for hour in hours if hour is not None)
+    assert known.first_seen(time_of(own), b"x") == (at(earliest) if earliest else None)
+    assert OfFile(BEGAN, {}, None, None).first_seen(None, b"x") is None
