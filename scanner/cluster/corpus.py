@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from scanner.input.documents import Columns, Unreadable, inspect, read, read_text
-from scanner.input.files import InputFile, list_files
+from scanner.input.documents import Columns, Unreadable, read, read_text
+from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
 from scanner.storage.locations import filesystem_of
 from scanner.tokens import Tokenizer, load_tokenizer
@@ -67,11 +68,13 @@ def sources(locations: tuple[str, ...], columns: Columns) -> list[Source]:
         FileFault: a file that cannot be read; an audit leaves nothing out silently.
     """
     found: list[Source] = []
-    for file in list_files(locations):
-        found += [
-            Source(file, columns, rows.start, rows.stop, len(found) + i)
-            for i, rows in enumerate(cut(inspect(file, columns)))
-        ]
+    with Inspector() as inspector:
+        for file, groups in inspector.inspect_all(list_files(locations), columns):
+            if isinstance(groups, FileFault):
+                raise groups
+            found += [
+                Source(file, columns, rows.start, rows.stop, len(found) + i) for i, rows in enumerate(cut(groups))
+            ]
     return found
 
 

@@ -14,8 +14,9 @@ from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
 from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan
 from scanner.detection.scan_plan import Plan
-from scanner.input.documents import Columns, inspect
+from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.inspector import Inspector
 from scanner.interrupts import sigterm_interrupts
 
 LOOK_SECONDS = 5.0
@@ -34,7 +35,8 @@ _UNFINISHED = ("not_parquet", "truncated", "unreadable")
 class Landing:
     """Tells which of the files that are there are to be scanned now. Times are of this process's own clock."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, inspector: Inspector, clock: Callable[[], float] = time.monotonic) -> None:
+        self._inspector = inspector
         self._clock = clock
         self._since: dict[InputFile, float] = {}
         self._not_before: dict[InputFile, float] = {}
@@ -49,7 +51,7 @@ class Landing:
             for file, since in self._since.items()
             if now - since >= LOOK_SECONDS
             and now >= self._not_before.get(file, 0)
-            and (now - since >= UNFINISHED_SECONDS or _finished(file, columns))
+            and (now - since >= UNFINISHED_SECONDS or self._finished(file, columns))
         ]
 
     def done(self, files: Iterable[InputFile], again: Collection[InputFile]) -> None:
@@ -61,14 +63,13 @@ class Landing:
         """Take no file for done any more."""
         self._not_before.clear()
 
-
-def _finished(file: InputFile, columns: Columns) -> bool:
-    """Whether a file has its footer; one that is at fault in another way is for the scan to judge."""
-    try:
-        inspect(file, columns)
-    except FileFault as fault:
-        return fault.reason not in _UNFINISHED
-    return True
+    def _finished(self, file: InputFile, columns: Columns) -> bool:
+        """Whether a file has its footer; one that is at fault in another way is for the scan to judge."""
+        try:
+            self._inspector.inspect(file, columns)
+        except FileFault as fault:
+            return fault.reason not in _UNFINISHED
+        return True
 
 
 def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], trouble: Callable[[Outcome], None]) -> int:
@@ -86,7 +87,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         Refused: something cannot be right.
         ScanFailed: the work had to stop; what was committed stays.
     """
-    plan, landing, worst = renew(), Landing(), DONE
+    plan, worst = renew(), DONE
     warned: set[str] = set()
 
     def warn_once(what: str, message: str, *args: object) -> None:
@@ -104,7 +105,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
 
     try:
         # around Ray's start, and again after it: Ray replaces the handler
-        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
+        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts(), Inspector() as inspector:
+            landing = Landing(inspector)
             while True:
                 listed = list_files(plan.locations, missing, passed_over)
                 if not listed:

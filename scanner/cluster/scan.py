@@ -5,7 +5,6 @@ import importlib.metadata
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -25,8 +24,9 @@ from scanner.detection.existence import Sightings
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
-from scanner.input.documents import inspect
 from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.footers import RowGroup
+from scanner.input.inspector import Inspector
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
 from scanner.results.first_seen import first_seen
@@ -34,7 +34,6 @@ from scanner.results.settlement import settle
 from scanner.results.tables import append_audits, append_scan, committed, open_tables
 
 DONE, FAILED, REFUSED, ALARM, TOO_LITTLE_READ, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
-_INSPECTING_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -243,22 +242,12 @@ def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
 
-    def look(file: InputFile) -> list[Shard] | FileFault:
-        try:
-            groups = inspect(file, plan.columns)
-        except FileFault as fault:
-            return fault
-        return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(groups)]
-
-    threads = ThreadPoolExecutor(_INSPECTING_THREADS)
-    try:
-        for file, found in zip(files, threads.map(look, files), strict=True):
-            if isinstance(found, FileFault):
-                faults[shard_id(file, None, plan.decides)] = (file, found)
-            else:
-                shards += found
-    finally:
-        threads.shutdown(wait=False, cancel_futures=True)  # an interrupt does not wait for the rest
+    with Inspector() as inspector:
+        for file, found in inspector.inspect_all(files, plan.columns):
+            try:
+                shards += _shards_of(file, found, plan.decides)
+            except FileFault as fault:
+                faults[shard_id(file, None, plan.decides)] = (file, fault)
     done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
     settle(plan.results, done)  # what a driver left that died over these
     return Work(
@@ -269,6 +258,13 @@ def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
         at_fault=tuple(faults),
     )
+
+
+def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str) -> list[Shard]:
+    """Raises FileFault when that was found, or when the file is too large to be cut."""
+    if isinstance(found, FileFault):
+        raise found
+    return [Shard(shard_id(file, rows, decides), file, rows) for rows in cut(found)]
 
 
 def _judge(plan: Plan, work: Work, totals: Totals, empty: bool) -> int:

@@ -172,6 +172,7 @@ class Worker:
         for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
+                verdicts, quarantine = _without(part, verdicts), _without(part, quarantine)
                 quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
                 continue
             text_bytes += part.column("text").nbytes
@@ -203,6 +204,12 @@ class Worker:
     def _busy(self, text_bytes: int) -> Busy:
         scoring = text_bytes * sum(key.messages for key in self._plan.keys) * SECONDS_PER_BYTE_AND_MESSAGE
         return Busy(self._plan.config.cluster.stall_seconds + scoring)
+
+
+def _without(void: Unreadable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows but those that turned out to be unreadable after they were given."""
+    outside = (pc.or_(pc.less(b["row"], void.start), pc.greater_equal(b["row"], void.stop)) for b in batches)
+    return [batch.filter(kept) for batch, kept in zip(batches, outside, strict=True)]
 
 
 class _Clock:

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.input.columns import Columns, check_columns, documents_of, is_text, lengths, plain_type
+from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
 from scanner.input.files import FileFault, InputFile
+from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
 
-__all__ = ["Columns", "RowGroup", "Unreadable", "inspect", "read", "read_text"]
+__all__ = ["Columns", "Unreadable", "read", "read_text"]
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text, as UTF-8, so many are scored at most: one that is worst for the tokenizer needs 220 times its size in
@@ -28,86 +29,48 @@ BATCH_TEXT_BYTES = 4 * 2**20
 _BUFFER_BYTES = 4 * 2**20
 _SPARE_BYTES = 64 * 2**20
 """More than a decompressor takes for its own use."""
-
-_MAGIC = b"PAR1"
-_TAIL_BYTES = 8  # how long the footer is, and the magic bytes
-
-
-class RowGroup(NamedTuple):
-    """What the metadata of a Parquet row group says: its rows, and the bytes of its text before compression."""
-
-    rows: int
-    text_bytes: int
+_SHIFTED = "columns do not have the same size"
+"""Arrow's words when a column's pages hold fewer values than the others': its rows may be shifted before that."""
 
 
 class Unreadable(NamedTuple):
-    """Rows start … stop−1 of a file, whose bytes are there but cannot be decoded, and why."""
+    """Rows start … stop−1 of a file, whose bytes are there but cannot be decoded, and why.
+
+    What was given of these rows before is void.
+    """
 
     start: int
     stop: int
     detail: str
 
 
-def inspect(file: InputFile, columns: Columns) -> list[RowGroup]:
-    """Read a file's metadata, and check that its columns are there and of types that can be scanned.
+class _Source(NamedTuple):
+    """A file that is read: by `decoded` as values, by `once` as dictionaries; its columns' names and numbers."""
 
-    Raises:
-        FileFault: the file cannot be scanned.
-    """
-    file.check_unchanged()
-    footer = _read_footer(file)
-    try:
-        parquet = pq.ParquetFile(pa.BufferReader(footer))
-        schema, metadata = parquet.schema_arrow, parquet.metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    except MemoryError:  # no fault of the file
-        raise
-    except Exception as error:  # a broken footer makes the reader raise many things
-        file.check_unchanged()
-        raise FileFault("unreadable", f"the footer cannot be read: {_first_line(error)}") from None
-    check_columns(schema, columns)
-    return [RowGroup(group.num_rows, _text_bytes(group, columns.text)) for group in groups]
-
-
-def _text_bytes(group: pq.RowGroupMetaData, name: str) -> int:
-    chunks = (group.column(i) for i in range(group.num_columns))
-    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == name)
-
-
-def _read_footer(file: InputFile) -> pa.Buffer:
-    """The end of a file, from its metadata on. What fails here is storage, and what fails after it is the content."""
-    try:
-        with file.open() as source:
-            size = source.size()
-            if source.read(len(_MAGIC)) != _MAGIC:  # with what it begins is not shown: it may be a secret
-                what = f"a Parquet file begins with {_MAGIC!r}, this one of {size} bytes does not"
-                raise FileFault("not_parquet", what)
-            source.seek(max(size - _TAIL_BYTES, 0))
-            tail = source.read()
-            if tail[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
-                what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
-                raise FileFault("truncated", what)
-            source.seek(max(size - _TAIL_BYTES - int.from_bytes(tail[:4], "little"), 0))
-            return source.read_buffer()
-    except OSError as error:
-        raise FileFault("io_error", f"the file cannot be read: {error}") from None
+    file: InputFile
+    decoded: pq.ParquetFile
+    once: pq.ParquetFile
+    names: list[str]
+    columns: list[int]
 
 
 def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
     """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
 
     Raises:
-        FileFault: the file is gone, is another one than was listed, or its bytes cannot be read.
+        FileFault: the file is gone, is another one than was listed, has not these rows, or its bytes cannot be read.
     """
     held: list[pa.RecordBatch] = []
-    size = 0
+    size, reached = 0, start
     for part in _read_small(file, columns, start, stop):
-        if isinstance(part, Unreadable):
-            yield part
-            continue
-        if held and size + part.nbytes > BATCH_TEXT_BYTES:
+        if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
             yield _together(held)
             held, size = [], 0
+        if isinstance(part, Unreadable):
+            reached = part.stop
+            yield part
+            continue
+        reached += len(part)
         if part.nbytes >= BATCH_TEXT_BYTES:
             yield part  # without a copy, since it may be very long
         else:
@@ -116,6 +79,8 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
     if held:
         yield _together(held)
     file.check_unchanged()
+    if reached != stop:
+        raise FileFault("unreadable", f"rows {start} to {stop - 1} were promised, and it ends before row {reached}")
 
 
 def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -125,64 +90,66 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
     file.check_unchanged()
-    names = [name for name in dict.fromkeys(columns.names.values()) if name is not None]
-    with file.open() as source:
-        try:
-            parquet = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-            metadata = parquet.metadata
-            once = pq.ParquetFile(
-                source, metadata=metadata, read_dictionary=names, buffer_size=_BUFFER_BYTES, pre_buffer=False
-            )
-        except MemoryError:  # no fault of the file
-            raise
-        except Exception as error:  # it was readable when the shard was cut
-            file.check_unchanged()
-            raise FileFault("io_error", f"the footer cannot be read any more: {_first_line(error)}") from None
+    with file.open() as opened:
+        source = _open(file, opened, columns)
+        metadata = source.decoded.metadata
         first = 0
         for group in range(metadata.num_row_groups):
             end = first + metadata.row_group(group).num_rows
             if max(start, first) < min(stop, end):
-                rows = range(max(start, first), min(stop, end))
-                reader, at_a_time = _reader(parquet, once, names, group, len(rows))
-                batches = reader.iter_batches(at_a_time, row_groups=[group], columns=names, use_threads=False)
-                for part in _read_group(file, metadata.row_group(group), batches, first, rows):
+                for part in _read_group(source, group, first, range(max(start, first), min(stop, end))):
                     if isinstance(part, Unreadable):
                         yield part._replace(detail=f"row group {group} is corrupt: {part.detail}")
                     else:
-                        yield from (documents_of(few, columns, row) for row, few in _split(*part, names))
+                        yield from (documents_of(few, columns, row) for row, few in _split(*part, source.names))
             first = end
 
 
-def _reader(
-    parquet: pq.ParquetFile, once: pq.ParquetFile, names: list[str], group: int, asked: int
-) -> tuple[pq.ParquetFile, int]:
+def _open(file: InputFile, opened: pa.NativeFile, columns: Columns) -> _Source:
+    names = [name for name in dict.fromkeys(columns.names.values()) if name is not None]
+    footer = footer_of(opened)
+    try:
+        metadata = open_footer(footer).metadata
+        options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+        options["page_checksum_verification"] = True  # of pages that have one
+        decoded = pq.ParquetFile(opened, **options)
+        once = pq.ParquetFile(opened, read_dictionary=names, **options)
+        return _Source(file, decoded, once, names, leaves(metadata.schema, names))
+    except MemoryError:  # no fault of the file
+        raise
+    except Exception as error:  # it was readable when the shard was cut
+        file.check_unchanged()
+        raise FileFault("io_error", f"the footer cannot be read any more: {said(error)}") from None
+
+
+def _reader(source: _Source, group: int, asked: int) -> tuple[pq.ParquetFile, int]:
     """Which of two readers is for a row group, and how many rows at a time, so that these fit LARGEST_READ.
 
     No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
     once in memory too; but it gathers what it read of a row group, which costs time where there is much of it.
     """
-    metadata = parquet.metadata.row_group(group)
-    size = max(sum(_text_bytes(metadata, name) for name in names), 1)
+    metadata = source.decoded.metadata.row_group(group)
+    size = max(bytes_of(metadata, source.columns), 1)
     most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
     rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, most), 1)
-    longest = _longest_in_dictionary(once, names, group) if rows * size > LARGEST_READ else 0
+    longest = _longest_in_dictionary(source, group) if rows * size > LARGEST_READ else 0
     if longest is None:
         rows = max(min(rows, LARGEST_READ // size), 1)
     elif rows * longest > LARGEST_READ:
-        return once, most
-    return parquet, min(rows, asked)
+        return source.once, most
+    return source.decoded, min(rows, asked)
 
 
-def _longest_in_dictionary(once: pq.ParquetFile, names: list[str], group: int) -> int | None:
+def _longest_in_dictionary(source: _Source, group: int) -> int | None:
     """Bytes of the longest row that a row group's dictionaries can make; None: it cannot be told."""
     try:
-        row = next(once.iter_batches(1, row_groups=[group], columns=names, use_threads=False))
+        row = next(source.once.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
     except MemoryError:
         raise
     except Exception:  # an encoding that is not read in this way, or a corrupt page, which will be met again
         return None
     longest = 0
-    for column in map(row.column, names):
+    for column in map(row.column, source.names):
         if pa.types.is_dictionary(column.type):
             longest += int(lengths(column.dictionary).max(initial=0))
         elif is_text(plain_type(column.type)) and not pa.types.is_null(column.type):
@@ -203,19 +170,33 @@ def _split(first: int, batch: pa.RecordBatch, names: list[str]) -> Iterator[tupl
 
 
 def _read_group(
-    file: InputFile, group: pq.RowGroupMetaData, batches: Iterator[pa.RecordBatch], first: int, rows: range
+    source: _Source, group: int, first: int, rows: range
 ) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
-    """The rows asked for, out of the batches of a row group that begins at row `first`, each with its first row."""
+    """The rows asked for, out of the batches of a row group that begins at row `first`, each with its first row.
+
+    Raises:
+        FileFault: the file changed, its bytes cannot be read, or the row group ends before these rows.
+    """
+    reader, at_a_time = _reader(source, group, len(rows))
+    batches = reader.iter_batches(at_a_time, row_groups=[group], columns=source.names, use_threads=False)
     here = first
     while here < rows.stop:
         try:
-            batch = next(batches)
+            batch = next(batches, None)
         except MemoryError:  # this process may take no more: the rows are sound
             raise
-        except Exception as error:  # a corrupt page makes the reader raise many things; StopIteration: rows are missing
+        except Exception as error:  # a corrupt page makes the reader raise many things
             np.empty(_SPARE_BYTES, np.uint8)  # a decompressor that gets no memory calls its data corrupt
-            _check_bytes(file, group)
-            yield Unreadable(max(rows.start, here), rows.stop, _first_line(error))
+            _check_bytes(source, group)
+            shifted = _SHIFTED in str(error)
+            yield Unreadable(rows.start if shifted else max(rows.start, here), rows.stop, said(error))
+            return
+        if batch is None:
+            _check_bytes(source, group)
+            what = f"it has {here - first} rows, the footer {reader.metadata.row_group(group).num_rows}"
+            if here <= rows.start:
+                raise FileFault("unreadable", f"row group {group} is too short: {what}")
+            yield Unreadable(rows.start, rows.stop, what)  # nobody knows which rows are missing
             return
         begin, end = max(rows.start - here, 0), min(rows.stop - here, len(batch))
         if begin < end:
@@ -223,25 +204,17 @@ def _read_group(
         here += len(batch)
 
 
-def _check_bytes(file: InputFile, group: pq.RowGroupMetaData) -> None:
+def _check_bytes(source: _Source, group: int) -> None:
     """Raise FileFault when the file changed, or bytes of a row group cannot be read; else its content is at fault."""
-    file.check_unchanged()
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    begins = [c.dictionary_page_offset if c.has_dictionary_page else c.data_page_offset for c in chunks]
-    begin, end = max(min(begins), 0), max(b + c.total_compressed_size for b, c in zip(begins, chunks, strict=True))
+    source.file.check_unchanged()
+    ranges = [range_of(source.decoded.metadata.row_group(group).column(i)) for i in source.columns]
     try:
-        with file.open() as source:
-            for at in range(begin, min(end, file.size), _BUFFER_BYTES):
-                source.seek(at)
-                source.read(_BUFFER_BYTES)
+        with source.file.open() as opened:
+            for begin, end in ranges:
+                for at in range(begin, end, _BUFFER_BYTES):
+                    opened.read_at(min(_BUFFER_BYTES, end - at), at)
     except OSError as error:
         raise FileFault("io_error", f"the file cannot be read: {error}") from None
-
-
-def _first_line(error: Exception) -> str:
-    """What a library says, up to the first colon: behind it there may be bytes of the file."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:

@@ -6,18 +6,21 @@ cluster, meets the same shards and can leave out those that are committed.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
-from scanner.input.documents import Columns, RowGroup
-from scanner.input.files import InputFile
+from scanner.input.columns import Columns
+from scanner.input.files import FileFault, InputFile
+from scanner.input.footers import RowGroup
 from schemas.registry import MasterKey
 
 MAX_ROWS = 20_000
 MAX_TEXT_BYTES = 16 * 2**20
+MOST_SHARDS = 2**14
+"""Of a file: 3·10^8 rows, or 256 GiB of text. A footer of a few bytes may claim any number of rows."""
 RESULTS_VERSION = 1
 """To be raised whenever the same text under the same keys would get another verdict than before; every night that was
 ever scanned is then scanned again. It stayed 1 when texts began to be scored in part, which were in quarantine before:
@@ -45,12 +48,19 @@ class Shard:
     seen: datetime | None = None
 
 
-def cut(groups: Iterable[RowGroup]) -> list[Range]:
+def cut(groups: Sequence[RowGroup]) -> list[Range]:
     """Cut a file into ranges of at most MAX_ROWS rows and MAX_TEXT_BYTES of text.
 
     Whole row groups are packed while they fit. A row group that is beyond the limits by itself is cut evenly by rows; a
     single row is never cut, however long. Rows come in order, each exactly once; row groups without rows vanish.
+
+    Raises:
+        FileFault: it would be far more ranges than MOST_SHARDS.
     """
+    rows, text_bytes = sum(group.rows for group in groups), sum(group.text_bytes for group in groups)
+    if rows // MAX_ROWS + text_bytes // MAX_TEXT_BYTES > MOST_SHARDS:
+        what = f"{rows} rows with {text_bytes} bytes of text"
+        raise FileFault("unreadable", f"the footer claims {what}, more than {MOST_SHARDS} shards; split the file")
     ranges: list[Range] = []
     packed = Range(0, 0, 0)
     for group in groups:

@@ -4,7 +4,6 @@ from datetime import timedelta
 from typing import Literal, NamedTuple
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -59,6 +58,8 @@ def _in_utc(shown: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", 
     """
     if zone == "UTC":
         return shown.cast(_UTC)
+    import polars as pl  # half a second, which those that only look into footers need not spend
+
     local = pl.Series(shown)
 
     def moments(local: pl.Series) -> pl.Series:

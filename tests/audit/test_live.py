@@ -22,7 +22,6 @@ from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan, make_plan
-from scanner.input.documents import inspect
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import load_registry, new_key, watermark_of
@@ -41,6 +40,7 @@ from scanner.watermark.positions import WholeWindows
 from schemas.tables import AUDIT_COUNTS, DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
+from tests.support.inspection import inspect
 
 CONFIG = """\
 registry = "registry"

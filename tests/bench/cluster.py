@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 from scanner.cluster import Outcome, run_scan
 from scanner.cluster.connect import cluster
 from scanner.detection.scan_plan import make_plan
-from scanner.input.documents import Columns, inspect, read
+from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
 from tests.bench.measure import Figure
+from tests.support.inspection import inspect
 
 SHARDS, ROWS_OF_A_SMALL_ONE = 60, 4
 _FIRST = re.compile(r"first after ([0-9.]+) s")

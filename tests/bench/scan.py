@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from scanner.cluster.worker import Piece, Worker
 from scanner.detection.scan_plan import Plan, make_plan
-from scanner.input.documents import Unreadable, inspect, read
+from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
@@ -29,6 +29,7 @@ from schemas.config import ScanAuditConfig
 from tests.bench import cluster
 from tests.bench.measure import Figure
 from tests.bench.tokenising import tokenizer_files
+from tests.support.inspection import inspect
 
 CONFIG = """\
 registry = "registry"

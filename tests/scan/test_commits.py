@@ -15,12 +15,12 @@ from scanner.cluster.pool import Finished, Lost
 from scanner.cluster.scan import _find_work
 from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import Plan
-from scanner.input.documents import inspect
 from scanner.input.files import FileFault, list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import tables
 from scanner.results.tables import open_tables, table_uri
 from tests.scan.conftest import Night
+from tests.support.inspection import inspect
 
 ROWS = 6
 

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 from scanner.results import tables
 from scanner import results
 from scanner.cluster.worker import Piece, Worker
-from scanner.input.documents import inspect
+from scanner.input.inspector import Inspector
 from scanner.input.files import list_files
 from scanner.detection.scan_plan import make_plan
 from scanner.input.shards import Shard, cut
@@ -30,7 +30,8 @@ worker = Worker(plan, "scan")
 worker.prepare()
 before = compiled()
 (file,) = list_files(plan.locations)
-(rows,) = cut(inspect(file, plan.columns))
+with Inspector() as inspector:
+    (rows,) = cut(inspector.inspect(file, plan.columns))
 *_, report = worker.scan(Piece(Shard("shard", file, rows), rows.start, rows.stop))
 assert report.counts.documents == 8 and report.audit, report
 print(len(before), sorted(compiled() - before))

@@ -27,6 +27,7 @@ from scanner.input.files import list_files
 from tests.scan.encodings import found
 from tests.scan.submitted import files_of, secrets_of, wait_for
 from tests.scan.test_commands import work
+from tests.support.inspection import INSPECTOR
 
 following_module = importlib.import_module("scanner.cluster.follow")  # its function has the same name
 COLUMNS = Columns("text", None, None, None)
@@ -47,7 +48,7 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = Clock()
-        self.landing = Landing(self.clock)
+        self.landing = Landing(INSPECTOR, self.clock)
 
     def look(self, after: float = LOOK_SECONDS) -> list[str]:
         self.clock.now += after

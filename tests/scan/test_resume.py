@@ -119,12 +119,12 @@ SLOW_LISTING = """
 import sys, time
 from jobs.cli import run
 from jobs.scan import module
-from scanner.cluster import scan
-def slow(*arguments, real=scan.inspect):
+from scanner.input import inspector
+def slow(*arguments, real=inspector.read_footer):
     print("listing\\n", end="", flush=True, file=sys.__stdout__)  # at once: several threads list
     time.sleep(3)
     return real(*arguments)
-scan.inspect = slow
+inspector.read_footer = slow
 sys.exit(run(module, ["--config", sys.argv[1]]))
 """
 

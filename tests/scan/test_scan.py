@@ -19,12 +19,12 @@ from scanner.cluster import scan as scan_module
 from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
-from scanner.input.documents import inspect
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users
 from scanner.results import tables
 from tests.scan.conftest import message_of
+from tests.support.inspection import inspect
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

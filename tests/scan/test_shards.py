@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner.input import shards
-from scanner.input.documents import Columns, RowGroup
+from scanner.input.columns import Columns
 from scanner.input.files import InputFile
+from scanner.input.footers import RowGroup
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, cut, shard_id, what_decides
 from schemas.registry import MasterKey, TokenizerFile
 

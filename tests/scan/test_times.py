@@ -12,11 +12,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scanner.input.documents import Columns, inspect, read
+from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.input.times import times
 from schemas.config import ConfigError, InputConfig, read_toml_text
 from schemas.tables import DOCUMENTS
+from tests.support.inspection import inspect
 
 ZONES = ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"]
 YEARS = {"min_value": datetime(1950, 1, 1), "max_value": datetime(2035, 1, 1)}
