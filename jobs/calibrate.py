@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from scanner.audit.figure import FigureCounts
     from scanner.audit.keys import KeyCounts
     from scanner.audit.plan import CalibrationPlan
+    from scanner.watermark import Format
 
 AUDIT_FAILED = 3
 
@@ -177,7 +177,7 @@ def _write_files(
     plan: "CalibrationPlan",
     audit_id: str,
     rows: list[dict[str, Any]],
-    figure: "Mapping[tuple[Fraction | None, int], FigureCounts]",
+    figure: "Mapping[Format, FigureCounts]",
     keys: "Mapping[str, KeyCounts]",
     figure_thresholds: tuple[float, ...],
     show_text: bool,

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from jobs.text import columns, complain, printable, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
 from scanner.registry import find_key, list_users, load_registry, open_key
-from schemas.registry import RESERVED_EVERY, MasterKey
+from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 
 MARKED = pa.schema(
     [
@@ -129,7 +129,7 @@ def mark(
             f"--model {folder}: its tokenizer.json has SHA-256 {model.tokenizer_sha256}, but key {key_id!r} is "
             f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
         )
-    check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), key.window, max_new_tokens, model.positions)
+    check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), watermark.rule.context, max_new_tokens, model.positions)
     rows = []
     with tqdm(total=len(texts), unit="prompt", disable=None) as progress:
         for batch, start in enumerate(range(0, len(texts), batch_size)):
@@ -150,6 +150,7 @@ def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -
 
     from scanner.audit.admission import ASKED
     from scanner.detection.one_text import strengths_of
+    from scanner.detection.scan_plan import keys_tested
     from scanner.measured import LEAST_SCORED, Measured
     from scanner.power import Aim
     from scanner.watermark.search import corrected, log10_p_of
@@ -157,20 +158,20 @@ def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -
     places = {name: MARKED.names.index(name) for name in MARKED.names}
     texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
-    aim = Aim(ASKED, key.messages, len(load_registry(registry).keys))
+    aim = Aim(ASKED, key.messages, keys_tested(load_registry(registry)))
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = Measured.of(law, strengths).power(strengths.scored, aim)
     log10_p = corrected(log10_p_of(law, strengths.score, strengths.scored), aim.messages, aim.keys)
     per_token = strengths.score / np.maximum(strengths.scored, 1)
-    strength = "green share" if key.gamma else "probability, entropy"
+    strength = "green share" if law.discrete else "probability, entropy"
     cells = zip(rows, strengths.scored, per_token, log10_p, power, strict=True)
     lines = [
         (
             str(number),
             printable(str(row[places["user_id"]] or f"message {row[places['message']]}"), 40),
             f"{scored:,}",
-            f"{of_token:.3f}" if key.gamma else _alike(of_token),
+            f"{of_token:.3f}" if law.discrete else _alike(of_token),
             f"{p:.1f}",
             f"{chance:.3f}",
         )
@@ -247,7 +248,7 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
     for message in messages:
         if not 0 <= message < key.messages:
             raise Refused(f"--message {message}: key {key.key_id!r} has messages 0 to {key.messages - 1}")
-        if message % RESERVED_EVERY == RESERVED_EVERY - 1:
+        if is_reserved(message):
             raise Refused(f"--message {message}: is reserved and marks no text; every {RESERVED_EVERY}th message is")
     user_of = {message: user_id for user_id, message in message_of.items()}
     return [Recipient(user_id, message_of[user_id]) for user_id in user_ids] + [

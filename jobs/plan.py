@@ -10,7 +10,7 @@ import click
 from jobs.options import Place
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
-from schemas.registry import MAX_WINDOW, Gamma, parse_gamma
+from schemas.registry import MAX_WINDOW
 
 if TYPE_CHECKING:
     from scanner.power import Aim, Marked
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 @click.command("plan")
-@click.option("--method", type=click.Choice(["greenlist", "gumbel"]), help="What the key's method is to be.")
+@click.option("--method", help="What the key's method is to be: greenlist or gumbel.")
 @click.option(
     "--from",
     "marked_file",
@@ -74,7 +74,7 @@ def plan(
     marked_file: Path | None,
     registry: Path | str | None,
     window: int,
-    gamma: Gamma,
+    gamma: str,
     delta: float | None,
     green_share: float | None,
     entropy: float | None,
@@ -105,7 +105,7 @@ def plan(
         raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np
 
-    from scanner.power import Aim, tokens_needed
+    from scanner.power import Aim, marked_text, tokens_needed
 
     if not 0 < fpr < 1:
         raise Refused(f"--fpr {fpr} is not allowed; a number between 0 and 1 is needed")
@@ -120,7 +120,8 @@ def plan(
     elif method is None:
         raise click.UsageError("Give --method and a strength, or --from and --registry.")
     else:
-        marked = _model(method, gamma, delta, green_share, entropy, probability)
+        given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
+        marked = marked_text(method, given | {"gamma": gamma})
     generator = np.random.default_rng(seed)
     rows = []
     for count in messages:
@@ -139,61 +140,6 @@ def plan(
         tell(f"wrote {plot}")
 
 
-def _model(
-    method: str,
-    gamma: str,
-    delta: float | None,
-    share: float | None,
-    entropy: float | None,
-    probability: float | None,
-) -> "Marked":
-    """What is assumed of marked text.
-
-    Raises:
-        Refused: options that do not belong to the method or contradict each other, or a value out of range.
-    """
-    from scanner.power import MAX_ENTROPY, GreenShare, GumbelEntropy, GumbelProbability, green_share
-
-    mine, others = ((delta, share), (entropy, probability))[:: 1 if method == "greenlist" else -1]
-    names = "--delta or --green-share" if method == "greenlist" else "--entropy or --probability"
-    if sum(value is not None for value in mine) != 1 or any(value is not None for value in others):
-        raise Refused(f"--method {method} needs {names}, one of the two, and no option of the other method")
-    if method == "greenlist":
-        try:
-            fraction = parse_gamma(gamma)
-        except ValueError as error:
-            raise Refused(f"--gamma {gamma!r} {error}") from None
-        if delta is not None:
-            if not 0 < delta <= 50:
-                raise Refused(f"--delta {delta} is not allowed; a number above 0 and at most 50 is needed")
-            found = green_share(fraction, delta)
-            return GreenShare(
-                fraction,
-                found,
-                f"flat logits, where delta {delta:g} makes a share of {found:.4f} green. Real text has less entropy and"
-                " needs more tokens: measure its share and give --green-share",
-            )
-        if share is None or not fraction < share < 1:
-            raise Refused(f"--green-share {share} is not allowed; a number between gamma = {gamma} and 1 is needed")
-        return GreenShare(
-            fraction,
-            share,
-            f"each scored token is green with chance {share:g}; where chances differ about this mean, a power above"
-            " one half is at least what is said",
-        )
-    if entropy is not None:
-        if not 0 < entropy < MAX_ENTROPY:
-            raise Refused(f"--entropy {entropy} is not allowed; -p ln p lies above 0 and below 1/e = 0.3678")
-        return GumbelEntropy(
-            entropy,
-            f"written tokens have a mean -p ln p of {entropy:g} nats; the paper's bounds on mean and variance and"
-            " Cantelli's inequality, so the true need is less. Simulated: all tokens of one such probability",
-        )
-    if probability is None or not 0 < probability < 1:
-        raise Refused(f"--probability {probability} is not allowed; a number between 0 and 1 is needed")
-    return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
-
-
 def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
     """The strength of texts that `brickscan mark` wrote, with the method and window of their key."""
     import polars as pl
@@ -201,6 +147,7 @@ def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
     from scanner.detection.one_text import strengths_of
     from scanner.measured import Measured
     from scanner.registry import find_key, load_registry
+    from scanner.watermark.formats import format_of
 
     try:
         texts = pl.read_parquet(io.BytesIO(file.read_bytes()), columns=["key_id", "message", "text"])
@@ -211,7 +158,7 @@ def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
         raise Refused(f"--from {file}: holds texts of {len(ids)} keys; give those of one")
     key = find_key(load_registry(registry), ids[0])
     law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy())
-    return Measured.of(law, strengths), key.method, key.window
+    return Measured.of(law, strengths), key.format, format_of(key).rule().context
 
 
 def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:

@@ -8,7 +8,7 @@ import click
 from jobs.admission import admit, audit_secret
 from jobs.options import Place, dry_run_option, sure, time_of, yes_option
 from jobs.text import tell
-from scanner.registry import find_key, load_registry, new_key, retire_key
+from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
 from scanner.registry.files import local_folder
 from schemas.registry import MasterKey
 
@@ -32,8 +32,8 @@ def keys() -> None:
 @keys.command("new")
 @click.argument("key_id")
 @_registry
-@click.option("--method", type=click.Choice(["greenlist", "gumbel"]), default="greenlist", show_default=True)
-@click.option("--window", default=4, show_default=True, help="How many tokens before a token decide its mark: 0 to 16.")
+@click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
+@click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
 @click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
 @click.option("--messages", default=100_000, show_default=True, help="How many messages: one a user, 5 % are reserved.")
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
@@ -49,7 +49,7 @@ def new(
     key_id: str,
     registry: Path | str,
     method: str,
-    window: int,
+    window: int | None,
     gamma: str | None,
     messages: int,
     tokenizer: str,
@@ -66,26 +66,23 @@ def new(
       brickscan keys new summer-2026 --registry registry --method greenlist --window 4 --gamma 1/4 \\
           --messages 100000 --tokenizer tokenizer.json
     """
-    if gamma is None and method == "greenlist":
-        gamma = "1/4"
+    given = {name: value for name, value in (("window", window), ("gamma", gamma)) if value is not None}
     key = new_key(
         registry,
         key_id,
-        method=method,
-        window=window,
-        gamma=gamma,
+        format=method,
+        **{**suggested_parameters(method), **given},
         messages=messages,
         tokenizer=tokenizer,
         secret=secret,
         active_from=active_from and active_from.replace(tzinfo=UTC),
         active_until=active_until and active_until.replace(tzinfo=UTC),
     )
-    of_gamma = f", gamma {key.gamma}" if key.gamma else ""
-    tell(f"key         {key.key_id}: {key.method}, window {key.window}{of_gamma}, {key.messages:,} messages")
+    tell(f"key         {key.key_id}: {_what(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     tell(f"secret      {key.secret}")
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
-    tell(f"commitment  {key.commitment}")
+    tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
     tell(f"made        {time_of(key.created_at)}")
     tell(
         "",
@@ -108,16 +105,21 @@ def _list_keys(registry: Path | str) -> None:
         tell(*_lines(key))
 
 
+def _what(key: MasterKey) -> str:
+    """Its format, parameters and messages, in words."""
+    parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
+    return f"{key.format}{parameters}, {key.messages:,} messages"
+
+
 def _lines(key: MasterKey) -> list[str]:
     """A key in lines of at most 100 columns."""
-    gamma = f", gamma {key.gamma}" if key.gamma else ""
     admitted = f"to p = {key.admission.holds_down_to:g}" if key.admission and key.admitted_by else "never"
     return [
         key.key_id,
-        f"  {key.method}, window {key.window}{gamma}, {key.messages:,} messages, tokenizer {key.tokenizer.sha256[:12]}",
+        f"  {_what(key)}, tokenizer {key.tokenizer.sha256[:12]}",
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
-        f"  commitment {key.commitment}",
+        f"  commitment {key.commitment or 'none'}",
     ]
 
 

@@ -58,6 +58,7 @@ class Measured:
     of_tokens: tuple[NDArray[np.float64], ...]
     assumes: str
     exact: bool = False
+    sawtooth: bool = False
 
     @classmethod
     def of(cls, law: Law | None, strengths: Strengths) -> "Measured":

@@ -5,17 +5,19 @@ stated of each model below, and repeats are left out before tokens are counted.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.errors import Refused
-from scanner.watermark import log10_any_of, log10_greenlist, log10_gumbel
+from scanner.watermark import log10_greenlist, log10_gumbel
+from scanner.watermark.search import corrected, passes
+from schemas.registry import parse_gamma
 
 MOST = 1 << 20
 """Scored tokens beyond which nothing is searched."""
@@ -36,8 +38,7 @@ class Aim(NamedTuple):
 
     def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
         """Whether one message's own log10 p passes once it is corrected (SPEC §3)."""
-        corrected = log10_any_of(log10_any_of(log10_p, self.messages), self.keys)
-        return corrected <= math.log10(self.false_positive_rate)
+        return passes(corrected(log10_p, self.messages, self.keys), self.false_positive_rate)
 
 
 class Marked(Protocol):
@@ -50,6 +51,10 @@ class Marked(Protocol):
     @property
     def assumes(self) -> str:
         """The assumption in words."""
+
+    @property
+    def sawtooth(self) -> bool:
+        """Whether a token more may lower the power, as where scores are whole numbers."""
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """Chance to pass, or a lower bound of it, for each number of scored tokens."""
@@ -70,6 +75,7 @@ class GreenShare:
     share: float
     assumes: str
     exact: bool = True
+    sawtooth: bool = True
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """P(Binomial(T, share) ≥ the least count that passes)."""
@@ -83,7 +89,7 @@ class GreenShare:
         return int(aim.passes(log10_greenlist(green, scored, self.gamma)).sum())
 
 
-def green_share(gamma: Fraction, delta: float) -> float:
+def share_on_flat_logits(gamma: Fraction, delta: float) -> float:
     """γ e^δ/(1 − γ + γ e^δ): the share of green tokens on flat logits, the most that δ reaches on average."""
     green = float(gamma) * math.exp(delta)
     return green / (1 - float(gamma) + green)
@@ -96,6 +102,7 @@ class GumbelProbability:
     probability: float
     assumes: str
     exact: bool = True
+    sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """P(S ≥ the least score that passes), by inverting the characteristic function."""
@@ -119,6 +126,7 @@ class GumbelEntropy:
     entropy: float
     assumes: str
     exact: bool = False
+    sawtooth: bool = False
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """At least a²/(a² + V), a = E S − threshold, where that is positive."""
@@ -171,6 +179,91 @@ def gumbel_tail(score: float, scored: int, probability: float) -> float:
             return min(max(0.5 + total / math.pi, 0.0), 1.0)
 
 
+def green_list(gamma: str, delta: float | None, green_share: float | None) -> GreenShare:
+    """What `--delta` or `--green-share`, one of the two, states of text marked by a green list.
+
+    Raises:
+        Refused: a value out of range.
+    """
+    try:
+        fraction = parse_gamma(gamma)
+    except ValueError as error:
+        raise Refused(f"--gamma {gamma!r} {error}") from None
+    if delta is not None:
+        if not 0 < delta <= 50:
+            raise Refused(f"--delta {delta} is not allowed; a number above 0 and at most 50 is needed")
+        found = share_on_flat_logits(fraction, delta)
+        return GreenShare(
+            fraction,
+            found,
+            f"flat logits, where delta {delta:g} makes a share of {found:.4f} green. Real text has less entropy and"
+            " needs more tokens: measure its share and give --green-share",
+        )
+    if green_share is None or not fraction < green_share < 1:
+        raise Refused(f"--green-share {green_share} is not allowed; a number between gamma = {gamma} and 1 is needed")
+    return GreenShare(
+        fraction,
+        green_share,
+        f"each scored token is green with chance {green_share:g}; where chances differ about this mean, a power above"
+        " one half is at least what is said",
+    )
+
+
+def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy | GumbelProbability":
+    """What `--entropy` or `--probability`, one of the two, states of text marked by Gumbel's rule.
+
+    Raises:
+        Refused: a value out of range.
+    """
+    if entropy is not None:
+        if not 0 < entropy < MAX_ENTROPY:
+            raise Refused(f"--entropy {entropy} is not allowed; -p ln p lies above 0 and below 1/e = 0.3678")
+        return GumbelEntropy(
+            entropy,
+            f"written tokens have a mean -p ln p of {entropy:g} nats; the paper's bounds on mean and variance and"
+            " Cantelli's inequality, so the true need is less. Simulated: all tokens of one such probability",
+        )
+    if probability is None or not 0 < probability < 1:
+        raise Refused(f"--probability {probability} is not allowed; a number between 0 and 1 is needed")
+    return GumbelProbability(probability, f"every written token had a probability of {probability:g}")
+
+
+class Stated(NamedTuple):
+    """How a format's strength is stated: one of some options, others that go with them, and what it then means."""
+
+    one_of: tuple[str, ...]
+    also: tuple[str, ...]
+    marked: Callable[..., Marked]
+
+
+STATED: Mapping[str, Stated] = {
+    "greenlist": Stated(("delta", "green_share"), ("gamma",), green_list),
+    "gumbel": Stated(("entropy", "probability"), (), gumbel),
+}
+"""The formats whose power is known."""
+
+
+def marked_text(name: str, options: Mapping[str, Any]) -> Marked:
+    """What is assumed of text marked by a format.
+
+    Args:
+        name: of the format.
+        options: all that were or could be given, None where they were not.
+
+    Raises:
+        Refused: a format whose power is not known; options that do not belong to it or contradict each other; a value
+            out of range.
+    """
+    if name not in STATED:
+        raise Refused(f"--method {name!r}: no power is known of this format; allowed: {', '.join(STATED)}")
+    how = STATED[name]
+    given = {option for stated in STATED.values() for option in stated.one_of if options[option] is not None}
+    if len(given) != 1 or not given <= set(how.one_of):
+        wanted = " or ".join("--" + option.replace("_", "-") for option in how.one_of)
+        raise Refused(f"--method {name} needs {wanted}, one of the two, and no option of the other method")
+    return how.marked(**{option: options[option] for option in (*how.one_of, *how.also)})
+
+
 def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
     """The number of scored tokens from which on the power stays at or above the wanted one.
 
@@ -184,7 +277,7 @@ def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
             raise Refused(
                 f"a power of {power:g} is not reached within {MOST:,} scored tokens; ask for less or mark more strongly"
             )
-    if isinstance(marked, GreenShare):  # its power is a saw-tooth: look at all
+    if marked.sawtooth:  # look at all
         counts = np.arange(1, 2 * reach + 1)
         return int(counts[marked.power(counts, aim) < power].max(initial=0)) + 1
     low, high = reach // 2 if reach > 16 else 0, reach

@@ -213,7 +213,12 @@ def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
     try:
         return model.model_validate(_with_tuples(data))
     except ValidationError as error:
-        raise ConfigError(f"{path}: " + "; ".join(_explain(model, item) for item in error.errors())) from None
+        raise ConfigError(f"{path}: {explained(error, model)}") from None
+
+
+def explained(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
+    """What is wrong with the fields of a model, in a line; `within` names where the model stands, such as `keys.0.`."""
+    return "; ".join(_explain(model, item, within) for item in error.errors())
 
 
 def _with_tuples(value: object) -> object:
@@ -223,8 +228,8 @@ def _with_tuples(value: object) -> object:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-def _explain(model: type[BaseModel], item: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "the file as a whole"
+def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
+    where = (within + ".".join(str(part) for part in item["loc"])).removesuffix(".") or "the file as a whole"
     if item["type"] == "extra_forbidden":
         return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
     if item["type"] == "missing":

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from fractions import Fraction
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-Method = Literal["greenlist", "gumbel"]
+FormatName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -23,6 +23,16 @@ MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**31
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
+
+
+def is_reserved(message: Any) -> Any:  # noqa: ANN401 - a number, an array of them or an expression of polars
+    """Whether a message is one of the 5 % that no user ever gets."""
+    return message % RESERVED_EVERY == RESERVED_EVERY - 1
+
+
+def reserved_count(messages: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
+    """How many of the messages 0 … M−1 are reserved."""
+    return messages // RESERVED_EVERY
 
 
 def parse_gamma(text: str) -> Fraction:
@@ -90,31 +100,38 @@ class Admission(_Frozen):
     messages: int | None = Field(default=None, ge=1, le=MAX_MESSAGES)
 
 
+_ONCE_FIELDS = ("window", "gamma")
+
+
 class MasterKey(_Frozen):
-    """One master key: its parameters, where its secret lives, and the commitment published when it was made."""
+    """One master key: its format, where its secret lives, and the commitment published when it was made.
+
+    parameters: of the format (scanner.watermark.formats), which alone knows what they mean; commitment: None for a
+    format whose keys are too short to be committed to.
+    """
 
     key_id: KeyId
-    method: Method
-    window: int = Field(ge=0, le=MAX_WINDOW)
-    gamma: Gamma | None = None
+    format: FormatName
+    parameters: dict[str, Any] = Field(default_factory=dict)
     messages: int = Field(ge=1, le=MAX_MESSAGES)
     tokenizer: TokenizerFile
     secret: SecretReference
-    commitment: Sha256
+    commitment: Sha256 | None = None
     created_at: datetime
     active_from: AwareDatetime | None = None  # before that, nothing is marked with it; None: from the start
     active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
     retired_at: datetime | None = None
     admission: Admission | None = None
 
-    @model_validator(mode="after")
-    def _gamma_fits_method(self) -> Self:
-        if self.method == "gumbel":
-            if self.gamma is not None:
-                raise ValueError("gamma is for method 'greenlist' only; leave it out for 'gumbel'")
-        elif self.gamma is None:
-            raise ValueError("method 'greenlist' needs gamma, for example gamma = \"1/4\"")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _read_what_is_older_than_formats(cls, values: Any) -> Any:  # noqa: ANN401 - whatever stands in the file
+        """Until there were other formats, a key had a method, and its parameters stood beside its other fields."""
+        if not isinstance(values, dict) or "method" not in values or "format" in values or "parameters" in values:
+            return values
+        rest = {name: value for name, value in values.items() if name not in ("method", *_ONCE_FIELDS)}
+        parameters = {name: values[name] for name in _ONCE_FIELDS if values.get(name) is not None}
+        return {**rest, "format": values["method"], "parameters": parameters}
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:
@@ -135,11 +152,6 @@ class MasterKey(_Frozen):
         """Id of the audit that it passed with as many messages as it has; None: there is none."""
         passed = self.admission
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
-
-    @property
-    def gamma_fraction(self) -> Fraction | None:
-        """Share of green tokens as an exact fraction; None for Gumbel."""
-        return None if self.gamma is None else parse_gamma(self.gamma)
 
 
 class Registry(_Frozen):

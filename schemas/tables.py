@@ -173,6 +173,7 @@ SCANS = pa.schema(
         pa.field("exit_code", pa.int64(), nullable=False),
         pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
         pa.field("values_not_read", pa.int64()),  # ids, accounts and times that are null since they cannot be read
+        pa.field("labels", pa.list_(pa.string())),  # formats of the keys, in their order; null: written before labels
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""
@@ -202,6 +203,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("hits_times_expected", pa.float64(), nullable=False),
         pa.field("expected_squared", pa.float64(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
+        pa.field("label", pa.string()),  # of the format; null: written before there were labels here
     ]
 )
 """What the decoys of each shard counted; rows enter with the shard, exactly once, and any group of them adds up."""
@@ -239,6 +241,7 @@ AUDITS = pa.schema(
         pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # see AUDIT_VERDICTS
+        pa.field("label", pa.string()),  # of the format; null: all of a method together, or written before labels
     ]
 )
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
@@ -301,6 +304,7 @@ FIGURES = pa.schema(
         pa.field("low", pa.float64()),  # limits of the 95 % interval
         pa.field("high", pa.float64()),
         pa.field("p_value", pa.float64()),  # of utility: that the mark changes nothing, paired; null: no mark
+        pa.field("label", pa.string()),  # of the format; null: unmarked text
     ]
 )
 """What the experiments found: one figure a row."""

@@ -17,10 +17,10 @@ from scanner.power import (
     GreenShare,
     GumbelEntropy,
     GumbelProbability,
-    green_share,
     gumbel_tail,
     gumbel_thresholds,
     probabilities_of,
+    share_on_flat_logits,
     tokens_needed,
 )
 
@@ -89,7 +89,7 @@ def test_simulated_texts_pass_as_often_as_said(marked) -> None:
 
 
 def test_flat_logits() -> None:
-    assert green_share(Fraction(1, 4), math.log(3)) == pytest.approx(0.5)
+    assert share_on_flat_logits(Fraction(1, 4), math.log(3)) == pytest.approx(0.5)
 
 
 def call(*options: str) -> str:
@@ -102,7 +102,9 @@ def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
     png = tmp_path / "plan.png"
     green = call("--method", "greenlist", "--delta", "2", "--messages", "10", "--window", "2", "--plot", str(png))
     assert "Assumes: flat logits, where delta 2 makes a share of 0.7112 green" in green
-    needed = tokens_needed(GreenShare(Fraction(1, 4), green_share(Fraction(1, 4), 2), ""), Aim(1e-6, 10, 1), 0.9)
+    needed = tokens_needed(
+        GreenShare(Fraction(1, 4), share_on_flat_logits(Fraction(1, 4), 2), ""), Aim(1e-6, 10, 1), 0.9
+    )
     assert f"10    0.9             {needed}              {needed + 2}   exact" in green
     assert png.read_bytes().startswith(b"\x89PNG")
     bound = call("--method", "gumbel", "--entropy", "0.3", "--messages", "1")

@@ -6,6 +6,7 @@ mark for any of these users: the secrets are a demonstration and protect nothing
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -17,10 +18,12 @@ SECRETS = HERE / "secrets"
 USERS_FILE = HERE / "users.parquet"
 TOKENIZER = HERE / "tokenizer.json"
 
-KEYS = {"demo-greenlist": ("greenlist", "1/4"), "demo-gumbel": ("gumbel", None)}
-"""Key id → method and γ."""
+KEYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "demo-greenlist": ("greenlist", {"window": 4, "gamma": "1/4"}),
+    "demo-gumbel": ("gumbel", {"window": 4}),
+}
+"""Key id → format and its parameters."""
 
-WINDOW = 4
 MESSAGES = 100_000
 
 
@@ -31,16 +34,15 @@ def make_registry(folder: Path) -> None:
     """
     secrets = folder / "secrets"
     secrets.mkdir(parents=True)
-    for key_id, (method, gamma) in KEYS.items():
+    for key_id, (method, parameters) in KEYS.items():
         copy = secrets / f"{key_id}.key"
         with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write((SECRETS / copy.name).read_bytes())
         new_key(
             folder,
             key_id,
-            method=method,
-            window=WINDOW,
-            gamma=gamma,
+            format=method,
+            **parameters,
             messages=MESSAGES,
             tokenizer=TOKENIZER,
             secret=f"file:secrets/{copy.name}",

@@ -12,23 +12,24 @@ documents share n-grams, and is no sign of a broken law.
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import THRESHOLDS, Remembered, chances, exact_law, levels
+from scanner.audit.expectation import THRESHOLDS, Remembered, chances, levels
 from scanner.audit.intervals import Moments, moments
 from scanner.detection.detector import Origin, Seen
 from scanner.detection.scan_plan import Plan
-from scanner.registry import read_secret, watermark_of
-from scanner.watermark import Watermark, label, only
-from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
+from scanner.registry import read_secret
+from scanner.watermark import Format, Watermark, only
+from scanner.watermark.format import Columns, CountsHits, DrawsKeys
+from scanner.watermark.formats import format_of
+from scanner.watermark.laws import Law
 from scanner.watermark.search import candidates, log10_p_best
 from schemas.registry import MasterKey
 from schemas.tables import AUDIT_COUNTS
@@ -44,18 +45,24 @@ class Asked:
     """What a set of hits is about; columns of AUDIT_COUNTS."""
 
     kind: str
-    method: str
-    gamma: str | None
-    window: int
     messages: int
-    decoy: int | None = None
+    decoy: int | None
+    columns: Columns
+    label: str
 
 
 class Kind(NamedTuple):
-    """Keys of one method, window, share of green tokens and tokenizer: their number, and fixed decoys."""
+    """Keys of one format, with equal parameters, and of one tokenizer: their number, what they are, fixed decoys."""
 
     number: int
+    format: Format
+    law: Law
+    draw_key: Callable[[bytes], bytes]
     fixed: tuple[Watermark, ...]
+
+    def open(self, entropy: bytes) -> Watermark:
+        """The decoy that 32 bytes make."""
+        return self.format.open(self.draw_key(entropy))
 
 
 class Decoys:
@@ -63,7 +70,7 @@ class Decoys:
 
     Args:
         secret: 16 to 64 bytes.
-        keys: those under test: decoys are of their methods, windows and shares of green tokens.
+        keys: those under test: decoys are of their formats, where these have a law and draw keys.
         dedup: as the verdicts have it.
         share: of the documents, that are scored with one message, each under a decoy of one kind of key.
         all_messages_share: of the documents, that are scored with all messages, under a decoy of each kind of key.
@@ -77,19 +84,24 @@ class Decoys:
         self._limits = tuple(int(part * 2.0**63) for part in (share, all_messages_share))
         self._chances, self._critical = Remembered(), Remembered()
         # keys of one kind share their decoys: the first of each kind brings tokens and positions
-        self.one: dict[str, Kind] = {}
+        self.kinds: dict[str, Kind] = {}
+        self.one: set[str] = set()
         self.all: set[str] = set()
-        kinds: set[str] = set()
+        of_name: dict[str, Kind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
-            kind = _kind(key)
-            if kind not in kinds:
-                fixed = tuple(watermark_of(key, self._fixed_secret(kind, i)) for i in range(FIXED))
-                self.one[key.key_id] = Kind(len(kinds), fixed)
-            if (kind, key.messages) not in kinds_and_messages and key.messages > 1:
+            how, name = format_of(key), _kind(key)
+            law = how.law()
+            if law is None or not isinstance(how, DrawsKeys):
+                continue
+            if name not in of_name:
+                fixed = tuple(how.open(how.draw_key(self._fixed_entropy(name, i))) for i in range(FIXED))
+                of_name[name] = Kind(len(of_name), how, law, how.draw_key, fixed)
+                self.one.add(key.key_id)
+            if (name, key.messages) not in kinds_and_messages and key.messages > 1:
                 self.all.add(key.key_id)
-            kinds.add(kind)
-            kinds_and_messages.add((kind, key.messages))
+            self.kinds[key.key_id] = of_name[name]
+            kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
         return f"Decoys({len(self.one)} kinds of keys)"
@@ -121,25 +133,21 @@ class Decoys:
         """What the decoy keys of a text are made from."""
         return hashlib.blake2b(piece + digest, key=self._secret, digest_size=32, person=b"decoy-v1").digest()
 
-    def _fixed_secret(self, kind: str, i: int) -> bytes:
+    def _fixed_entropy(self, kind: str, i: int) -> bytes:
         data = f"{kind};{i}".encode()
         return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
 
-    def chances(self, gamma: Fraction | None, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
+    def chances(self, law: Law, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
         """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.expectation)."""
-        return self._chances.of(
-            (gamma, messages), scored, lambda missing: chances(exact_law(gamma), missing, THRESHOLDS, messages)
-        )
+        return self._chances.of((law, messages), scored, lambda missing: chances(law, missing, THRESHOLDS, messages))
 
-    def critical(self, gamma: Fraction | None, scored: NDArray[np.int64]) -> NDArray[np.float64]:
+    def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """The smallest scores that pass with one message: float64[D, J]."""
-        return self._critical.of(
-            (gamma, 1), scored, lambda missing: levels(exact_law(gamma), missing, THRESHOLDS).critical
-        )
+        return self._critical.of(law, scored, lambda missing: levels(law, missing, THRESHOLDS).critical)
 
 
 def _kind(key: MasterKey) -> str:
-    return f"{key.method};{key.window};{key.gamma};{key.tokenizer.sha256}"
+    return ";".join(map(str, [*format_of(key).decides().values(), key.tokenizer.sha256]))
 
 
 class PieceDecoys:
@@ -168,46 +176,42 @@ class PieceDecoys:
         for of_key in seen:
             key_id = of_key.test.key.key_id
             if key_id in self._decoys.one:
-                number, fixed = self._decoys.one[key_id]
-                self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, fixed)
+                number = self._decoys.kinds[key_id].number
+                self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds)
             if key_id in self._decoys.all:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
 
-    def _score_one(
-        self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], fixed: Sequence[Watermark]
-    ) -> None:
+    def _score_one(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
-        score = []
+        kind, score = self._decoys.kinds[key.key_id], []
         for place in places.tolist():
             seed = seeds[int(seen.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark, positions = watermark_of(key, _secret_of(key, seed)), only(seen.positions, [place])
-            score.append(mark.score(seen.tokens, positions, message)[0])
+            mark = kind.open(_entropy_of(key, seed))
+            score.append(mark.score(seen.tokens, only(seen.positions, [place]), message)[0])
         self._add("decoy", seen, scored, np.array(score), 1)
-        positions = only(seen.positions, places.tolist())
-        for i, mark in enumerate(fixed):
+        positions = only(seen.positions, places)
+        for i, mark in enumerate(kind.fixed):
             self._add("decoy_fixed", seen, scored, mark.score(seen.tokens, positions, 0), 1, i)
 
     def _score_all(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
         if not len(places):
             return
-        secrets = [_secret_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
+        kind = self._decoys.kinds[key.key_id]
+        entropies = [_entropy_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
         score = []
-        for place, secret in zip(places.tolist(), secrets, strict=True):
-            positions = only(seen.positions, [place])
-            mark = seen.test.place(watermark_of(key, secret))
-            score.append(candidates(mark, seen.tokens, positions, key.messages).score[0, 0])
+        for place, entropy in zip(places.tolist(), entropies, strict=True):
+            mark = seen.test.place(kind.open(entropy))
+            score.append(candidates(mark, seen.tokens, only(seen.positions, [place]), key.messages).score[0, 0])
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
-        gamma, critical = key.gamma_fraction, self._decoys.critical(key.gamma_fraction, scored)
-        keys = keys_of(secrets, label(key.method, key.window, gamma))
-        where, window = only(seen.positions, places.tolist()), key.window
-        if gamma is None:
-            found = gumbel_hits(keys, seen.tokens, where, window, key.messages, critical)
-        else:
-            found = greenlist_hits(keys, seen.tokens, where, window, gamma, key.messages, critical)
-        chance = self._decoys.chances(gamma, scored, 1)
-        self._count("decoy_all", seen, found.hits, np.full(len(scored), key.messages), chance, 1)
+        if isinstance(kind.format, CountsHits):
+            secrets = [kind.draw_key(entropy) for entropy in entropies]
+            critical = self._decoys.critical(kind.law, scored)
+            positions = only(seen.positions, places)
+            found = kind.format.count_hits(secrets, seen.tokens, positions, key.messages, critical)
+            chance = self._decoys.chances(kind.law, scored, 1)
+            self._count("decoy_all", seen, found.hits, np.full(len(scored), key.messages), chance, 1)
 
     def _add(
         self,
@@ -221,8 +225,9 @@ class PieceDecoys:
         """Count one score of each document, by the p-value that a verdict would have."""
         if not len(scored):
             return
-        log10_p = log10_p_best(seen.test.watermark.law, score, scored, messages)
-        chance = self._decoys.chances(seen.test.key.gamma_fraction, scored, messages)
+        law = self._decoys.kinds[seen.test.key.key_id].law
+        log10_p = log10_p_best(law, score, scored, messages)
+        chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
         self._count(kind, seen, hit, np.ones(len(scored)), chance, messages, decoy)
 
@@ -236,8 +241,8 @@ class PieceDecoys:
         messages: int,
         decoy: int | None = None,
     ) -> None:
-        key = seen.test.key
-        asked = Asked(kind, key.method, key.gamma, key.window, messages, decoy)
+        how = self._decoys.kinds[seen.test.key.key_id].format
+        asked = Asked(kind, messages, decoy, how.columns(), how.label())
         sums = moments(hits, tests, chance)
         self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
 
@@ -246,23 +251,15 @@ class PieceDecoys:
         shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
         rows: list[dict[str, Any]] = []
         for asked, sums in self._found.items():
-            columns = {
-                "threshold": THRESHOLDS,
-                "texts": sums.clusters.astype(np.int64),
-                "tests": sums.tests.astype(np.int64),
-                "hits": sums.hits.astype(np.int64),
-                "expected": sums.expected,
-                "hits_squared": sums.hh,
-                "hits_times_expected": sums.he,
-                "expected_squared": sums.ee,
-            }
-            same = shared | vars(asked)
+            about = {"kind": asked.kind, "messages": asked.messages, "decoy": asked.decoy, "label": asked.label}
+            columns = {"threshold": THRESHOLDS, **sums.columns()}
+            same = shared | asked.columns._asdict() | about
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
 
 
-def _secret_of(key: MasterKey, seed: bytes) -> bytes:
-    """The secret of a decoy; from the same seed, every kind of key and number of messages gets another one.
+def _entropy_of(key: MasterKey, seed: bytes) -> bytes:
+    """What a decoy is drawn from; of the same seed, every kind of key and number of messages gets another.
 
     The messages of a smaller number would otherwise be hit along with those of a larger one, and be counted twice.
     """

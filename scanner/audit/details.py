@@ -1,7 +1,6 @@
 """What an audit's figures are drawn from, and the n-grams behind small p-values: counts, their text only on request."""
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import tokenizers
@@ -10,6 +9,8 @@ from scanner.audit.figure import PANELS, FigureCounts, repeated
 from scanner.audit.keys import KeyCounts
 from scanner.audit.plan import CalibrationPlan
 from scanner.registry import tokenizer_path
+from scanner.watermark import Format
+from scanner.watermark.positions import PositionRule
 
 SHOWN = 20
 """n-grams of a text or key that are listed."""
@@ -17,7 +18,7 @@ SHOWN = 20
 
 def details(
     plan: CalibrationPlan,
-    figure: Mapping[tuple[Fraction | None, int], FigureCounts],
+    figure: Mapping[Format, FigureCounts],
     keys: Mapping[str, KeyCounts],
     thresholds: Sequence[float],
     show_text: bool,
@@ -26,25 +27,25 @@ def details(
 
     Args:
         plan: the audit.
-        figure: by γ (None: Gumbel) and window.
+        figure: by format.
         keys: by key id.
         thresholds: of the figure.
         show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     found: dict[str, Any] = {"figure": [], "keys": {}}
-    for (gamma, window), counts in figure.items():
+    for how, counts in figure.items():
         found["figure"].append(
             {
-                "gamma": None if gamma is None else str(gamma),
-                "window": window,
+                **how.columns()._asdict(),
+                "label": how.label(),
                 "pieces": counts.tests,
                 "thresholds": list(thresholds),
                 "panels": [
                     {"test": test, "dedup": dedup, "hits": counts.hits[:, i].tolist()}
                     for i, (test, dedup) in enumerate(PANELS)
                 ],
-                "smallest_p": _vanilla(counts, window, reader),
+                "smallest_p": _vanilla(counts, how.rule(), reader),
             }
         )
     for key in plan.keys:
@@ -64,7 +65,7 @@ class _Reader:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
 
-def _vanilla(counts: FigureCounts, window: int, reader: _Reader | None) -> dict[str, Any]:
+def _vanilla(counts: FigureCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
     worst = counts.worst
     shown: dict[str, Any] = {
         "key": worst.key,
@@ -74,7 +75,7 @@ def _vanilla(counts: FigureCounts, window: int, reader: _Reader | None) -> dict[
         "scored_ngram": worst.scored_ngram,
         "repeated": [
             {"times": times} | ({} if reader is None else {"text": reader(gram)})
-            for times, gram in repeated(worst.ids, window, SHOWN)
+            for times, gram in repeated(worst.ids, rule, SHOWN)
         ],
     }
     return shown | ({} if reader is None else {"text": reader(worst.ids.tolist())})

@@ -5,14 +5,15 @@ spread between them.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import Law, chances, exact_law, z_law
-from scanner.watermark import Dedup, GreenList, Gumbel, Tokens, scored_positions
+from scanner.audit.expectation import chances
+from scanner.watermark import Dedup, Format, Tokens
+from scanner.watermark.laws import Law, Normal
+from scanner.watermark.positions import PositionRule
 
 PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))
 """Test and repeats left out: the Z-test as it was, the exact test, the exact test with repeats left out."""
@@ -54,22 +55,24 @@ def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
     return Tokens(tokens.ids[index].ravel(), np.arange(len(begins) + 1, dtype=np.int64) * length)
 
 
-def figure_counts(
-    gamma: Fraction | None, window: int, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]
-) -> FigureCounts:
+def figure_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> FigureCounts:
     """Score pieces under every key, with repeats and without.
 
     Args:
-        gamma: share of green tokens; None: Gumbel.
-        window: h.
+        how: format of the keys.
         secrets: of the K keys.
         tokens: at least one piece.
         thresholds: α[J].
+
+    Raises:
+        ValueError: no keys, or a format without a law.
     """
-    marks = [Gumbel(secret, window) if gamma is None else GreenList(secret, window, gamma) for secret in secrets]
+    marks, exact = [how.open(secret) for secret in secrets], how.law()
+    if exact is None:
+        raise ValueError(f"{how.label()} has no law; the figure needs one")
     log10_alpha = np.log10(np.asarray(thresholds))
-    positions = {dedup: scored_positions(tokens, window, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
-    laws: dict[str, Law] = {"z": z_law(gamma), "exact": exact_law(gamma)}
+    positions = {dedup: how.rule().positions(tokens, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
+    laws: dict[str, Law] = {"z": Normal(exact), "exact": exact}
     hits = np.zeros((len(marks), len(PANELS), len(thresholds)), np.int64)
     worst: Worst | None = None
     for k, mark in enumerate(marks):
@@ -95,16 +98,16 @@ def figure_counts(
 
 def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
     distinct, times = np.unique(scored, return_counts=True)
-    if law.name == "z":  # it takes scores for continuous: what it promises is the threshold itself
+    if isinstance(law, Normal):  # it takes scores for continuous: what it promises is the threshold itself
         return len(scored) * np.asarray(thresholds, np.float64)
     return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
 
 
-def repeated(ids: NDArray[np.uint32], window: int, most: int) -> list[tuple[int, tuple[int, ...]]]:
-    """The (window, token) tuples that stand more than once in a text: (times, tokens), most frequent first."""
-    width = window + 1
+def repeated(ids: NDArray[np.uint32], rule: PositionRule, most: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The n-grams that stand more than once in a text: (times, tokens), most frequent first."""
     found: dict[tuple[int, ...], int] = {}
-    for i in range(len(ids) - window):
-        gram = tuple(ids[i : i + width].tolist())
+    text = Tokens(ids, np.array([0, len(ids)], np.int64))
+    for place in rule.positions(text, "none").index.tolist():
+        gram = rule.ngram(text, place)
         found[gram] = found.get(gram, 0) + 1
     return sorted(((times, gram) for gram, times in found.items() if times > 1), key=lambda pair: -pair[0])[:most]

@@ -6,10 +6,11 @@ Proportions with Small Expected Number of Positive Counts Estimated from Survey 
 and a design effect of 1 they are the exact binomial limits.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 
@@ -46,6 +47,10 @@ def poisson_limits(count: float, risk: float) -> Limits:
     return Limits(low, float(special.gammainccinv(count + 1, risk)))
 
 
+COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
+"""Of AUDIT_COUNTS: the parts of Moments, in their order."""
+
+
 class Moments(NamedTuple):
     """Sums over clusters that a design effect is made of; parts of a sum can be added. Each float64 of one shape.
 
@@ -63,6 +68,19 @@ class Moments(NamedTuple):
     def plus(self, other: "Moments") -> "Moments":
         """Both sums together."""
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """As columns of schemas.tables.AUDIT_COUNTS; counts as int64."""
+        whole = {"tests", "hits", "texts"}
+        return {
+            column: part.astype(np.int64) if column in whole else part
+            for column, part in zip(COLUMNS, self, strict=True)
+        }
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "Moments":
+        """From columns of AUDIT_COUNTS, added up."""
+        return cls(*(np.asarray(columns[column], np.float64) for column in COLUMNS))
 
 
 def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArray[np.float64]) -> Moments:

@@ -6,15 +6,16 @@ the spread between its messages, each of which meets other draws, shows how larg
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import chances, exact_law
+from scanner.audit.expectation import chances
 from scanner.audit.intervals import Moments, moments
+from scanner.errors import Refused
 from scanner.watermark import Dedup, Positions, Tokens, Watermark
+from scanner.watermark.laws import Law
 from scanner.watermark.search import log10_p_of, search
 
 EXCESS_AT = 1e-3
@@ -25,7 +26,7 @@ KEPT_NGRAMS = 2000
 
 
 class Ngram(NamedTuple):
-    """A (window, token) tuple: in how many hits it was scored, and what it added to their scores above its mean."""
+    """What decides a draw: in how many hits it was scored, and what it added to their scores above its mean."""
 
     hits: int
     excess: float
@@ -81,7 +82,6 @@ def sampled_messages(count: int, most: int) -> NDArray[np.int64]:
 
 def key_counts(
     mark: Watermark,
-    gamma: Fraction | None,
     messages: int,
     tokens: Tokens,
     clusters: Sequence[str],
@@ -93,15 +93,19 @@ def key_counts(
 
     Args:
         mark: the opened key.
-        gamma: its share of green tokens; None: Gumbel.
         messages: M.
         tokens: of D documents.
         clusters: name of each document's cluster, such as its account: what can be taken for independent.
         dedup: which repeats are left out.
         thresholds: α[J].
         sample: most messages that are scored one by one.
+
+    Raises:
+        Refused: the key's format has no law.
     """
-    law, log10_alpha = exact_law(gamma), np.log10(np.asarray(thresholds))[None, :]
+    law, log10_alpha = mark.law, np.log10(np.asarray(thresholds))[None, :]
+    if law is None:
+        raise Refused(f"keys: {mark.label} has no law, so it has no false-positive rate to audit; leave it out")
     positions = mark.rule.positions(tokens, dedup)
     distinct, which = np.unique(positions.scored, return_inverse=True)
     log10_p = search(mark, tokens, positions, messages).log10_p_global[:, 0]
@@ -110,7 +114,7 @@ def key_counts(
     for message in sampled_messages(messages, sample).tolist():
         p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
         single.append((p[:, None] <= log10_alpha).sum(axis=0))
-        _add_ngrams(ngrams, mark, gamma, tokens, positions, message, p <= np.log10(EXCESS_AT))
+        _add_ngrams(ngrams, mark, law, tokens, positions, message, p <= np.log10(EXCESS_AT))
     top = sorted(ngrams.items(), key=lambda item: -item[1][1])[:KEPT_NGRAMS]
     table = np.concatenate(
         [
@@ -135,17 +139,16 @@ def key_counts(
 def _add_ngrams(
     ngrams: dict[tuple[int, ...], list[float]],
     mark: Watermark,
-    gamma: Fraction | None,
+    law: Law,
     tokens: Tokens,
     positions: Positions,
     message: int,
     hit: NDArray[np.bool_],
 ) -> None:
-    """Add what each (window, token) tuple of the documents that hit gave to their scores, less its mean."""
+    """Add what each n-gram of the documents that hit gave to their scores, less its mean."""
     index = positions.index[np.repeat(hit, positions.scored)]
     alone = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
-    mean = 1.0 if gamma is None else float(gamma)
-    terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - mean
+    terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - law.mean
     for at, term in zip(index.tolist(), terms.tolist(), strict=True):
         entry = ngrams.setdefault(mark.rule.ngram(tokens, at), [0, 0.0])
         entry[0] += 1

@@ -8,44 +8,33 @@ the cluster. Message 0 of every document alone gives independent p-values, whose
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import Law, exact_law, levels_up_to, randomised_p
+from scanner.audit.expectation import levels_up_to, randomised_p
 from scanner.audit.intervals import Moments, moments
-from scanner.watermark import Dedup, Tokens, label, scored_positions
-from scanner.watermark.format import Hits
-from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
+from scanner.errors import Refused
+from scanner.watermark import Dedup, Format, Tokens
+from scanner.watermark.format import CountsHits, DrawsKeys
+from scanner.watermark.laws import Law
 
 _STEP = 64  # so that nearly equal longest texts share a table of levels
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is tested: gamma None is Gumbel; messages: null p-values a document."""
+    """What is tested; messages: null p-values a document."""
 
-    gamma: Fraction | None
-    window: int
+    format: Format
     dedup: Dedup
     messages: int
 
     @property
-    def method(self) -> str:
-        """Name of the method, as keys have it."""
-        return "gumbel" if self.gamma is None else "greenlist"
-
-    @property
-    def label(self) -> str:
-        """Label of its streams (SPEC §1)."""
-        return label(self.method, self.window, self.gamma)
-
-    @property
     def name(self) -> str:
         """What tells it from the others."""
-        return f"{self.label};{self.dedup}"
+        return f"{self.format.label()};{self.dedup}"
 
 
 class LawCounts(NamedTuple):
@@ -66,21 +55,13 @@ class LawCounts(NamedTuple):
         )
 
 
-def cases(
-    gammas: Sequence[Fraction | None], windows: Sequence[int], dedups: Sequence[Dedup], messages: int
-) -> list[Case]:
-    """All combinations, but window 0 with `context`, where a document has a single scored position."""
-    return [
-        Case(gamma, window, dedup, messages)
-        for gamma in gammas
-        for window in windows
-        for dedup in dedups
-        if (window, dedup) != (0, "context")
-    ]
+def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> list[Case]:
+    """All combinations that score more than one position of a text."""
+    return [Case(format_, dedup, messages) for format_ in formats for dedup in format_.dedups(dedups)]
 
 
-def fresh_secrets(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
-    """Secrets for documents of given numbers: the same seed, label and number give the same secret.
+def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
+    """What keys for documents of given numbers are drawn from: the same seed, label and number give the same key.
 
     Args:
         seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
@@ -113,23 +94,22 @@ def law_counts(
         thresholds: α[J], from large to small.
         law: gives the p-values; None: the exact law.
     """
-    law = law or exact_law(case.gamma)
-    positions = scored_positions(tokens, case.window, case.dedup)
+    how, exact = case.format, case.format.law()
+    if exact is None or not isinstance(how, DrawsKeys) or not isinstance(how, CountsHits):
+        raise Refused(f"law: format {how.name!r} has no law, draws no keys or counts no hits; leave it out")
+    law = law or exact
+    secrets = [how.draw_key(entropy) for entropy in fresh_entropy(seed, how.label(), documents)]
+    positions = how.rule().positions(tokens, case.dedup)
     longest = -(-int(positions.scored.max(initial=0)) // _STEP) * _STEP
     single = levels_up_to(law, longest, tuple(thresholds))
     best = levels_up_to(law, longest, tuple(thresholds), case.messages)
-    keys = keys_of(fresh_secrets(seed, case.label, documents), case.label)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
-    found: Hits
-    if case.gamma is None:
-        found = gumbel_hits(keys, tokens, positions, case.window, case.messages, critical)
-    else:
-        found = greenlist_hits(keys, tokens, positions, case.window, case.gamma, case.messages, critical)
+    found = how.count_hits(secrets, tokens, positions, case.messages, critical)
     # numpy's generator only splits ties of a discrete score; its seed is that of the keys
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0
     return LawCounts(
         moments(hits, np.full(len(documents), case.messages), single.chance[positions.scored]),
         moments(best_hits, np.ones(len(documents)), best.chance[positions.scored]),
-        randomised_p(found.first, positions.scored, case.gamma, generator),
+        randomised_p(found.first, positions.scored, exact, generator),
     )

@@ -15,11 +15,12 @@ from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.intervals import Limits, Moments, poisson_limits
 from scanner.audit.report import KEY_BOUND
 from scanner.audit.rows import Audit, Question, Row, failing, number, rate_rows
-from scanner.audit.traffic import Traffic, measure, reserved_count, reserved_moments
+from scanner.audit.traffic import Traffic, measure, reserved_moments
 from scanner.audit.verdicts import counts
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
-from schemas.registry import MasterKey
+from scanner.watermark.formats import format_of
+from schemas.registry import MasterKey, reserved_count
 
 ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
@@ -33,7 +34,8 @@ RISK = 0.025
 _HOLD = ("holds", "conservative")
 """Verdicts on a rate that is known not to be too high."""
 
-_SAME = ("kind", "method", "gamma", "window", "dedup", "messages", "decoy", "threshold")
+_ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
+_SAME = (*_ABOUT, "decoy", "threshold")
 
 
 @dataclass(frozen=True)
@@ -147,13 +149,16 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
         # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
         scans = ["shard_id", "scan_id"]
         counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
-        decoys = counts.group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
+        # rows of an older version have no label; what they are about is told by the older columns alone
+        known = pl.col("label").drop_nulls().first().over("method", "gamma", "window")
+        decoys = (
+            counts.with_columns(label=pl.coalesce("label", known)).group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
+        )
         return decoys.collect(engine="streaming"), measure(verdicts, rate)
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, counted))
 
 
-_SUMS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
 _TEXT = ("scan_id", "shard_id", "path", "scanned_at")
 
 
@@ -169,12 +174,12 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
     fresh = decoys.filter(pl.col("kind") != "decoy_fixed")
     of_keys = [
-        (_question("reserved", key.method, key.gamma, key.window, plan.config.dedup, key.messages, key), moments)
-        for key in plan.keys
-        if reserved_count(key.messages) and traffic.texts
+        (Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)), moments)
+        for key, how in ((key, format_of(key)) for key in plan.keys)
+        if reserved_count(key.messages) and traffic.texts and how.law() is not None
         for moments in [reserved_moments(traffic, key, plan.keys_tested)]
     ]
-    unheld = _question("unheld", "all", None, None, plan.config.dedup, 1)
+    unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, _unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
         *rate_rows(audit, _fresh_answers(fresh), THRESHOLDS),
@@ -193,36 +198,24 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
     )
 
 
-def _question(
-    kind: str,
-    method: str,
-    gamma: str | None,
-    window: int | None,
-    dedup: str,
-    messages: int,
-    key: MasterKey | None = None,
-) -> Question:
-    cluster = {"reserved": "message", "decoy_fixed": "key"}.get(kind, "document")
-    key_id, commitment = (key.key_id, key.commitment) if key else (None, None)
-    return Question(kind, "exact", method, cluster, messages, key_id, commitment, gamma, window, dedup)
+def _of_key(key: MasterKey) -> dict[str, object]:
+    return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
 
 
 def _fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
     """One key a document: the document is the cluster."""
     answers = []
-    names = ["kind", "method", "gamma", "window", "dedup", "messages"]
-    for values, part in decoys.sort(*names, "threshold", descending=True).group_by(names, maintain_order=True):
-        sums = Moments(*(part[name].to_numpy().astype(np.float64) for name in _SUMS))
-        answers.append((_question(*values), sums))
+    for values, part in decoys.sort(*_ABOUT, "threshold", descending=True).group_by(_ABOUT, maintain_order=True):
+        about = dict(zip(_ABOUT, values, strict=True))
+        answers.append((Question(test="exact", cluster="document", **about), Moments.of_columns(part.to_dict())))
     return answers
 
 
 def _fixed_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
     """A few keys over all documents: the key is the cluster."""
-    names = ["kind", "method", "gamma", "window", "dedup", "messages"]
-    by_key = decoys.group_by(*names, "decoy", "threshold").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
+    by_key = decoys.group_by(*_ABOUT, "decoy", "threshold").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
     sums = (
-        by_key.group_by(*names, "threshold")
+        by_key.group_by(*_ABOUT, "threshold")
         .agg(
             pl.col("tests", "hits", "expected").sum(),
             hh=(pl.col("hits") ** 2).sum(),
@@ -230,27 +223,27 @@ def _fixed_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
             ee=(pl.col("expected") ** 2).sum(),
             clusters=pl.len(),
         )
-        .sort(*names, "threshold", descending=True)
+        .sort(*_ABOUT, "threshold", descending=True)
     )
-    return [
-        (
-            _question(*values),
-            Moments(*(part[name].to_numpy().astype(np.float64) for name in Moments._fields)),
-        )
-        for values, part in sums.group_by(names, maintain_order=True)
-    ]
+    answers = []
+    for values, part in sums.group_by(_ABOUT, maintain_order=True):
+        about = dict(zip(_ABOUT, values, strict=True))
+        parts = {name: part[name].to_numpy().astype(np.float64) for name in Moments._fields}
+        answers.append((Question(test="exact", cluster="key", **about), Moments(**parts)))
+    return answers
 
 
 def _unheld_moments(traffic: Traffic, rate: float) -> Moments:
     hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
-    return Moments(
-        *(np.array([value]) for value in (texts, hits, texts * chance, hits, hits * chance, texts * chance**2, texts))
-    )
+    sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
+    squares = {"hh": hits, "he": hits * chance, "ee": texts * chance**2}  # a text is one test: its hit is 0 or 1
+    return Moments(**{name: np.array([value]) for name, value in (sums | squares).items()})
 
 
 def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> tuple[float, Limits] | None:
     """Flags for reserved messages, over the share of messages that are; wider where their hits come in clusters."""
-    shares = [reserved_count(key.messages) / key.messages for key in plan.keys]
+    tested = [key for key in plan.keys if format_of(key).law() is not None]
+    shares = [reserved_count(key.messages) / key.messages for key in tested]
     if not traffic.flagged or not all(shares):
         return None
     effect = max((count.design_effect for sums in reserved for count in counts(sums)), default=1.0)

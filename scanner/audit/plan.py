@@ -4,7 +4,6 @@ import datetime
 import hashlib
 import json
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +17,10 @@ from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.storage.locations import refuse_password
 from scanner.tokens import load_tokenizer
+from scanner.watermark import Format
+from scanner.watermark.native.version1 import of_the_paper
 from schemas.config import CalibrationConfig, ConfigError, read_toml
-from schemas.registry import MasterKey, parse_gamma
+from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
 """Numbers of documents, which decide their keys, are so far apart between cases that none comes twice."""
@@ -59,13 +60,12 @@ class CalibrationPlan:
         law = self.config.law
         if law is None:
             return []
-        gammas: list[Fraction | None] = [parse_gamma(text) for text in law.gammas]
-        return cases([*gammas, None], law.windows, law.dedups, law.messages)
+        return cases(of_the_paper(law.gammas, law.windows), law.dedups, law.messages)
 
-    def figure_gammas(self) -> list[Fraction | None]:
-        """The methods of the figure, by their γ; None is Gumbel."""
+    def figure_formats(self) -> list[Format]:
+        """Of the figure."""
         figure = self.config.figure
-        return [] if figure is None else [parse_gamma(figure.gamma), None]
+        return [] if figure is None else of_the_paper([figure.gamma], figure.windows)
 
     def figure_secrets(self) -> list[bytes]:
         """The master keys of the figure, 32 bytes each; drawn from the seed, and fit for nothing else."""

@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,8 @@ from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.figure import PANELS, FigureCounts
 from scanner.audit.rows import Row
+from scanner.watermark import Format
+from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
 
 TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
 BAND = 0.95
-_METHODS = {"greenlist": "Kirchenbauer et al. (green list)", "gumbel": "Aaronson et al. (Gumbel)"}
 
 
-def figure_png(found: Mapping[tuple[Fraction | None, int], FigureCounts], thresholds: Sequence[float]) -> bytes:
+def figure_png(found: Mapping[Format, FigureCounts], thresholds: Sequence[float]) -> bytes:
     """The paper's figure: empirical against theoretical rate, one row a method, one panel a test, all keys visible.
 
     Thin lines are keys, thick ones their mean; the band is Student's 95 % interval of the mean over keys.
@@ -28,17 +28,19 @@ def figure_png(found: Mapping[tuple[Fraction | None, int], FigureCounts], thresh
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    methods = list(dict.fromkeys(gamma for gamma, _ in found))
-    windows = sorted({window for _, window in found})
-    figure = Figure(figsize=(15, 5 * len(methods)), layout="constrained")
-    axes = figure.subplots(len(methods), len(PANELS), squeeze=False, sharex=True, sharey=True)
-    for row, gamma in enumerate(methods):
+    by_method: dict[str, dict[int, FigureCounts]] = {}
+    for how, counts in found.items():
+        _, window, gamma = how.columns()
+        by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[window] = counts
+    windows = sorted({window for of_method in by_method.values() for window in of_method})
+    figure = Figure(figsize=(15, 5 * len(by_method)), layout="constrained")
+    axes = figure.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)
+    for row, (name, of_method) in enumerate(by_method.items()):
         for panel in range(len(PANELS)):
             ax = axes[row, panel]
             for i, window in enumerate(windows):
                 colour = colormaps["viridis"](i / max(len(windows) - 1, 1))
-                _draw(ax, found[gamma, window], panel, thresholds, colour, f"h = {window}")
-            name = _METHODS["gumbel"] if gamma is None else f"{_METHODS['greenlist']}, γ = {gamma}"
+                _draw(ax, of_method[window], panel, thresholds, colour, f"h = {window}")
             ax.set_title(f"{name}\n{TITLES[panel]}", fontsize=10)
             ax.plot([1e-7, 1], [1e-7, 1], color="black", linestyle="--", linewidth=1)
     axes[0, 0].legend(fontsize=8)
@@ -74,7 +76,7 @@ def law_png(rows: Sequence[Row]) -> bytes:
         ratio = np.array([row["hits"] / row["expected"] for row in mine])
         low = ratio - np.array([row["low"] / row["expected"] for row in mine])
         high = np.array([row["high"] / row["expected"] for row in mine]) - ratio
-        label = f"{_METHODS[method]}, {mine[0]['tests']:.3g} null p-values"
+        label = f"{FORMATS[method].title}, {mine[0]['tests']:.3g} null p-values"
         ax.errorbar(at, ratio, yerr=[low, high], fmt="o", capsize=3, label=label)
     ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
     ax.axhline(2.0, color="grey", linestyle=":", linewidth=1)

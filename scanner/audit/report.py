@@ -6,7 +6,6 @@ all messages, the law's cases, their uniformity, the figure, the keys.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from scanner.audit.keys import KeyCounts
 from scanner.audit.law import Case, LawCounts
 from scanner.audit.plan import CalibrationPlan
 from scanner.audit.rows import Audit, Question, Row, rate_rows, uniformity_rows
+from scanner.watermark import Format
+from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
 FIGURE_JUDGED = 6
@@ -26,16 +27,11 @@ KEY_BOUND = 2.0
 """A key fails when its rate is above the stated one times this: a little off it always is (SPEC §4)."""
 
 
-def method_of(gamma: Fraction | None) -> str:
-    """Name of the method with that γ; None is Gumbel."""
-    return "gumbel" if gamma is None else "greenlist"
-
-
 def all_rows(
     audit: Audit,
     plan: CalibrationPlan,
     law: Mapping[Case, LawCounts],
-    figure: Mapping[tuple[Fraction | None, int], FigureCounts],
+    figure: Mapping[Format, FigureCounts],
     figure_thresholds: tuple[float, ...],
     keys: Mapping[str, KeyCounts],
 ) -> list[Row]:
@@ -45,7 +41,7 @@ def all_rows(
         audit: the run.
         plan: what was asked.
         law: by case.
-        figure: by γ (None: Gumbel) and window, at figure_thresholds.
+        figure: by format, at figure_thresholds.
         figure_thresholds: α from large to small.
         keys: by key id.
     """
@@ -65,18 +61,7 @@ def all_rows(
 
 
 def _law_rows(audit: Audit, law: Mapping[Case, LawCounts]) -> list[Row]:
-    questions = [
-        Question(
-            "law",
-            "exact",
-            case.method,
-            "document",
-            gamma=None if case.gamma is None else str(case.gamma),
-            window=case.window,
-            dedup=case.dedup,
-        )
-        for case in law
-    ]
+    questions = [Question.about("law", "exact", "document", case.format, case.dedup) for case in law]
     single = list(zip(questions, (found.sums for found in law.values()), strict=True))
     best = [
         (replace(question, kind="law_best", messages=case.messages), found.best)
@@ -94,45 +79,25 @@ def _by_method(answers: Sequence[tuple[Question, Moments]]) -> list[tuple[Questi
     """The cases of each method together: their documents have keys of their own, so they are further clusters."""
     totals: dict[Question, Moments] = {}
     for question, sums in answers:
-        whole = replace(question, kind=f"{question.kind}_total", gamma=None, window=None, dedup=None)
+        whole = replace(question, kind=f"{question.kind}_total", gamma=None, window=None, dedup=None, label=None)
         totals[whole] = totals[whole].plus(sums) if whole in totals else sums
     return list(totals.items())
 
 
-def _figure_rows(
-    audit: Audit, figure: Mapping[tuple[Fraction | None, int], FigureCounts], thresholds: tuple[float, ...]
-) -> list[Row]:
+def _figure_rows(audit: Audit, figure: Mapping[Format, FigureCounts], thresholds: tuple[float, ...]) -> list[Row]:
     at = [int(np.argmin(np.abs(np.log10(thresholds) + k))) for k in range(1, FIGURE_JUDGED + 1)]
     answers = []
-    for (gamma, window), found in figure.items():
+    for how, found in figure.items():
         for i, (test, dedup) in enumerate(PANELS):
             hits = found.hits[:, i][:, at]
             chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
-            question = Question(
-                "figure",
-                test,
-                method_of(gamma),
-                "key",
-                gamma=None if gamma is None else str(gamma),
-                window=window,
-                dedup=dedup,
-            )
+            question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, moments(hits, np.full(len(hits), found.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:FIGURE_JUDGED])
 
 
 def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> list[tuple[Question, Moments]]:
-    best = Question(
-        "key",
-        "exact",
-        key.method,
-        cluster,
-        messages=key.messages,
-        key_id=key.key_id,
-        commitment=key.commitment,
-        gamma=key.gamma,
-        window=key.window,
-        dedup=dedup,
-    )
+    of_key = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
+    best = Question.about("key", "exact", cluster, format_of(key), dedup, **of_key)
     single = replace(best, kind="key_messages", cluster="message", messages=1)
     return [(best, found.by_cluster()), (single, found.by_message())]

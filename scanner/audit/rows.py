@@ -12,6 +12,7 @@ import numpy as np
 from scanner.audit.expectation import uniformity
 from scanner.audit.intervals import Moments
 from scanner.audit.verdicts import Count, counts, holm, judge
+from scanner.watermark import Format
 
 Row = dict[str, Any]
 
@@ -48,6 +49,12 @@ class Question:
     gamma: str | None = None
     window: int | None = None
     dedup: str | None = None
+    label: str | None = None
+
+    @classmethod
+    def about(cls, kind: str, test: str, cluster: str, how: Format, dedup: str, **more: Any) -> "Question":  # noqa: ANN401
+        """A question about marks of one format."""
+        return cls(kind, test, cluster=cluster, dedup=dedup, label=how.label(), **how.columns()._asdict(), **more)
 
 
 def rate_rows(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.expectation import THRESHOLDS
 from scanner.audit.intervals import Moments
-from schemas.registry import RESERVED_EVERY, MasterKey
+from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED
 
 AT_A_TIME = 1 << 23
@@ -59,7 +59,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         text=pl.col("text_sha256").hash(0),
         p="log10_p_global",
         flagged=pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate),
-        reserved=pl.col("message") % RESERVED_EVERY == RESERVED_EVERY - 1,
+        reserved=is_reserved(pl.col("message")),
         unheld=pl.col("naming").is_in(["reserved", "unallocated", "held_later"]),
     )
     totals, hits = np.zeros(4, np.int64), []
@@ -93,11 +93,6 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
     }
     count, flags, reserved, unheld = map(int, totals)
     return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]))
-
-
-def reserved_count(messages: int) -> int:
-    """How many of the messages 0 … M−1 are reserved."""
-    return messages // RESERVED_EVERY
 
 
 def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float64]:

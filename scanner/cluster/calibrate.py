@@ -4,7 +4,6 @@ What comes back are sums that can be added; the statistics are those of scanner.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.input.files import FileFault
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
+from scanner.watermark import Format
 from schemas.registry import MasterKey
 
 FIGURE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
@@ -33,11 +33,11 @@ LEAST_TOKENS = 64
 Watch = Callable[[str, int, int], None]
 """Told what is done, how many calls of it, and how many there are."""
 
-Figure = dict[tuple[Fraction | None, int], FigureCounts]
+Figure = dict[Format, FigureCounts]
 
 
 class Findings(NamedTuple):
-    """What was counted, by case, by (γ or None, window), and by key id; and how many documents there were."""
+    """What was counted, by case, by format, and by key id; and how many documents there were."""
 
     law: dict[Case, LawCounts]
     figure: Figure
@@ -124,7 +124,7 @@ def _law_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Part])
         raise Refused(f"corpus: no document has {LEAST_TOKENS} tokens; give one with longer texts")
     listed = plan.law_cases()
     for number, case in enumerate(listed):
-        of_method = sum(other.method == case.method for other in listed)
+        of_method = sum(other.format.name == case.format.name for other in listed)
         count = -(-law.tests // (of_method * law.messages))
         drawn = draw_documents(long_enough, count, plan.seed, number)
         for part, (documents, numbers) in zip(parts, drawn, strict=True):
@@ -161,16 +161,14 @@ def _figure_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Par
             f"figure.pieces = {figure.pieces}: the corpus has {found} pieces of {figure.tokens} tokens; ask for fewer"
         )
     secrets = plan.figure_secrets()
-    cases = [(gamma, window) for gamma in plan.figure_gammas() for window in figure.windows]
     for part, counts in zip(parts, taken, strict=True):
-        for gamma, window in cases if counts.any() else []:
-            arguments = (gamma, window, secrets, encoding, part.number, counts, figure.tokens, FIGURE_THRESHOLDS)
-            yield Call((gamma, window), score_figure, arguments)
+        for how in plan.figure_formats() if counts.any() else []:
+            arguments = (how, secrets, encoding, part.number, counts, figure.tokens, FIGURE_THRESHOLDS)
+            yield Call(how, score_figure, arguments)
 
 
 def score_figure(
-    gamma: Fraction | None,
-    window: int,
+    how: Format,
     secrets: Sequence[bytes],
     encoding: Encoding,
     part: int,
@@ -178,8 +176,8 @@ def score_figure(
     length: int,
     thresholds: Sequence[float],
 ) -> FigureCounts:
-    """One method and window on the pieces of one part, on a worker."""
-    return figure_counts(gamma, window, secrets, pieces(load(encoding, part), counts, length), thresholds)
+    """One format on the pieces of one part, on a worker."""
+    return figure_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
 
 
 def _key_calls(plan: CalibrationPlan, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:
@@ -206,4 +204,4 @@ def score_key(
     how = plan.config.keys
     tokens = cut_documents(load(encoding, part), documents, how.tokens)
     mark = open_key(plan.registry, key)
-    return key_counts(mark, key.gamma_fraction, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages)
+    return key_counts(mark, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages)

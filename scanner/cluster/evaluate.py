@@ -256,7 +256,7 @@ def _identified(plan: EvaluationPlan, cell: Written, workers: int, watch: Watch)
     parts: dict[int, list[Search]] = {}
     for begin, searches in spread(calls, workers):
         parts[begin] = searches
-        watch(f"{cell.setting.method} searched", len(parts), len(begins))
+        watch(f"{cell.setting.columns()['method']} searched", len(parts), len(begins))
     each = zip(*(parts[begin] for begin in begins), strict=True)
     said = {count: together(searches) for count, searches in zip(how.messages, each, strict=True)}
     return identification_figures(cell.setting, said, np.array(cell.messages), how.false_positive_rates)

@@ -293,6 +293,7 @@ def _record(
         "config_sha256": plan.config_sha256,
         "registry_sha256": plan.registry_sha256,
         "keys": plan.keys_on_record,
+        "labels": plan.labels_on_record,
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,
         "false_positive_rate": plan.config.false_positive_rate,

@@ -19,7 +19,7 @@ from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.detection.scan_plan import Plan
-from scanner.detection.second_score import SecondScorer, Verdict, gumbel_keys, second_row, transaction
+from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.input.documents import Unreadable, read, read_text
 from scanner.input.files import FileFault
 from scanner.input.shards import Shard
@@ -51,7 +51,7 @@ def flagged_without(plan: Plan, shards: Sequence[Shard]) -> Flagged:
     """
     assert plan.second is not None  # noqa: S101
     open_tables(plan.results, [TABLE])
-    keys = [key.key_id for key in gumbel_keys(plan)]
+    keys = [key.key_id for key in keys_with_draws(plan)]
     rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys).select(NEEDED)
     found = {str(shard): part for (shard,), part in rows.group_by(pl.col("shard_id"))}
     names = {transaction(shard, plan.second): shard for shard in found}

@@ -24,6 +24,7 @@ from scanner.input.documents import Unreadable, read
 from scanner.input.files import FileFault
 from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file
+from scanner.watermark.formats import format_of
 from schemas.tables import QUARANTINE
 
 if TYPE_CHECKING:
@@ -78,10 +79,6 @@ class Seconds:
 
 
 NO_TIME = Seconds()
-
-SECONDS_PER_BYTE_AND_MESSAGE = 2e-9
-"""What scoring may take: three times what the slowest kernel needs on a core of its own, at a token a byte, twice over
-for decoy keys."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,8 @@ class Worker:
         return Counts(in_future=future, older_than_key=older)
 
     def _busy(self, text_bytes: int) -> Busy:
-        scoring = text_bytes * sum(key.messages for key in self._plan.keys) * SECONDS_PER_BYTE_AND_MESSAGE
+        # at a token a byte, at most
+        scoring = text_bytes * sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
         return Busy(self._plan.config.cluster.stall_seconds + scoring)
 
 

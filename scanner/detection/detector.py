@@ -20,7 +20,7 @@ from scanner.detection.tokenising import read_texts
 from scanner.registry import Named
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.positions import WIDEST, PositionRule
+from scanner.watermark.positions import PositionRule
 from scanner.watermark.rank import ranked
 from scanner.watermark.search import Found, decide, long_enough, search
 from schemas.config import Dedup
@@ -144,7 +144,7 @@ class Detector:
         """
         seen = []
         for test in self._keys:
-            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + WIDEST
+            length = min(2 * self._min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length], np.int64))
             positions = test.watermark.rule.positions(tokens, self._dedup)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
-from scanner.detection.scan_plan import keys_under_test, open_keys, read_config
+from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, read_config
 from scanner.errors import Refused
 from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
@@ -28,7 +28,7 @@ NOWHERE = Origin("", "", "")
 class Check:
     """Under which keys a text is looked at, and how; false_positive_rate, dedup and min_scored as of ScanConfig.
 
-    keys_tested: K of SPEC §3, all keys of the registry, as in every scan.
+    keys_tested: K of SPEC §3, as in every scan.
     """
 
     registry: str | Path
@@ -52,7 +52,7 @@ class Check:
         return cls(
             folder,
             keys_under_test(registry, config.registry, chosen),
-            len(registry.keys),
+            keys_tested(registry),
             config.false_positive_rate,
             config.dedup,
             config.min_scored,
@@ -70,7 +70,7 @@ class Check:
         return cls(
             folder,
             keys_under_test(registry, str(folder), tuple(key_ids) or None),
-            len(registry.keys),
+            keys_tested(registry),
             false_positive_rate,
             fields["dedup"].default,
             fields["min_scored"].default,

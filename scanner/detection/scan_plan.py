@@ -19,6 +19,7 @@ from scanner.registry import Holders, check_secret, load_registry, open_key, reg
 from scanner.storage.locations import place, real_place
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
+from scanner.watermark.formats import format_of
 from schemas.config import ConfigError, ScanConfig, SecondScoreConfig, read_toml
 from schemas.registry import MasterKey, Registry
 
@@ -31,8 +32,8 @@ class Plan:
     """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
 
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
-    registry's order; keys_tested: K of SPEC §3, all keys of the registry: another configuration may name the others;
-    second: the configured second score, its model's path made absolute;
+    registry's order; keys_tested: K of SPEC §3, all keys of the registry that give p-values: another configuration may
+    name the others; second: the configured second score, its model's path made absolute;
     audit_secret: where the secret of decoy keys is, None: there are none.
     """
 
@@ -59,11 +60,18 @@ class Plan:
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
         """What a row of `scans` says of the keys under test."""
-        names = ("key_id", "commitment", "method", "messages", "window", "gamma", "admitted_by")
+        names = ("key_id", "commitment", "messages", "admitted_by")
         return [
-            {name: getattr(key, name) for name in names} | {"tokenizer_sha256": key.tokenizer.sha256}
+            {name: getattr(key, name) for name in names}
+            | format_of(key).columns()._asdict()
+            | {"tokenizer_sha256": key.tokenizer.sha256}
             for key in self.keys
         ]
+
+    @property
+    def labels_on_record(self) -> list[str]:
+        """Labels of the keys under test, in their order."""
+        return [format_of(key).label() for key in self.keys]
 
     @property
     def config_sha256(self) -> str:
@@ -118,7 +126,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         results=results,
         locations=locations,
         keys=keys,
-        keys_tested=len(registry.keys),
+        keys_tested=keys_tested(registry),
         registry_sha256=registry_sha256(registry),
         second=second,
         audit_secret=registry.audit_secret,
@@ -130,6 +138,11 @@ def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> N
     for location in locations:
         if Path(real_place(folder)).is_relative_to(real_place(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
+
+
+def keys_tested(registry: Registry) -> int:
+    """K of SPEC §3: all keys of a registry that give p-values, at least 1."""
+    return max(1, sum(format_of(key).law() is not None for key in registry.keys))
 
 
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:

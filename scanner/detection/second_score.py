@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,9 @@ from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
 from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark import Gumbel, Positions, Tokens, log10_gumbel_log, neyman_pearson, scored_positions
+from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
+from scanner.watermark.search import log10_p_of
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey
 from schemas.tables import SECOND_SCORES
@@ -44,9 +45,13 @@ def transaction(shard_id: str, second: SecondScoreConfig) -> str:
     return f"{shard_id}:{hashlib.sha256(settings(second).encode()).hexdigest()[:16]}"
 
 
-def gumbel_keys(plan: Plan) -> list[MasterKey]:
+DRAWS: Mapping[str, Callable[..., NDArray[np.uint32]]] = {"gumbel": Gumbel.draws_of}
+"""Formats whose scored tokens meet uniform draws, and what gives them: uint32[P] under a message for each document."""
+
+
+def keys_with_draws(plan: Plan) -> list[MasterKey]:
     """Keys under test that a second score can be computed for."""
-    return [key for key in plan.keys if key.method == "gumbel"]
+    return [key for key in plan.keys if key.format in DRAWS]
 
 
 def check_second(plan: Plan) -> None:
@@ -59,9 +64,11 @@ def check_second(plan: Plan) -> None:
     second = plan.second
     if second is None:
         return
-    keys = gumbel_keys(plan)
+    keys = keys_with_draws(plan)
     if not keys:
-        raise Refused("second_score: no key under test is of method 'gumbel'; leave the section out")
+        raise Refused(
+            f"second_score: no key under test is of method {' or '.join(map(repr, DRAWS))}; leave the section out"
+        )
     if second.model is None:
         return
     for module in ("torch", "transformers"):
@@ -94,11 +101,10 @@ class SecondScorer:
         assert plan.second is not None  # noqa: S101
         self._second, self._dedup = plan.second, plan.config.dedup
         self._keys = {}
-        for key in gumbel_keys(plan):
-            mark = open_key(plan.registry, key)
-            assert isinstance(mark, Gumbel)  # noqa: S101
-            pinned = key.tokenizer.sha256
-            self._keys[key.key_id] = (mark, load_tokenizer(tokenizer_path(plan.registry, key), pinned))
+        for key in keys_with_draws(plan):
+            mark, pinned = open_key(plan.registry, key), key.tokenizer.sha256
+            tokenizer = load_tokenizer(tokenizer_path(plan.registry, key), pinned)
+            self._keys[key.key_id] = (mark, DRAWS[key.format], tokenizer)
         self._model: LocalModel | None = None
         if self._second.model is not None:
             os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
@@ -115,17 +121,17 @@ class SecondScorer:
         """Second scores of flagged documents: SECOND_SCORES, a row for each.
 
         Args:
-            verdicts: on each document, under keys of `gumbel_keys`.
+            verdicts: on each document, under keys of `keys_with_draws`.
             texts: of the same documents.
             scan_id: of this run.
         """
         rows = []
         for key_id in sorted({verdict["key_id"] for verdict in verdicts}):
-            mark, tokenizer = self._keys[key_id]
+            mark, draws_of, tokenizer = self._keys[key_id]
             own = [i for i, verdict in enumerate(verdicts) if verdict["key_id"] == key_id]
             tokens = tokenizer.encode([texts[i] for i in own])
-            positions = scored_positions(tokens, mark.window, self._dedup)
-            draws = mark.draws_of(tokens, positions, np.array([verdicts[i]["message"] for i in own], np.int64))
+            positions = mark.rule.positions(tokens, self._dedup)
+            draws = draws_of(mark, tokens, positions, np.array([verdicts[i]["message"] for i in own], np.int64))
             for i, *values in zip(own, *self._scores(tokens, positions, draws), strict=True):
                 rows.append(second_row(verdicts[i], scan_id, self._second) | dict(zip(_VALUES, values, strict=True)))
         return pa.RecordBatch.from_pylist(rows, SECOND_SCORES)
@@ -136,7 +142,7 @@ class SecondScorer:
         """Scored tokens, score and log10 p of each document."""
         if self._model is None:
             sums = sum_log_scores(draws, positions.offsets)
-            return positions.scored.tolist(), sums.tolist(), log10_gumbel_log(sums, positions.scored).tolist()
+            return positions.scored.tolist(), sums.tolist(), log10_p_of(LogGumbel.law, sums, positions.scored).tolist()
         from scanner.generation import token_log_probabilities
 
         log_p = token_log_probabilities(

@@ -7,12 +7,11 @@ import torch
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
 
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.exams import GREEDY, Answer, Exam
-from scanner.generation import GreenListProcessor, GumbelProcessor
-from scanner.watermark import GreenList, Gumbel
+from scanner.generation import marking_of
 
 
 class MarkedLM(HFLM):  # type: ignore[misc]
@@ -38,13 +37,10 @@ class MarkedLM(HFLM):  # type: ignore[misc]
         sampled: dict[str, Any] = {"temperature": setting.temperature, "top_p": setting.top_p, "top_k": 0}
         if self._mark is None:
             return {"do_sample": True, **sampled}
-        marking: LogitsProcessor
-        if isinstance(self._mark, Gumbel):
-            marking = GumbelProcessor(self._mark, [0] * len(lengths), lengths, width, **sampled)
-        else:
-            assert isinstance(self._mark, GreenList) and setting.delta is not None  # noqa: S101, PT018
-            marking = GreenListProcessor(self._mark, [0] * len(lengths), lengths, width, delta=setting.delta)
-        return {"do_sample": False, "logits_processor": LogitsProcessorList([marking])}
+        marking = marking_of(self._mark)
+        strength = sampled if marking.samples else {"delta": setting.delta}
+        processor = marking.processor(self._mark, [0] * len(lengths), lengths, width, **strength)
+        return {"do_sample": False, "logits_processor": LogitsProcessorList([processor])}
 
 
 class Examiner:

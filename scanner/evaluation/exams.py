@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ from scanner.evaluation.figures import Figure, figure
 from scanner.evaluation.metrics import share
 from scanner.evaluation.texts import make_folder, read_whole, write_whole
 from scanner.evaluation.units import Setting, folder_sha256, key_secret
-from scanner.watermark import Watermark, commitment
+from scanner.watermark import Watermark
+from scanner.watermark.native.version1 import of_the_paper
 from schemas.evaluation import EvaluationConfig
 from schemas.tables import ANSWERS
 
@@ -45,7 +46,7 @@ class Exam:
 
     def watermark(self) -> Watermark | None:
         """The mark, or None."""
-        return self.setting.watermark(key_secret(self.key_seed, 0)) if self.setting.method else None
+        return self.setting.watermark(key_secret(self.key_seed, 0))
 
     def digest(self, model_sha256: str) -> str:
         """Hex digest of all that decides the answers; of the task, everything in its folder."""
@@ -54,10 +55,10 @@ class Exam:
             "model": model_sha256,
             "folder": folder_sha256(self.file.parent),
             "file": self.file.name,
-            "setting": asdict(setting),
+            "setting": setting.decides(),
             "documents": self.documents,
             "batch": self.batch,
-            "commitment": commitment(secret, setting.label).hex() if setting.method else None,
+            "commitment": setting.commitment(secret),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
@@ -72,10 +73,10 @@ def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     if how is None:
         return []
     sampled = (how.gumbel_temperature, config.top_p, 0)  # tasks say how long answers are
-    settings = [Setting(None, None, None, None, GREEDY, 1.0, 0), Setting(None, None, None, None, *sampled)]
+    settings = [Setting(None, None, GREEDY, 1.0, 0), Setting(None, None, *sampled)]
     for window in how.windows:
-        settings.append(Setting("gumbel", window, None, None, *sampled))
-        settings.append(Setting("greenlist", window, how.gamma, how.delta, GREEDY, 1.0, 0))
+        green, gumbel = of_the_paper([how.gamma], [window])
+        settings += [Setting(gumbel, None, *sampled), Setting(green, how.delta, GREEDY, 1.0, 0)]
     files = [base / task for task in how.tasks]
     return [Exam(file, setting, how.documents, config.batch, config.seed) for file in files for setting in settings]
 
@@ -119,12 +120,12 @@ def utility_figures(taken: Mapping[Exam, Sequence[Answer]]) -> list[Figure]:
     Raises:
         ScanFailed: two exams on one task have other documents.
     """
-    without = {_decoding(exam): answers for exam, answers in taken.items() if exam.setting.method is None}
+    without = {_decoding(exam): answers for exam, answers in taken.items() if exam.setting.format is None}
     rows = []
     for exam, answers in taken.items():
         right = np.array([answer.correct for answer in answers])
         p_value = None
-        if exam.setting.method is not None:
+        if exam.setting.format is not None:
             beside = without[_decoding(exam)]
             if [answer.document for answer in beside] != [answer.document for answer in answers]:
                 raise ScanFailed(f"utility: the exams of {exam.file} have different documents; delete their answers")

@@ -25,11 +25,8 @@ def figure(
     """
     return dict.fromkeys(FIGURES.names) | {
         "experiment": experiment,
-        "method": setting.method,
-        "window": setting.window,
-        "gamma": setting.gamma,
-        "delta": setting.delta,
-        "temperature": setting.temperature,
+        **setting.columns(),
+        "label": setting.format and setting.format.label(),
         "measure": measure,
         "n": estimate.n,
         "hits": estimate.hits,

@@ -43,6 +43,7 @@ def search_texts(
         One for each number of messages.
     """
     mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
+    assert mark is not None  # noqa: S101
     messages = np.array(own, np.int64)
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
 

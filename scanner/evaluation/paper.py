@@ -46,9 +46,8 @@ def utility(task: str, method: str | None, window: int | None) -> float | None:
 def robustness(method: str, strength: float, window: int, measure: str, attack: str | None) -> float | None:
     """A figure of Table 2, or None where the paper has none."""
     row = _TABLE_2.get((window, measure, attack))
-    if row is None or strength not in _STRENGTHS[method]:
-        return None
-    return row[_STRENGTHS[method].index(strength) + (0 if method == "gumbel" else len(_STRENGTHS["gumbel"]))]
+    columns = [(name, strength) for name, strengths in _STRENGTHS.items() for strength in strengths]
+    return row[columns.index((method, strength))] if row is not None and (method, strength) in columns else None
 
 
 def identification(method: str, messages: int, false_positive_rate: float) -> float | None:

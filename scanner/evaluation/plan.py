@@ -1,7 +1,7 @@
 """An evaluation before it begins: what is to be written and compared, and whatever can be refused looked at."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.input.files import resolve
 from scanner.tokens import load_tokenizer, sha256_file
+from scanner.watermark.native.version1 import of_the_paper
 from schemas.config import ConfigError, read_toml
 from schemas.evaluation import EvaluationConfig
 
@@ -163,7 +164,8 @@ def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
     widest: dict[str, int] = {}
     for unit in plan.units():
         for prompt in unit.prompts:
-            widest[prompt] = max(widest.get(prompt, 0), unit.setting.window or 0)
+            mark = unit.setting.format
+            widest[prompt] = max(widest.get(prompt, 0), mark.rule().context if mark else 0)
     if not widest:  # there are exams alone
         return
     lengths, positions = prompt_lengths(plan.model, list(widest))
@@ -207,9 +209,11 @@ def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Ce
     ]
     ends = (config.top_p, config.max_new_tokens)
     for window in how.windows:
-        gumbel = [Setting("gumbel", window, None, None, temperature, *ends) for temperature in how.temperatures]
-        green = [Setting("greenlist", window, how.gamma, d, how.greenlist_temperature, *ends) for d in how.deltas]
-        for setting in (*gumbel, *green):
+        green, gumbel = of_the_paper([how.gamma], [window])
+        for setting in (
+            *(Setting(gumbel, None, temperature, *ends) for temperature in how.temperatures),
+            *(Setting(green, delta, how.greenlist_temperature, *ends) for delta in how.deltas),
+        ):
             yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
 
 
@@ -220,7 +224,7 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
         return
     rows = [(prompt, 0, 0) for prompt in _first(prompts, how.prompts, "robustness.prompts").values()]
     for temperature in dict.fromkeys((*([how.greenlist_temperature] if how.deltas else ()), *how.temperatures)):
-        setting = Setting(None, None, None, None, temperature, config.top_p, config.max_new_tokens)
+        setting = Setting(None, None, temperature, config.top_p, config.max_new_tokens)
         first, second = (
             Cell(setting, tuple(batches(setting, config.seed, rows, config.batch, sample=sample))) for sample in (0, 1)
         )
@@ -239,10 +243,12 @@ def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterato
         for text in range(how.texts)
         for user in range(how.users)
     ]
-    green = Setting(
-        "greenlist", how.window, how.gamma, how.delta, how.greenlist_temperature, config.top_p, config.max_new_tokens
-    )
-    for setting in (replace(green, method="gumbel", gamma=None, delta=None, temperature=how.gumbel_temperature), green):
+    green, gumbel = of_the_paper([how.gamma], [how.window])
+    ends = (config.top_p, config.max_new_tokens)
+    for setting in (
+        Setting(gumbel, None, how.gumbel_temperature, *ends),
+        Setting(green, how.delta, how.greenlist_temperature, *ends),
+    ):
         yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
 
 

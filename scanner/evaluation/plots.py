@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scanner.evaluation.figures import Figure
-from scanner.evaluation.report import METHODS, strength
+from scanner.evaluation.report import STRENGTHS, strength
+from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
     drawing = Drawing(figsize=(11, 4.5), layout="constrained")
     axes = drawing.subplots(1, 2, sharey=True)
     similar = any(row["measure"] == "similarity" for row in rows)
-    for ax, method in zip(axes, METHODS, strict=True):
+    for ax, method in zip(axes, STRENGTHS, strict=True):
         mine = [row for row in rows if row["method"] == method]
         for i, window in enumerate(sorted({row["window"] for row in mine})):
             here = [row for row in mine if row["window"] == window]
@@ -40,7 +41,7 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
                 x = [across[key]["value"] if similar else key for key in at]
                 label = f"h = {window}" + ("" if attack is None else ", 30 % replaced")
                 _draw(ax, x, [flagged[key] for key in at], f"C{i}", line, label)
-        ax.set(title=METHODS[method], xlabel="S-BERT similarity to unmarked text" if similar else "strength")
+        ax.set(title=FORMATS[method].title, xlabel="S-BERT similarity to unmarked text" if similar else "strength")
     axes[0].set(ylabel="share flagged", ylim=(-0.02, 1.02))
     axes[0].legend(fontsize=8)
     return _png(drawing)
@@ -59,12 +60,12 @@ def identification_png(figures: Sequence[Figure]) -> bytes | None:
         return None
     drawing = Drawing(figsize=(7, 4.5), layout="constrained")
     ax = drawing.subplots()
-    for i, method in enumerate(METHODS):
+    for i, method in enumerate(STRENGTHS):
         for rate, line in zip(
             sorted({row["false_positive_rate"] for row in rows}), ("--", "-", ":", "-."), strict=False
         ):
             mine = [row for row in rows if (row["method"], row["false_positive_rate"]) == (method, rate)]
-            _draw(ax, [row["messages"] for row in mine], mine, f"C{i}", line, f"{METHODS[method]}, FPR {rate:g}")
+            _draw(ax, [row["messages"] for row in mine], mine, f"C{i}", line, f"{FORMATS[method].title}, FPR {rate:g}")
     ax.set(xscale="log", xlabel="users", ylabel="share of texts whose user is named", ylim=(-0.02, 1.02))
     ax.legend(fontsize=8)
     return _png(drawing)

@@ -6,10 +6,11 @@ from scanner.evaluation import paper
 from scanner.evaluation.figures import Figure
 from scanner.evaluation.identification import FLAG_RATE, LENGTHS
 from scanner.evaluation.robustness import NOT_MARKED
+from scanner.watermark.formats import FORMATS
 
-METHODS = {"gumbel": "Aaronson et al. (Gumbel)", "greenlist": "Kirchenbauer et al. (green list)"}
+STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
+"""The formats of the experiments in the paper's order, and what is varied of each."""
 
-_STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
 _TABLE_2 = (
     ("S-BERT similarity", "similarity", None),
     ("TPR", "flagged", None),
@@ -62,7 +63,7 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
     parts = [f"## Robustness (the paper's Table 2): TPR at a false-positive rate of {rate:g}"]
     for window in sorted({row["window"] for row in marked}):
         cells = _cells(_where(marked, window=window))
-        head = ["", *(f"{_STRENGTHS[method]} {strength:g}" for method, strength in cells)]
+        head = ["", *(f"{STRENGTHS[method]} {strength:g}" for method, strength in cells)]
         counted = [_where(cell, measure="scored")[0] for cell in cells.values()]
         parts += [f"### Window h = {window}", table([head, *_table_2(window, cells)]), _clusters(counted)]
         attacks = dict.fromkeys(row["attack"] for row in _where(marked, window=window, measure="flagged"))
@@ -110,14 +111,14 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
             mine = _where(every, method=method, false_positive_rate=rate)
             for measure, shown in (("found", show), ("wrong", show_count), ("ambiguous", show_count)):
                 cells = [shown(one(mine, measure=measure, messages=count)) for count in counts]
-                lines.append([f"{rate:g}", METHODS[method], measure, *cells])
+                lines.append([f"{rate:g}", FORMATS[method].title, measure, *cells])
             theirs = (paper.identification(method, count, rate) for count in counts)
             lines.append(["", "", "*found, in the paper*", *map(_beside, theirs)])
     parts = ["## Identification (the paper's Table 3)", _NAMING, table(lines)]
     parts += [_clusters(_where(every, measure="flagged")), *_long(rows, methods, counts, rates)]
     for method in methods:
         for rate in rates:
-            parts += [f"### By length: {METHODS[method]}, FPR {rate:g}"]
+            parts += [f"### By length: {FORMATS[method].title}, FPR {rate:g}"]
             parts += [_by_length(_where(rows, method=method), rate, counts)]
     return parts
 
@@ -136,7 +137,7 @@ def _long(
         found = [one(mine, measure="found", messages=count, false_positive_rate=rate) for rate in rates]
         wrong = max(_where(mine, measure="wrong"), key=lambda row: row["hits"])
         texts = f"{flagged['n']} of {flagged['clusters']}"
-        lines.append([METHODS[method], texts, show(flagged), *map(show, found), show_count(wrong)])
+        lines.append([FORMATS[method].title, texts, show(flagged), *map(show, found), show_count(wrong)])
     return f"### Texts of at least {least} scored tokens", table(lines)
 
 
@@ -159,7 +160,7 @@ def _utility(rows: Sequence[Figure]) -> list[str]:
     for row in rows:
         decoding = f"θ = {row['temperature']:g}" if row["temperature"] else "greedy"
         p = "" if row["p_value"] is None else f"{row['p_value']:.2g}"
-        name = METHODS.get(row["method"], "not marked")
+        name = "not marked" if row["method"] is None else FORMATS[row["method"]].title
         window = "" if row["window"] is None else str(row["window"])
         theirs = _beside(paper.utility(row["task"], row["method"], row["window"]), 3)
         lines.append([row["task"], str(row["n"]), name, window, decoding, show(row, 3), p, theirs])
@@ -188,7 +189,7 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def strength(row: Figure) -> float:
-    """What the paper varies: δ of the green list, the temperature of Gumbel."""
+    """What the paper varies: δ of a mark that has one, else the temperature."""
     found: float = row["temperature"] if row["delta"] is None else row["delta"]
     return found
 
@@ -205,7 +206,7 @@ def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]
 def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
     """The rows of each method and strength, in the order of the paper's columns."""
     keys = {(row["method"], strength(row)) for row in rows}
-    ordered = sorted(keys, key=lambda key: (list(METHODS).index(key[0]), key[1]))
+    ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(key[0]), key[1]))
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
 
 

@@ -63,11 +63,7 @@ class Texts:
         same = {
             "unit": path.stem,
             "model_sha256": self.model_sha256,
-            "method": setting.method,
-            "window": setting.window,
-            "gamma": setting.gamma,
-            "delta": setting.delta,
-            "temperature": setting.temperature,
+            **setting.columns(),
             "top_p": setting.top_p,
             "max_new_tokens": setting.max_new_tokens,
             "seed": unit.seed,

@@ -3,46 +3,49 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from scanner.watermark import GreenList, Gumbel, Watermark, commitment, label
-from schemas.registry import Method, parse_gamma
+from scanner.watermark import Format, Watermark
+from scanner.watermark.format import Columns, Commits
 
 
 @dataclass(frozen=True)
 class Setting:
     """How texts are written: everything but prompts, keys, messages and seed.
 
-    method None: not marked, and then window, gamma and delta are None too; Gumbel has neither gamma nor delta.
+    format None: not marked; delta: of a mark that shifts logits, None for others.
     """
 
-    method: Method | None
-    window: int | None
-    gamma: str | None
+    format: Format | None
     delta: float | None
     temperature: float
     top_p: float
     max_new_tokens: int
 
-    @property
-    def label(self) -> str:
-        """The label of its streams (SPEC §1)."""
-        assert self.method is not None and self.window is not None  # noqa: S101, PT018
-        return label(self.method, self.window, None if self.gamma is None else parse_gamma(self.gamma))
+    def columns(self) -> dict[str, object]:
+        """What tables say of it; null where nothing is marked."""
+        none: dict[str, object] = dict.fromkeys(Columns._fields)
+        mark = none if self.format is None else self.format.columns()._asdict()
+        return mark | {"delta": self.delta, "temperature": self.temperature}
+
+    def decides(self) -> dict[str, object]:
+        """All that decides the texts, for digests: what the columns say, and the label of what is newer than those."""
+        mark = {} if self.format is None else self.format.decides()
+        return self.columns() | mark | {"top_p": self.top_p, "max_new_tokens": self.max_new_tokens}
+
+    def commitment(self, secret: bytes) -> str | None:
+        """Commitment of a key, in hex; None where nothing is marked, or nothing committed to."""
+        return self.format.commitment(secret).hex() if isinstance(self.format, Commits) else None
 
     @property
     def strength(self) -> float:
-        """What the paper varies: δ of the green list, the temperature of Gumbel."""
+        """What the paper varies: δ of a mark that has one, else the temperature."""
         return self.temperature if self.delta is None else self.delta
 
-    def watermark(self, secret: bytes) -> Watermark:
-        """The mark under one key."""
-        assert self.window is not None  # noqa: S101
-        if self.method == "gumbel":
-            return Gumbel(secret, self.window)
-        assert self.gamma is not None  # noqa: S101
-        return GreenList(secret, self.window, parse_gamma(self.gamma))
+    def watermark(self, secret: bytes) -> Watermark | None:
+        """The mark under one key; None where nothing is marked."""
+        return None if self.format is None else self.format.open(secret)
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,21 @@ class Unit:
     messages: tuple[int, ...] = ()
 
     @property
-    def commitments(self) -> list[str]:
+    def commitments(self) -> list[str | None]:
         """Commitment of each row's key, in hex."""
-        return [commitment(key_secret(self.key_seed, key), self.setting.label).hex() for key in self.keys]
+        return [self.setting.commitment(key_secret(self.key_seed, key)) for key in self.keys]
 
     def watermarks(self) -> list[Watermark]:
         """The mark of each row; rows of one key share it."""
-        opened = {key: self.setting.watermark(key_secret(self.key_seed, key)) for key in set(self.keys)}
+        how = self.setting.format
+        opened = {key: how.open(key_secret(self.key_seed, key)) for key in set(self.keys)} if how else {}
         return [opened[key] for key in self.keys]
 
     def digest(self, model_sha256: str) -> str:
         """Hex digest of all that decides the texts: the model, the setting, the seed and every row. No key."""
         decides = {
             "model": model_sha256,
-            "setting": asdict(self.setting),
+            "setting": self.setting.decides(),
             "seed": self.seed,
             "prompts": self.prompts,
             "commitments": self.commitments,
@@ -102,16 +106,16 @@ def batches(
     Args:
         setting: how they are written.
         seed: of keys and sampling, as configured.
-        rows: prompt, number of the key, message; without a method, the last two say nothing.
+        rows: prompt, number of the key, message; without a mark, the last two say nothing.
         size: rows of a unit; the last one may have fewer.
         sample: another number, another sample of the same rows.
     """
     units = []
     for begin in range(0, len(rows), size):
         prompts, keys, messages = zip(*rows[begin : begin + size], strict=True)
-        what = json.dumps([seed, asdict(setting), sample, begin], sort_keys=True).encode()
+        what = json.dumps([seed, setting.decides(), sample, begin], sort_keys=True).encode()
         number = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little")
-        marked = (keys, messages) if setting.method else ((), ())
+        marked = (keys, messages) if setting.format else ((), ())
         units.append(Unit(setting, number, prompts, seed, *marked))
     return units
 

@@ -1,18 +1,19 @@
 """Completing prompts: one batch through `model.generate`, marked with a message per prompt, or not marked at all."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from scanner.errors import Refused
 from scanner.generation.model import LocalModel
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_prompts
 from scanner.generation.rows import RowsProcessor
 from scanner.generation.sampling import check_sampling
-from scanner.watermark import GreenList, Gumbel, Watermark
+from scanner.watermark import Watermark
+from scanner.watermark.format import format_name
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,32 @@ class Completion(NamedTuple):
 
     text: str
     tokens: int  # the end of the turn left out
+
+
+class Marking(NamedTuple):
+    """How a format marks text: its processor, and whether that samples itself or leaves it to `generate`."""
+
+    processor: Callable[..., LogitsProcessor]
+    samples: bool
+
+
+MARKING: Mapping[str, Marking] = {
+    "greenlist": Marking(GreenListProcessor, samples=False),
+    "gumbel": Marking(GumbelProcessor, samples=True),
+}
+"""The formats that text can be marked with."""
+
+
+def marking_of(mark: Watermark) -> Marking:
+    """How a watermark marks text.
+
+    Raises:
+        Refused: no text can be marked with it.
+    """
+    name = format_name(mark.label)
+    if name not in MARKING:
+        raise Refused(f"{mark.label}: no text can be marked with this format; those that can: {', '.join(MARKING)}")
+    return MARKING[name]
 
 
 def complete(
@@ -74,7 +101,7 @@ def complete(
     marks = mark if isinstance(mark, Sequence) else [] if mark is None else [mark]
     check_prompts(
         lengths,
-        max((one.window for one in marks if isinstance(one, GreenList | Gumbel)), default=0),
+        max((one.rule.context for one in marks), default=0),
         sampling.max_new_tokens,
         model.positions,
     )
@@ -107,15 +134,12 @@ def _marking(
         return _marking_each(model, mark, messages, lengths, width, sampling, seed)
     how: dict[str, Any] = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
     checks: dict[str, Any] = {"vocabulary": model.vocabulary, "skip_used_windows": sampling.skip_used_windows}
-    if isinstance(mark, Gumbel):
-        gumbel = GumbelProcessor(mark, messages, lengths, width, seed=seed, **checks, **how)
-        return LogitsProcessorList([gumbel]), {"do_sample": False}
-    if isinstance(mark, GreenList):
-        green_list = GreenListProcessor(mark, messages, lengths, width, delta=sampling.delta, **checks)
-        return LogitsProcessorList([green_list]), how | {"do_sample": True}
     if mark is None:
         return LogitsProcessorList(), how | {"do_sample": True}
-    raise Refused(f"{mark.label}: texts cannot be marked with this watermark; a greenlist or gumbel key is needed")
+    marking = marking_of(mark)
+    strength = {"seed": seed, **how} if marking.samples else {"delta": sampling.delta}
+    processor = marking.processor(mark, messages, lengths, width, **checks, **strength)
+    return LogitsProcessorList([processor]), {"do_sample": False} if marking.samples else how | {"do_sample": True}
 
 
 def _marking_each(

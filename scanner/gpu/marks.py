@@ -4,7 +4,9 @@ One message costs one block a token, less than what reads and tokenises the text
 well: 2 ns a token.
 """
 
-from typing import NoReturn
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -12,8 +14,10 @@ from numpy.typing import NDArray
 
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
-from scanner.watermark import Best, Candidates, GreenList, Gumbel, Positions, Tokens, Watermark
+from scanner.watermark import Best, Candidates, GreenList, Positions, Tokens, Watermark
+from scanner.watermark.format import format_name
 from scanner.watermark.native.gumbel import draws_at, sum_scores
+from scanner.watermark.native.keyed import Keyed
 from scanner.watermark.native.secret import planes_of, window_nonces
 
 
@@ -24,14 +28,14 @@ def rule_of(mark: GreenList) -> greenlist.Rule:
 
 
 class OnDevice:
-    """A watermark with `best_two` on a device; everything else is the CPU's.
+    """A watermark whose search runs on a device; everything else is the CPU's.
 
     Args:
-        mark: a green list or a Gumbel watermark.
-        device: where to score.
+        mark: of a format in BEST_TWO.
+        device: where to search.
     """
 
-    def __init__(self, mark: GreenList | Gumbel, device: torch.device) -> None:
+    def __init__(self, mark: Keyed, device: torch.device) -> None:
         self._mark, self._device = mark, device
         self.label, self.law, self.basis, self.rule = mark.label, mark.law, mark.basis, mark.rule
 
@@ -49,33 +53,60 @@ class OnDevice:
         """The best two, as every format has them."""
         return self.best_two(tokens, positions, count).candidates()
 
-    def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h]."""
-        return self._mark.window_nonces(windows)
-
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
-        """Best and second best of the messages 0 … count−1; a Gumbel document beyond gumbel.LONGEST goes to the CPU."""
-        mark, offsets = self._mark, positions.offsets
-        too_long = isinstance(mark, Gumbel) and int(positions.scored.max(initial=0)) > gumbel.LONGEST
-        if count <= 1 or not len(positions.scored) or too_long:
-            return mark.best_two(tokens, positions, count)
-        keys, ids = mark.sub_keys, tokens.ids[positions.index]
-        nonces = window_nonces(keys, tokens.ids, positions.index, mark.window)
-        batch = Batch.put(keys.chacha, ids, nonces, offsets, self._device)
-        if isinstance(mark, GreenList):
-            return Best(*greenlist.best_two(batch, offsets, count, rule_of(mark)))
+        """Best and second best of the messages 0 … count−1; what a device gains nothing by goes to the CPU."""
+        search = BEST_TWO[format_name(self.label)]
+        if count <= 1 or not len(positions.scored) or positions.scored.max() > search.longest:
+            return self._mark.best_two(tokens, positions, count)
+        keys, ids = self._mark.sub_keys, tokens.ids[positions.index]
+        nonces = window_nonces(keys, tokens.ids, positions.index, self._mark.window)
+        batch = Batch.put(keys.chacha, ids, nonces, positions.offsets, self._device)
+        return search.best_two(self._mark, batch, ids, nonces, positions, count)
 
-        def exact(documents: NDArray[np.int64], messages: NDArray[np.int64]) -> NDArray[np.float64]:
-            """Published scores of pairs, by the CPU's one-message path: their draws in one run, summed in order."""
-            lengths = positions.scored[documents]
-            ends = np.cumsum(np.concatenate([[0], lengths]))
-            places = np.arange(ends[-1]) + np.repeat(offsets[documents] - ends[:-1], lengths)
-            entries = ids[places].astype(np.int64) + np.repeat(messages, lengths)
-            return sum_scores(draws_at(keys.chacha, nonces[places], entries), ends)
 
-        return Best(*gumbel.best_two(batch, offsets, count, exact))
+def _greenlist(
+    mark: Any,  # noqa: ANN401 - of the one class that the table names
+    batch: Batch,
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    positions: Positions,
+    count: int,
+) -> Best:
+    return Best(*greenlist.best_two(batch, positions.offsets, count, rule_of(mark)))
+
+
+def _gumbel(
+    mark: Any,  # noqa: ANN401 - of the one class that the table names
+    batch: Batch,
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    positions: Positions,
+    count: int,
+) -> Best:
+    offsets = positions.offsets
+
+    def exact(documents: NDArray[np.int64], messages: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Published scores of pairs, by the CPU's one-message path: their draws in one run, summed in order."""
+        lengths = positions.scored[documents]
+        ends = np.cumsum(np.concatenate([[0], lengths]))
+        places = np.arange(ends[-1]) + np.repeat(offsets[documents] - ends[:-1], lengths)
+        entries = ids[places].astype(np.int64) + np.repeat(messages, lengths)
+        return sum_scores(draws_at(mark.sub_keys.chacha, nonces[places], entries), ends)
+
+    return Best(*gumbel.best_two(batch, offsets, count, exact))
+
+
+class BestTwo(NamedTuple):
+    """How a format is searched on a device, and the most scored positions of a document for which it is."""
+
+    best_two: Callable[..., Best]
+    longest: float = math.inf
+
+
+BEST_TWO: Mapping[str, BestTwo] = {"greenlist": BestTwo(_greenlist), "gumbel": BestTwo(_gumbel, gumbel.LONGEST)}
+"""The formats that are searched on a device."""
 
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
-    """The same watermark, scored on a device where it has all messages to score; others as they are."""
-    return OnDevice(mark, device) if isinstance(mark, GreenList | Gumbel) else mark
+    """The same watermark, searched on a device where its format can be; others as they are."""
+    return OnDevice(mark, device) if isinstance(mark, Keyed) and format_name(mark.label) in BEST_TWO else mark

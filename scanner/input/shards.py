@@ -15,6 +15,7 @@ from typing import NamedTuple
 from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile
 from scanner.input.footers import RowGroup
+from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
 MAX_ROWS = 20_000
@@ -94,9 +95,7 @@ def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_sc
             "keys": [
                 {
                     "key_id": key.key_id,
-                    "method": key.method,
-                    "window": key.window,
-                    "gamma": key.gamma,
+                    **format_of(key).decides(),
                     "messages": key.messages,
                     "commitment": key.commitment,
                     "tokenizer": key.tokenizer.sha256,

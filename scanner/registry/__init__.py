@@ -11,8 +11,8 @@ from scanner.registry.keys import (
     registry_sha256,
     retire_key,
     set_audit_secret,
+    suggested_parameters,
     tokenizer_path,
-    watermark_of,
 )
 from scanner.registry.secrets import read_secret
 from scanner.registry.users import (
@@ -46,7 +46,7 @@ __all__ = [
     "restore_users",
     "retire_key",
     "set_audit_secret",
+    "suggested_parameters",
     "tokenizer_path",
     "unknown_users",
-    "watermark_of",
 ]

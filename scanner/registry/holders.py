@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.registry import ledger
-from scanner.registry.users import given_messages, is_reserved
+from scanner.registry.users import given_messages
+from schemas.registry import is_reserved
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

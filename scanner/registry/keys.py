@@ -17,11 +17,11 @@ from scanner.registry.files import USERS_FOLDER, local_folder, locked, read_far,
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private, writable_by_others
-from schemas.config import ConfigError, read_toml, read_toml_text
+from schemas.config import ConfigError, explained, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
-    from scanner.watermark import Watermark
+    from scanner.watermark import Format, Watermark
 
 KEYS_FILE = "keys.toml"
 _DECOYS = "decoys.secret"
@@ -42,15 +42,45 @@ def load_registry(folder: Path | str) -> Registry:
         Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
             Others can change it.
     """
+    path = f"{folder}/{KEYS_FILE}" if is_uri(folder) else Path(folder) / KEYS_FILE
     try:
-        if is_uri(folder):
-            return read_toml_text(f"{folder}/{KEYS_FILE}", read_far(f"{folder}/{KEYS_FILE}"), Registry)
-        _refuse_writable(Path(folder))
-        if not (Path(folder) / KEYS_FILE).is_file():
+        if isinstance(path, Path):
+            _refuse_writable(path.parent)
+        if isinstance(path, str):
+            registry = read_toml_text(path, read_far(path), Registry)
+        elif path.is_file():
+            registry = read_toml(path, Registry)
+        else:
             raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
-        return read_toml(Path(folder) / KEYS_FILE, Registry)
     except ConfigError as error:
         raise Refused(str(error)) from None
+    for number, key in enumerate(registry.keys):
+        try:
+            _checked_format(key)
+        except ValidationError as error:
+            raise Refused(f"{path}: {explained(error, _model_of(key), f'keys.{number}.parameters.')}") from None
+        except ValueError as error:
+            raise Refused(f"{path}: keys.{number}: {error}") from None
+    return registry
+
+
+def _checked_format(key: MasterKey) -> "Format":
+    """The format of a key, after a look at what it says of a key's parameters and messages.
+
+    Raises:
+        ValueError: no such format, or messages that it cannot have; ValidationError, which is one: a parameter.
+    """
+    from scanner.watermark.formats import format_of
+
+    found = format_of(key)
+    found.check_messages(key.messages)
+    return found
+
+
+def _model_of(key: MasterKey) -> "type[Format]":
+    from scanner.watermark.formats import FORMATS
+
+    return FORMATS[key.format]
 
 
 def _refuse_writable(folder: Path) -> None:
@@ -78,31 +108,41 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
 
 def registry_sha256(registry: Registry) -> str:
     """Digest of all that is on record about the keys, as hex text: equal digests, equal registries."""
-    record = json.dumps(registry.model_dump(mode="json"), sort_keys=True)
-    return hashlib.sha256(record.encode()).hexdigest()
+    from scanner.watermark.formats import format_of
+
+    whole = registry.model_dump(mode="json", exclude={"keys"})
+    keys = [
+        key.model_dump(mode="json", exclude={"format", "parameters"}) | format_of(key).decides()
+        for key in registry.keys
+    ]
+    return hashlib.sha256(json.dumps(whole | {"keys": keys}, sort_keys=True).encode()).hexdigest()
+
+
+def suggested_parameters(name: str) -> dict[str, object]:
+    """Parameters of a new key of a format, where nothing else is said; none of a format that is not known."""
+    from scanner.watermark.formats import FORMATS
+
+    return dict(FORMATS[name].suggested) if name in FORMATS else {}
 
 
 def new_key(
     folder: Path | str,
     key_id: str,
     *,
-    method: str,
-    window: int,
-    gamma: str | None,
+    format: str,  # noqa: A002 - the key's own word
     messages: int,
     tokenizer: Path | str,
     secret: str | None = None,
     active_from: datetime | None = None,
     active_until: datetime | None = None,
+    **parameters: object,
 ) -> MasterKey:
     """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
 
     Args:
         folder: of the registry.
         key_id: of the new key.
-        method: greenlist or gumbel.
-        window: h, 0 to 16.
-        gamma: share of green tokens such as "1/4" (n/2^b in lowest terms); None for gumbel.
+        format: one of scanner.watermark.formats.FORMATS.
         messages: M, how many messages the key has.
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
@@ -110,6 +150,7 @@ def new_key(
             registry that names none yet, where a file can be made there.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
+        parameters: of the format, such as window=4, gamma="1/4".
 
     Raises:
         Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
@@ -119,21 +160,25 @@ def new_key(
     reference = f"file:secrets/{key_id}.key" if secret is None else secret
     key = _checked(
         key_id=key_id,
-        method=method,
-        window=window,
-        gamma=gamma,
+        format=format,
+        parameters=parameters,
         messages=messages,
         tokenizer=TokenizerFile(file=os.fspath(tokenizer), sha256="0" * 64),
         secret=reference,
-        commitment="0" * 64,
         created_at=datetime.now(UTC),
         active_from=active_from,
         active_until=active_until,
     )
+    try:
+        made_for = _checked_format(key)
+    except ValidationError as error:
+        raise Refused(_told(error)) from None
+    except ValueError as error:
+        raise Refused(str(error)) from None
     key = key.model_copy(update={"tokenizer": _pin_tokenizer(folder, os.fspath(tokenizer))})
     path = secret_path(reference, folder)
     if path is None or os.path.lexists(path):
-        read_secret(reference, folder)  # refuse before the first folder is made
+        read_secret(reference, folder, made_for.secret_bytes)  # refuse before the first folder is made
     try:
         make_private(folder)
     except OSError as error:
@@ -143,10 +188,14 @@ def new_key(
         if any(key_id == other.key_id for other in registry.keys):
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
         made = path is not None and not os.path.lexists(path)
-        key_bytes = new_secret_file(path) if made and path is not None else read_secret(reference, folder)
+        key_bytes = (
+            _new_secret(path, made_for)
+            if made and path is not None
+            else read_secret(reference, folder, made_for.secret_bytes)
+        )
         try:
             _refuse_reuse(registry, key_bytes)
-            key = key.model_copy(update={"commitment": _commitment(key_bytes, key)})
+            key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
             _write(folder, Registry(audit_secret=audit_secret, keys=(*registry.keys, key)))
         except BaseException:
@@ -244,11 +293,14 @@ def check_secret(folder: Path | str, key: MasterKey) -> bytes:
     Raises:
         SecretError: the secret cannot be read, or is not the one that the key's commitment was made for.
     """
-    key_bytes = read_secret(key.secret, folder)
-    if _commitment(key_bytes, key) != key.commitment:
+    from scanner.watermark.formats import format_of
+
+    found = format_of(key)
+    key_bytes = read_secret(key.secret, folder, found.secret_bytes)
+    if _commitment(key_bytes, found) != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
-            f"{key.commitment[:16]}…; another secret lies there now, or method, window or gamma were edited"
+            f"{str(key.commitment)[:16]}…; another secret lies there now, or its format or parameters were edited"
         )
     return key_bytes
 
@@ -259,15 +311,9 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     Raises:
         SecretError: as `check_secret` does.
     """
-    return watermark_of(key, check_secret(folder, key))
+    from scanner.watermark.formats import format_of
 
-
-def watermark_of(key: MasterKey, key_bytes: bytes) -> "Watermark":
-    """The watermark of a key's method, window and share of green tokens under other key bytes, 16 to 64."""
-    from scanner.watermark import GreenList, Gumbel
-
-    gamma = key.gamma_fraction
-    return Gumbel(key_bytes, key.window) if gamma is None else GreenList(key_bytes, key.window, gamma)
+    return format_of(key).open(check_secret(folder, key))
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
@@ -281,12 +327,16 @@ def _checked(**values: object) -> MasterKey:
     try:
         return MasterKey.model_validate(values)
     except ValidationError as error:
-        lines = []
-        for item in error.errors():
-            field = ".".join(str(part) for part in item["loc"])
-            value = f" = {item['input']!r}" if field not in ("secret", "") else ""
-            lines.append(f"{field}{value}: {item['msg'].removeprefix('Value error, ')}".removeprefix(": "))
-    raise Refused("; ".join(lines))
+        raise Refused(_told(error)) from None
+
+
+def _told(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"])
+        value = f" = {item['input']!r}" if field not in ("secret", "") and item["type"] != "missing" else ""
+        lines.append(f"{field}{value}: {item['msg'].removeprefix('Value error, ')}".removeprefix(": "))
+    return "; ".join(lines)
 
 
 def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
@@ -315,16 +365,27 @@ def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
     return TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest())
 
 
-def _commitment(key_bytes: bytes, key: MasterKey) -> str:
-    from scanner.watermark import commitment, label
+def _new_secret(path: Path, made_for: "Format") -> bytes:
+    """A new secret of a format, and the file that holds it."""
+    from scanner.watermark.format import DrawsKeys
 
-    return commitment(key_bytes, label(key.method, key.window, key.gamma_fraction)).hex()
+    if not isinstance(made_for, DrawsKeys):
+        raise SecretError(f"secret file {path}: is not there, and no secret of format {made_for.name!r} can be drawn")
+    return new_secret_file(path, made_for.draw_key)
+
+
+def _commitment(key_bytes: bytes, made_for: "Format") -> str | None:
+    from scanner.watermark.format import Commits
+
+    return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None
 
 
 def _refuse_reuse(registry: Registry, key_bytes: bytes) -> None:
     # a commitment tells, whatever the key's parameters and even where its own secret cannot be read
+    from scanner.watermark.formats import format_of
+
     for key in registry.keys:
-        if _commitment(key_bytes, key) == key.commitment:
+        if key.commitment is not None and _commitment(key_bytes, format_of(key)) == key.commitment:
             raise Refused(
                 f"this is the secret of key {key.key_id!r}; two keys with one secret are not independent tests: "
                 "name a file that does not exist yet, and a new secret is made"

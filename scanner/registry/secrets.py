@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +12,13 @@ from scanner.errors import SecretError
 from scanner.registry.files import sync_folder
 from scanner.storage.locations import is_uri
 
-MIN_BYTES, MAX_BYTES = 16, 64
+SIZES = range(16, 65)
+"""Bytes that a secret may have, where a format says nothing else."""
+
 NEW_BYTES = 32
+
+_MOST_READ = 256
+"""Bytes that are read of a file, more than any secret's text has."""
 
 _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
@@ -32,15 +38,13 @@ def secret_path(reference: str, base: Path | str) -> Path | None:
     return Path(base) / place if kind == "file" else None
 
 
-def read_secret(reference: str, base: Path | str) -> bytes:
+def read_secret(reference: str, base: Path | str, sizes: range = SIZES) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
     Args:
         reference: as in schemas.registry.MasterKey.secret.
         base: the registry's folder, where a relative path starts.
-
-    Returns:
-        16 to 64 bytes.
+        sizes: how many bytes it may have (those of the key's format).
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
@@ -48,23 +52,23 @@ def read_secret(reference: str, base: Path | str) -> bytes:
     """
     path = secret_path(reference, base)
     if path is not None:
-        return _decode(_read_file(path), f"secret file {path}")
+        return _decode(_read_file(path), f"secret file {path}", sizes)
     name = reference.removeprefix("env:")
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
-    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}")
+    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes)
 
 
-def new_secret_file(path: Path) -> bytes:
-    """Make a secret of 32 bytes with the operating system's generator, and the file that holds it.
+def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
+    """Make a secret from 32 bytes of the operating system's generator, and the file that holds it.
 
     The file is new (never overwritten), its mode 0600, and it is on the disk when this returns; folders that have to be
-    made for it have mode 0700.
+    made for it have mode 0700. `draw` makes the secret of the 32 bytes, which it is by default.
 
     Raises:
         SecretError: the file is there already or cannot be made; no file is left behind.
     """
-    secret = os.urandom(NEW_BYTES)
+    secret = draw(os.urandom(NEW_BYTES))
     try:
         _make_private_folders(path.parent)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -105,20 +109,20 @@ def _read_file(path: Path) -> bytes:
                 f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
                 "others write it: chmod 600 it, and make a new key if it may have been read"
             )
-        return os.read(descriptor, 4 * MAX_BYTES)
+        return os.read(descriptor, _MOST_READ)
     except OSError as error:
         raise SecretError(f"secret file {path}: cannot be read ({_why(error)})") from None
     finally:
         os.close(descriptor)
 
 
-def _decode(raw: bytes, where: str) -> bytes:
+def _decode(raw: bytes, where: str, sizes: range) -> bytes:
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
-    if not 2 * MIN_BYTES <= len(digits) <= 2 * MAX_BYTES:
-        size = f"{len(digits) // 2}" if len(digits) < 3 * MAX_BYTES else f"more than {MAX_BYTES}"
-        raise SecretError(f"{where}: holds a secret of {size} bytes; {MIN_BYTES} to {MAX_BYTES} are allowed")
+    if len(digits) // 2 not in sizes:
+        size = f"{len(digits) // 2}" if len(raw) < _MOST_READ else f"more than {sizes[-1]}"
+        raise SecretError(f"{where}: holds a secret of {size} bytes; {sizes[0]} to {sizes[-1]} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
     pattern = _pattern(secret)
     if pattern:

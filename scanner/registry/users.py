@@ -15,7 +15,7 @@ from scanner.normalise import skeleton
 from scanner.registry import ledger
 from scanner.registry.keys import find_key, load_registry
 from scanner.registry.ledger import ALLOCATED, REMOVED
-from schemas.registry import RESERVED_EVERY, MasterKey
+from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved, reserved_count
 from schemas.tables import USERS
 
 MAX_ID = 256
@@ -32,11 +32,6 @@ class Allocation(NamedTuple):
     added: int
     kept: int
     left: int
-
-
-def is_reserved(message: int) -> bool:
-    """Whether a message is one of the 5 % that no user ever gets, so that a detection there is known to be false."""
-    return message % RESERVED_EVERY == RESERVED_EVERY - 1
 
 
 def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
@@ -176,8 +171,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
     registry = load_registry(folder)
     for (key_id,), part in new.group_by("key_id"):
         limit = find_key(registry, str(key_id)).messages
-        reserved = pl.col("message") % RESERVED_EVERY == RESERVED_EVERY - 1
-        wrong = part.filter(reserved | ~pl.col("message").is_between(0, limit - 1))["message"]
+        wrong = part.filter(is_reserved(pl.col("message")) | ~pl.col("message").is_between(0, limit - 1))["message"]
         if len(wrong):
             raise Refused(f"users to restore: message {wrong[0]} of key {key_id!r} is reserved or not below {limit}")
 
@@ -194,7 +188,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
 def _allocate(key: MasterKey, rows: pl.DataFrame, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
     new = users.join(rows.filter(pl.col("removed_at").is_null()), on="user_id", how="anti", maintain_order="left")
     taken = rows.filter(pl.col("message") < key.messages)["message"].to_numpy()
-    free = key.messages - key.messages // RESERVED_EVERY - len(taken)
+    free = key.messages - reserved_count(key.messages) - len(taken)
     if new.height > free:
         raise Refused(
             f"key {key.key_id!r} has {free} free messages left of {key.messages}, and {new.height} users need one; "
@@ -210,7 +204,7 @@ def _draw(taken: NDArray[np.int64], free: int, count: int, rng: np.random.Genera
 
     Messages that are not reserved are numbered through: n is message n + n div 19 (for RESERVED_EVERY = 20).
     """
-    numbers = taken - taken // RESERVED_EVERY
+    numbers = taken - reserved_count(taken)
     free_before = numbers - np.arange(len(numbers))
     ranks = rng.choice(free, size=count, replace=False)
     drawn = ranks + np.searchsorted(free_before, ranks, side="right")

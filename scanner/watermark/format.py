@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from scanner.watermark.laws import Law
-from scanner.watermark.positions import PositionRule, Positions, Tokens
+from scanner.watermark.positions import Dedup, PositionRule, Positions, Tokens
 
 
 class Own(NamedTuple):
@@ -184,6 +184,11 @@ class Columns(NamedTuple):
     gamma: str | None = None
 
 
+def format_name(label: str) -> str:
+    """Of what format a label is."""
+    return label.partition(";")[0]
+
+
 Case = dict[str, Any]
 Pairs = Iterator[tuple[str, Any, Any]]
 """What a known answer compares: a name, what the file says, what this machine computes."""
@@ -214,6 +219,9 @@ class Format(BaseModel, ABC):
     title: ClassVar[str]
     """For people, such as `Kirchenbauer et al. (green list)`."""
 
+    suggested: ClassVar[Mapping[str, Any]] = {}
+    """Parameters of a new key of which nothing else is said."""
+
     answers: ClassVar[Answers]
     """Known answers, of the specification or of the stack that makes the mark."""
 
@@ -227,6 +235,10 @@ class Format(BaseModel, ABC):
     @abstractmethod
     def law(self) -> Law | None:
         """The law of the score; None where none is known: then there are scores, and no p-value."""
+
+    @abstractmethod
+    def rule(self) -> PositionRule:
+        """Which positions are scored, under whatever key."""
 
     @abstractmethod
     def open(self, secret: bytes) -> Watermark:
@@ -256,6 +268,10 @@ class Format(BaseModel, ABC):
         """
         if count != 1:
             raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
+
+    def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
+        """Those of some choices of repeats that score more than one position of a text."""
+        return list(wanted)
 
     def decides(self) -> dict[str, object]:
         """What a shard's id says of the parameters: the label, but for formats that are older than labels there."""

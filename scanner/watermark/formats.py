@@ -8,6 +8,7 @@ from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat
 from scanner.watermark.sglang_users import SglangUserKeysFormat
 from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
+from schemas.registry import MasterKey
 
 FORMATS: dict[str, type[Format]] = {
     entry.name: entry
@@ -24,12 +25,22 @@ FORMATS: dict[str, type[Format]] = {
 """By name."""
 
 
-def format_of(name: str, parameters: Mapping[str, Any]) -> Format:
-    """A format with its parameters, as a key of a registry has them.
+def format_of(key: MasterKey) -> Format:
+    """The format of a key on record, with its parameters.
+
+    Raises:
+        ValueError: as `make_format`.
+    """
+    return make_format(key.format, key.parameters)
+
+
+def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
+    """A format with parameters.
 
     Raises:
         ValueError: no format of that name; pydantic.ValidationError, which is one: a parameter that is not allowed.
     """
     if name not in FORMATS:
-        raise ValueError(f"format {name!r} is unknown; allowed: {', '.join(FORMATS)}")
+        # its name is not repeated: somebody may have pasted a secret there
+        raise ValueError(f"its format is unknown; allowed: {', '.join(FORMATS)}")
     return FORMATS[name].model_validate(dict(parameters))

@@ -39,6 +39,9 @@ class Law(Protocol):
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """A score that none over T positions exceeds."""
 
+    def __hash__(self) -> int:
+        """Of its values."""
+
 
 @dataclass(frozen=True)
 class Binomial:

@@ -64,6 +64,10 @@ class PositionRule(Protocol):
     So a rule that leaves out repeats goes by the seed that the format itself computes, and by the token.
     """
 
+    @property
+    def context(self) -> int:
+        """How many tokens stand before a position that is scored, at least: marked text needs them in its prompt."""
+
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """The scored positions of a batch; `dedup` says which repeats are left out."""
 
@@ -76,6 +80,11 @@ class WholeWindows:
     """The last `window` tokens and the token itself decide; what has no whole window before it is not scored."""
 
     window: int
+
+    @property
+    def context(self) -> int:
+        """The window."""
+        return self.window
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""

@@ -24,7 +24,7 @@ from tests.audit.test_rows import THRESHOLDS, sums
 def registry(tmp_path):
     for name in ("k1", "k2"):
         new_key(
-            tmp_path / "registry", name, method="greenlist", window=4, gamma="1/4", messages=100,
+            tmp_path / "registry", name, format="greenlist", window=4, gamma="1/4", messages=100,
             tokenizer=DEMO / "tokenizer.json",
         )  # fmt: skip
     return tmp_path / "registry"
@@ -148,7 +148,7 @@ def test_another_key_of_that_name_has_no_audit(registry, tmp_path):
     rows = audit(registry, {"k1": 1.0})
     shutil.rmtree(registry)
     other = new_key(
-        registry, "k1", method="greenlist", window=4, gamma="1/4", messages=100, tokenizer=DEMO / "tokenizer.json"
+        registry, "k1", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=DEMO / "tokenizer.json"
     )
     with pytest.raises(Refused, match="'k1' has no audit there"):
         admission_of(other, frame(rows))

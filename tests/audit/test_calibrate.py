@@ -76,7 +76,7 @@ def rows_of(folder: Path) -> pl.DataFrame:
 def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     fix_secrets(tmp_path / "registry", "k1")
     new_key(
-        tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=500,
+        tmp_path / "registry", "k1", format="greenlist", window=4, gamma="1/4", messages=500,
         tokenizer=DEMO / "tokenizer.json",
     )  # fmt: skip
     config = make(tmp_path, [*human_texts, *human_texts[:7]], more=KEYS)
@@ -124,7 +124,7 @@ def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, hum
     registry = tmp_path / "registry"
     secret = DEMO / "secrets" / "demo-greenlist.key"
     new_key(
-        registry, "seen", method="greenlist", window=4, gamma="1/4", messages=100_000,
+        registry, "seen", format="greenlist", window=4, gamma="1/4", messages=100_000,
         tokenizer=DEMO / "tokenizer.json", secret=f"file:{private(secret, tmp_path)}",
     )  # fmt: skip
     config = make(tmp_path, [*human_texts, *sample_texts("marked")[:20]], more=KEYS)

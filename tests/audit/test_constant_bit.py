@@ -16,13 +16,14 @@ BROKEN = "(x[0] + s[0]) & uint32(0xFFFFFF7F), x[1] + s[1],"
 
 AUDIT = """
 import numpy as np
-from fractions import Fraction
+from scanner.watermark.native.version1 import GreenListFormat
 from scanner.audit.law import Case, law_counts
 from scanner.audit.verdicts import counts, judge
 from scanner.watermark import Tokens
 
 tokens = Tokens(np.random.default_rng(1).integers(0, 32_000, 200 * 256, dtype=np.uint32), np.arange(201) * 256)
-found = law_counts(Case(Fraction(1, 4), 2, "ngram", 16_384), tokens, np.arange(200), b"seed", (1e-1, 1e-2, 1e-3))
+case = Case(GreenListFormat(window=2, gamma="1/4"), "ngram", 16_384)
+found = law_counts(case, tokens, np.arange(200), b"seed", (1e-1, 1e-2, 1e-3))
 verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 """
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.audit.expectation import exact_law, levels, randomised_p, uniformity, z_law
+from scanner.audit.expectation import levels, randomised_p, uniformity
 from scanner.watermark import log10_gumbel
+from scanner.watermark.laws import Normal
+from tests.watermark.pairs import law_of
 from tests.watermark.strategies import GAMMAS, few
 
 THRESHOLDS = [0.5, 0.1, 1e-2, 1e-4, 1e-8]
@@ -24,7 +26,7 @@ def tails(scored: int, gamma: Fraction) -> list[Fraction]:
 @few
 @given(st.integers(0, 60), st.sampled_from(GAMMAS), st.sampled_from([1, 2, 1000]))
 def test_greenlist_levels_are_the_largest_attainable(scored, gamma, messages):
-    found = levels(exact_law(gamma), [scored], THRESHOLDS, messages)
+    found = levels(law_of(gamma), [scored], THRESHOLDS, messages)
     corrected = [1 - (1 - tail) ** messages for tail in tails(scored, gamma)]
     for j, alpha in enumerate(THRESHOLDS):
         attained = [p for p in corrected if p <= Fraction(alpha)]
@@ -38,7 +40,7 @@ def test_greenlist_levels_are_the_largest_attainable(scored, gamma, messages):
 @pytest.mark.parametrize("messages", [1, 100_000])
 def test_gumbel_attains_every_threshold(messages):
     scored = np.array([0, 1, 16, 256, 5000])
-    found = levels(exact_law(None), scored, THRESHOLDS, messages)
+    found = levels(law_of(None), scored, THRESHOLDS, messages)
     assert (found.critical[0] == math.inf).all()
     assert (found.chance[0] == 0).all()
     possible = found.critical[1:] <= 22.25 * scored[1:, None]
@@ -47,15 +49,15 @@ def test_gumbel_attains_every_threshold(messages):
 
 
 def test_a_critical_gumbel_score_is_the_first_double_that_passes():
-    critical = levels(exact_law(None), [256], [1e-6]).critical[0, 0]
+    critical = levels(law_of(None), [256], [1e-6]).critical[0, 0]
     around = np.array([np.nextafter(critical, 0), critical])
     assert (log10_gumbel(around, 256) <= -6).tolist() == [False, True]
 
 
 def test_the_z_test_lets_too_low_scores_pass():
-    exact, z = levels(exact_law(Fraction(1, 4)), [64], [1e-5]), levels(z_law(Fraction(1, 4)), [64], [1e-5])
+    exact, z = levels(law_of(Fraction(1, 4)), [64], [1e-5]), levels(Normal(law_of(Fraction(1, 4))), [64], [1e-5])
     assert z.critical[0, 0] < exact.critical[0, 0]
-    assert levels(z_law(None), [64], [1e-5]).critical[0, 0] < levels(exact_law(None), [64], [1e-5]).critical[0, 0]
+    assert levels(Normal(law_of(None)), [64], [1e-5]).critical[0, 0] < levels(law_of(None), [64], [1e-5]).critical[0, 0]
 
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(77, 256), None], ids=str)
@@ -66,16 +68,18 @@ def test_randomised_p_values_are_uniform(gamma):
         score = generator.gamma(scored.astype(float))
     else:
         score = generator.binomial(scored, float(gamma))
-    p = randomised_p(score, scored, gamma, generator)
+    p = randomised_p(score, scored, law_of(gamma), generator)
     assert uniformity(p)[1] > 1e-3
     assert uniformity(1 - p)[1] > 1e-3
     if gamma is not None:  # and the plain ones are not: the test must see what randomising is for
-        plain = 10 ** exact_law(gamma).log10_p(score, scored)
+        plain = 10 ** law_of(gamma).log10_p(score, scored)
         assert uniformity(1 - plain)[1] < 1e-6
 
 
 def test_randomised_p_values_of_no_positions_are_uniform():
-    p = randomised_p(np.zeros(1000, np.int64), np.zeros(1000, np.int64), Fraction(1, 4), np.random.default_rng(0))
+    p = randomised_p(
+        np.zeros(1000, np.int64), np.zeros(1000, np.int64), law_of(Fraction(1, 4)), np.random.default_rng(0)
+    )
     assert uniformity(p)[1] > 1e-3
 
 

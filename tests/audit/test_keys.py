@@ -13,15 +13,16 @@ from scanner.audit.law import Case, law_counts
 from scanner.audit.verdicts import counts, judge
 from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions, search
 from tests.audit.conftest import DEMO, sample_texts
+from tests.watermark.pairs import format_for, law_of
 
 QUARTER, ERROR, BOUND = Fraction(1, 4), 0.01, 2.0
 SECRET = bytes(range(40, 72))
 
 
-def count(mark, gamma, tokens, messages=1, sample=1, clusters=None):
+def count(mark, tokens, messages=1, sample=1, clusters=None):
     documents = len(tokens.offsets) - 1
     return key_counts(
-        mark, gamma, messages, tokens, clusters or [str(i) for i in range(documents)], "ngram", THRESHOLDS, sample
+        mark, messages, tokens, clusters or [str(i) for i in range(documents)], "ngram", THRESHOLDS, sample
     )
 
 
@@ -42,9 +43,7 @@ def test_messages_are_spread_evenly():
 
 def test_counts_are_those_of_a_scan(short):
     mark = GreenList(SECRET, 2, QUARTER)
-    found = count(
-        mark, QUARTER, short, messages=500, sample=3, clusters=[str(i % 7) for i in range(len(short.offsets) - 1)]
-    )
+    found = count(mark, short, messages=500, sample=3, clusters=[str(i % 7) for i in range(len(short.offsets) - 1)])
     positions = scored_positions(short, 2, "ngram")
     best = log10_any_of(log10_greenlist(mark.best_two(short, positions, 500).score, positions.scored, QUARTER), 500)
     hits = [(10**best <= alpha).sum() for alpha in THRESHOLDS]
@@ -52,7 +51,7 @@ def test_counts_are_those_of_a_scan(short):
     assert sums.hits.tolist() == hits
     assert (sums.tests == found.tests).all()
     assert (sums.clusters == 7).all()
-    chance = expectation.levels(expectation.exact_law(QUARTER), positions.scored, THRESHOLDS, 500).chance
+    chance = expectation.levels(law_of(QUARTER), positions.scored, THRESHOLDS, 500).chance
     assert sums.expected == pytest.approx(chance.sum(axis=0))
     for a, message in enumerate((0, 166, 333)):
         p = log10_greenlist(mark.score(short, positions, message), positions.scored, QUARTER)
@@ -65,8 +64,8 @@ def test_parts_add_up(short):
     first = Tokens(short.ids[: 64 * cut], short.offsets[: cut + 1])
     rest = Tokens(short.ids[64 * cut :], short.offsets[cut:] - 64 * cut)
     clusters = [str(i % 5) for i in range(len(short.offsets) - 1)]
-    whole = count(mark, None, short, 50, 2, clusters)
-    both = count(mark, None, first, 50, 2, clusters[:cut]).plus(count(mark, None, rest, 50, 2, clusters[cut:]))
+    whole = count(mark, short, 50, 2, clusters)
+    both = count(mark, first, 50, 2, clusters[:cut]).plus(count(mark, rest, 50, 2, clusters[cut:]))
     for a, b in zip([*whole.by_cluster(), *whole.by_message()], [*both.by_cluster(), *both.by_message()], strict=True):
         assert a == pytest.approx(b)
     assert {gram: ngram.hits for gram, ngram in both.ngrams.items()} == {
@@ -77,19 +76,16 @@ def test_parts_add_up(short):
 
 @pytest.mark.parametrize("mark", [GreenList(SECRET, 4, QUARTER), Gumbel(SECRET, 4)], ids=["greenlist", "gumbel"])
 def test_an_ordinary_key_passes(mark, short):
-    gamma = QUARTER if isinstance(mark, GreenList) else None
-    found = count(mark, gamma, short, messages=1000, sample=16)
+    found = count(mark, short, messages=1000, sample=16)
     assert "too small" not in said(found.by_cluster()) + said(found.by_message())
     assert said(found.by_message())[0] == "holds"
 
 
 def test_the_correction_left_out_is_caught(short, monkeypatch):
-    """First in what scores; then in the one function that the expectation rests on too."""
-    mark = GreenList(SECRET, 4, QUARTER)
+    """Though it stands in one place, which the expectation rests on too."""
     monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
-    assert said(count(mark, QUARTER, short, messages=1000).by_cluster())[:4] == ["too small"] * 4
-    monkeypatch.setattr(expectation, "log10_any_of", lambda p, _: p)
-    assert said(count(mark, QUARTER, short, messages=1000).by_cluster())[:4] == ["too small"] * 4
+    found = count(GreenList(SECRET, 4, QUARTER), short, messages=1000)
+    assert said(found.by_cluster())[:4] == ["too small"] * 4
 
 
 def tuned(tokens: Tokens) -> bytes:
@@ -105,7 +101,7 @@ def tuned(tokens: Tokens) -> bytes:
 
 
 def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
-    found = count(GreenList(tuned(short), 0, QUARTER), QUARTER, short)
+    found = count(GreenList(tuned(short), 0, QUARTER), short)
     assert "too small" in said(found.by_cluster())
     common = set(np.argsort(-np.bincount(short.ids))[:50].tolist())
     top = sorted(found.ngrams, key=lambda gram: -found.ngrams[gram].excess)[:10]
@@ -120,17 +116,17 @@ def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, t
     mark = GreenList(secret, 4, QUARTER)
     marked = tokenizer.encode(sample_texts("marked"))
     positions = scored_positions(marked, 4, "ngram")
-    p = mark.log10_p(mark.best_two(marked, positions, 100_000).score, positions.scored)
+    p = mark.law.log10_p(mark.best_two(marked, positions, 100_000).score, positions.scored)
     strongest = int(p.argmin())
     ids = marked.ids[marked.offsets[strongest] : marked.offsets[strongest + 1]]
     mixed = Tokens(np.concatenate([plain.ids, ids]), np.append(plain.offsets, plain.offsets[-1] + len(ids)))
-    assert "too small" not in said(count(mark, QUARTER, plain, messages=100_000).by_cluster())
-    assert "too small" in said(count(mark, QUARTER, mixed, messages=100_000).by_cluster())
-    law = law_counts(Case(QUARTER, 4, "ngram", 1024), mixed, np.arange(1000), b"seed", THRESHOLDS)
+    assert "too small" not in said(count(mark, plain, messages=100_000).by_cluster())
+    assert "too small" in said(count(mark, mixed, messages=100_000).by_cluster())
+    law = law_counts(Case(format_for(QUARTER, 4), "ngram", 1024), mixed, np.arange(1000), b"seed", THRESHOLDS)
     assert "too small" not in [row.verdict for row in judge(counts(law.sums), ERROR)]
 
 
 def test_an_empty_text_is_no_hit():
-    found = count(GreenList(SECRET, 4, QUARTER), QUARTER, ragged([[], [1, 2]]), messages=10, sample=2)
+    found = count(GreenList(SECRET, 4, QUARTER), ragged([[], [1, 2]]), messages=10, sample=2)
     assert found.by_cluster().hits.tolist() == [0] * 8
     assert found.ngrams == {}

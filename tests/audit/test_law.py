@@ -5,15 +5,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.expectation import uniformity, z_law
+from scanner.audit.expectation import uniformity
 from scanner.audit.law import Case, cases, law_counts
 from scanner.audit.verdicts import counts, judge
+from scanner.watermark.laws import Normal
+from scanner.watermark.native.version1 import of_the_paper
 from tests.audit.corpus import documents_of
+from tests.watermark.pairs import format_for, law_of
 
 THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
 ERROR = 0.01
 SEED = b"law"
-ALL = cases([Fraction(1, 4), Fraction(77, 256), None], [0, 1, 4], ["ngram", "context"], 1024)
+ALL = cases(of_the_paper(["1/4", "77/256"], [0, 1, 4]), ["ngram", "context"], 1024)
 
 
 def verdicts(case, tokens, law=None):
@@ -24,7 +27,7 @@ def verdicts(case, tokens, law=None):
 def test_cases_leave_out_what_cannot_be_tested():
     assert len(ALL) == len({case.name for case in ALL}) == 3 * 5
     assert ALL[0].name == "greenlist;h=0;gamma=1/4;ngram"
-    assert {case.method for case in ALL} == {"greenlist", "gumbel"}
+    assert {case.format.name for case in ALL} == {"greenlist", "gumbel"}
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
@@ -53,11 +56,11 @@ def test_parts_are_the_whole(human):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_repeats_that_are_scored_are_caught(gamma, human):
-    judged, _ = verdicts(Case(gamma, 1, "none", 4096), documents_of(human, 200, 256))
+    judged, _ = verdicts(Case(format_for(gamma, 1), "none", 4096), documents_of(human, 200, 256))
     assert judged[2].verdict == judged[3].verdict == "too small"
 
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_a_z_test_is_caught(gamma, human):
-    judged, _ = verdicts(Case(gamma, 4, "ngram", 4096), documents_of(human, 200, 64), z_law(gamma))
+    judged, _ = verdicts(Case(format_for(gamma, 4), "ngram", 4096), documents_of(human, 200, 64), Normal(law_of(gamma)))
     assert judged[3].verdict == "too small"

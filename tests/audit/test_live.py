@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +15,8 @@ import pytest
 
 from scanner import results
 from scanner.audit import live, traffic
-from scanner.audit.decoys import FIXED, _secret_of, open_decoys
-from scanner.audit.expectation import THRESHOLDS, exact_law, levels
+from scanner.audit.decoys import FIXED, _entropy_of, open_decoys
+from scanner.audit.expectation import THRESHOLDS, levels
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.worker import Piece, Worker
 from scanner.detection import detector as detect
@@ -24,7 +25,7 @@ from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
-from scanner.registry import load_registry, new_key, watermark_of
+from scanner.registry import load_registry, new_key
 from scanner.results import tables
 from scanner.watermark import (
     GreenList,
@@ -36,11 +37,14 @@ from scanner.watermark import (
     search,
 )
 from scanner.watermark.laws import Normal
+from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.positions import WholeWindows
+from schemas.registry import reserved_count
 from schemas.tables import AUDIT_COUNTS, DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
 from tests.support.inspection import inspect
+from tests.watermark.pairs import law_of
 
 CONFIG = """\
 registry = "registry"
@@ -69,8 +73,12 @@ class Key(NamedTuple):
 
     messages: int
     window: int = 4
-    method: str = "greenlist"
+    format: str = "greenlist"
     secret: str | None = None
+
+    @property
+    def parameters(self) -> dict:
+        return {"window": self.window} | ({"gamma": "1/4"} if self.format == "greenlist" else {})
 
 
 def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:
@@ -78,8 +86,8 @@ def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: s
     fix_secrets(folder / "registry", *(f"k{i}" for i, key in enumerate(keys) if key.secret is None))
     for i, key in enumerate(keys):
         new_key(
-            folder / "registry", f"k{i}", method=key.method, window=key.window, messages=key.messages,
-            gamma="1/4" if key.method == "greenlist" else None, tokenizer=DEMO / "tokenizer.json", secret=key.secret,
+            folder / "registry", f"k{i}", format=key.format, **key.parameters, messages=key.messages,
+            tokenizer=DEMO / "tokenizer.json", secret=key.secret,
         )  # fmt: skip
     pq.write_table(pa.table({"text": texts}), folder / "in.parquet", row_group_size=2000)
     config = folder / "scan.toml"
@@ -157,21 +165,21 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
         piece = f"{shard.shard_id};0;".encode()
         assert [*decoys.drawn(piece, [keep.digests[document]])] == [(0, 0, True)]
         seed = decoys.seed(piece, keep.digests[document])
-        mark = watermark_of(key, _secret_of(key, seed))
+        mark = GreenListFormat(window=2, gamma="1/4").open(_entropy_of(key, seed))
         scored = int(seen[0].positions.scored[place])
         ids = seen[0].tokens.ids[seen[0].tokens.offsets[document] : seen[0].tokens.offsets[document + 1]]
         alone = Tokens(ids, np.array([0, len(ids)]))
         positions = scored_positions(alone, 2, "ngram")
         scores = [int(mark.score(alone, positions, m)[0]) for m in range(100)]
         message = int.from_bytes(seed[:8], "little") % 100
-        p = float(log10_greenlist(scores[message], scored, key.gamma_fraction))
-        best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, key.gamma_fraction))) ** 100
-        each = 10 ** log10_greenlist(scores, scored, key.gamma_fraction)
+        p = float(log10_greenlist(scores[message], scored, QUARTER))
+        best = 1 - (1 - 10 ** float(log10_greenlist(max(scores), scored, QUARTER))) ** 100
+        each = 10 ** log10_greenlist(scores, scored, QUARTER)
         hits[2] += (each[:, None] <= np.array(THRESHOLDS)).sum(axis=0)
-        expected[2] += 100 * levels(exact_law(key.gamma_fraction), [scored], THRESHOLDS, 1).chance[0]
+        expected[2] += 100 * levels(law_of(QUARTER), [scored], THRESHOLDS, 1).chance[0]
         for kind, value, messages in ((0, 10**p, 1), (1, best, 100)):
             hits[kind] += value <= np.array(THRESHOLDS)
-            expected[kind] += levels(exact_law(key.gamma_fraction), [scored], THRESHOLDS, messages).chance[0]
+            expected[kind] += levels(law_of(QUARTER), [scored], THRESHOLDS, messages).chance[0]
     for kind, name in enumerate(("decoy", "decoy_best", "decoy_all")):
         rows = [row for row in audit.rows if row["kind"] == name]
         assert [row["hits"] for row in rows] == hits[kind].tolist()
@@ -204,7 +212,7 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     decoys = open_decoys(plan)
     first, second = plan.keys
     seed = decoys.seed(b"piece", bytes(32))
-    assert _secret_of(first, seed) != _secret_of(second, seed)
+    assert _entropy_of(first, seed) != _entropy_of(second, seed)
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
     said = "\n".join(audit.lines())
@@ -246,7 +254,7 @@ def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_p
     p = 10 ** log10_any_of(log10_gumbel(scores.max(axis=1), np.full(texts, 64)), count)
     reserved = best % 20 == 19
     for alpha in (0.5, 0.1, 0.01):
-        expected = texts * traffic.reserved_count(count) * traffic.own_p([alpha], count, 1)[0]
+        expected = texts * reserved_count(count) * traffic.own_p([alpha], count, 1)[0]
         found = (reserved & (p <= alpha)).sum()
         assert abs(found - texts * alpha / 20) < 4 * np.sqrt(texts * alpha / 20)
         assert texts * alpha / 20 < expected < texts * alpha / 20 * 1.4
@@ -268,7 +276,7 @@ def test_marked_text_is_told_from_a_broken_law(tmp_path, human_texts):
     assert 0 < high <= 1
 
 
-SHORT = 25
+SHORT, QUARTER = 25, Fraction(1, 4)
 
 
 def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):

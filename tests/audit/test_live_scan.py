@@ -62,7 +62,7 @@ def ray_cluster() -> Iterator[None]:
 def config(tmp_path) -> Path:
     fix_secrets(tmp_path / "registry", "k1")
     new_key(
-        tmp_path / "registry", "k1", method="greenlist", window=4, gamma="1/4", messages=100,
+        tmp_path / "registry", "k1", format="greenlist", window=4, gamma="1/4", messages=100,
         tokenizer=DEMO / "tokenizer.json",
     )  # fmt: skip
     (tmp_path / "in").mkdir()

@@ -70,7 +70,7 @@ def one_message(options: Namespace) -> Iterator[Figure]:
                 def score(tokens: Tokens = tokens, chosen: list = [mark[place] for mark in marks]) -> None:  # noqa: B006
                     positions = scored_positions(tokens, WINDOW, "ngram")
                     for mark in chosen:
-                        log10_any_of(mark.log10_p(mark.score(tokens, positions, 0), positions.scored), len(chosen))
+                        log10_any_of(mark.law.log10_p(mark.score(tokens, positions, 0), positions.scored), len(chosen))
 
                 name = f"one message, {method}, documents of {length}, {keys} key{'s' * (keys > 1)}"
                 work = Work(name, len(tokens.ids) * keys, score)
@@ -118,8 +118,8 @@ def p_values(options: Namespace) -> Iterator[Figure]:
                 lambda plain=plain, score=score, length=length: [plain(value, length) for value in score[:20].tolist()],
             )
             for name, call in (
-                ("warm", lambda mark=mark, score=score, scored=scored: mark.log10_p(score, scored)),
-                ("cold", lambda place=place, score=score, scored=scored: both()[place].log10_p(score, scored)),
+                ("warm", lambda mark=mark, score=score, scored=scored: mark.law.log10_p(score, scored)),
+                ("cold", lambda place=place, score=score, scored=scored: both()[place].law.log10_p(score, scored)),
             ):
                 ours = Work(f"p-values, {mark.label}, T = {length}, {name}", documents_count, call)
                 yield compare(4, "p-values/s", ours, slow, options.repeats)

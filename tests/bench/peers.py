@@ -46,12 +46,12 @@ def beside_ours(options: Namespace) -> Iterator[Figure]:
 
 def _one_message(mark: object, tokens: Tokens) -> None:
     positions = scored_positions(tokens, WINDOW, "ngram")
-    mark.log10_p(mark.score(tokens, positions, 0), positions.scored)
+    mark.law.log10_p(mark.score(tokens, positions, 0), positions.scored)
 
 
 def _all_messages(mark: object, tokens: Tokens, count: int) -> None:
     positions = scored_positions(tokens, WINDOW, "ngram")
-    mark.log10_p(mark.best_two(tokens, positions, count).score, positions.scored)
+    mark.law.log10_p(mark.best_two(tokens, positions, count).score, positions.scored)
 
 
 def _rows(count: int) -> np.ndarray:

@@ -70,7 +70,7 @@ def make_scan(
     """A registry and the configuration of a scan in a folder; gives the configuration."""
     for number in range(keys):
         new_key(
-            folder / "registry", f"k{number}", method="greenlist", window=4, gamma="1/4", messages=messages,
+            folder / "registry", f"k{number}", format="greenlist", window=4, gamma="1/4", messages=messages,
             tokenizer=tokenizer,
         )  # fmt: skip
     config = folder / "scan.toml"

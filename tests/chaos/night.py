@@ -42,8 +42,8 @@ stall_seconds = {stall_seconds}
 
 def make_registry(folder: Path) -> Path:
     fix_secrets(folder, "green", "gum")
-    new_key(folder, "green", method="greenlist", window=2, gamma="1/4", messages=200, tokenizer=DEMO / "tokenizer.json")
-    new_key(folder, "gum", method="gumbel", window=4, gamma=None, messages=50, tokenizer=DEMO / "tokenizer.json")
+    new_key(folder, "green", format="greenlist", window=2, gamma="1/4", messages=200, tokenizer=DEMO / "tokenizer.json")
+    new_key(folder, "gum", format="gumbel", window=4, messages=50, tokenizer=DEMO / "tokenizer.json")
     add_users(folder, None, ["alice", "bob"])
     return folder
 

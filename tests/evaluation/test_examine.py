@@ -109,7 +109,7 @@ def test_marked_answers_carry_their_mark_and_unmarked_ones_do_not(examiner, task
             answers = [answer.answer for answer in examiner.take(taken)]
             tokens = ragged([[int(word[1:]) for word in answer.split() if word[0] == "w"] for answer in answers])
             positions = scored_positions(tokens, mark.window, "ngram")
-            log10_p = mark.log10_p(mark.score(tokens, positions, 0), positions.scored)
+            log10_p = mark.law.log10_p(mark.score(tokens, positions, 0), positions.scored)
             assert ((log10_p < -5).mean() > 0.5) == marked
             assert marked or (log10_p > -5).all()
 

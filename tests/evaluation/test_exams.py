@@ -24,7 +24,9 @@ def config(tmp_path: Path) -> EvaluationConfig:
 
 def test_every_mark_is_compared_with_unmarked_answers_of_its_decoding(config, tmp_path):
     found = [
-        (e.setting.method, e.setting.window, e.setting.temperature, e.setting.top_p) for e in exams(config, tmp_path)
+        (said["method"], said["window"], said["temperature"], e.setting.top_p)
+        for e in exams(config, tmp_path)
+        for said in [e.setting.columns()]
     ]
     assert found == [
         (None, None, GREEDY, 1.0),

@@ -31,7 +31,7 @@ def plan(path: Path, prompts: list[str] = PROMPTS, paper_size: bool = False) -> 
 
 def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, ROBUST))
-    assert [(c.setting.method, c.setting.window, c.setting.strength) for c in made.robustness] == [
+    assert [(*c.setting.format.columns()[:2], c.setting.strength) for c in made.robustness] == [
         ("gumbel", 0, 1.0), ("greenlist", 0, 2.0), ("gumbel", 4, 1.0), ("greenlist", 4, 2.0),
     ]  # fmt: skip
     for cell in made.robustness:
@@ -40,7 +40,7 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
         assert len(set(pairs)) == 12
         assert Counter(p for p, _ in pairs) == dict.fromkeys(PROMPTS[:6], 2)
         assert {message for unit in cell.units for message in unit.messages} == {0}
-        assert cell.setting.temperature == (1.0 if cell.setting.method == "gumbel" else 0.8)
+        assert cell.setting.temperature == (1.0 if cell.setting.format.name == "gumbel" else 0.8)
     assert [pair[0].setting.temperature for pair in made.unmarked] == [0.8, 1.0]
     for first, second in made.unmarked:
         assert [unit.prompts for unit in first.units] == [unit.prompts for unit in second.units]
@@ -52,7 +52,7 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
 
 def test_each_user_has_a_message_and_prompts_of_its_own(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, NAMED))
-    assert [cell.setting.method for cell in made.identification] == ["gumbel", "greenlist"]
+    assert [cell.setting.format.name for cell in made.identification] == ["gumbel", "greenlist"]
     for cell in made.identification:
         rows = [(m, p) for unit in cell.units for m, p in zip(unit.messages, unit.prompts, strict=True)]
         assert len(set(rows)) == len(rows) == 15

@@ -8,9 +8,10 @@ from scanner.evaluation.metrics import share
 from scanner.evaluation.report import report
 from scanner.evaluation.scores import Search
 from scanner.evaluation.units import Setting
+from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 
-GREEN = Setting("greenlist", 4, "1/4", 3.0, 0.8, 0.95, 256)
-GUMBEL = Setting("gumbel", 4, None, None, 1.0, 0.95, 256)
+GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 3.0, 0.8, 0.95, 256)
+GUMBEL = Setting(GumbelFormat(window=4), None, 1.0, 0.95, 256)
 OWN = np.array([4, 4, 9, 9])
 
 
@@ -42,7 +43,7 @@ def test_the_papers_accuracy_stands_beside_ours():
     rows = [
         figure("utility", setting, "correct", share(np.arange(8) < 2, np.arange(8)), clusters="8 documents", task=task)
         for task in ("nq_open", "asdiv")
-        for setting in (Setting(None, None, None, None, 0.0, 1.0, 0), GREEN, GUMBEL)
+        for setting in (Setting(None, None, 0.0, 1.0, 0), GREEN, GUMBEL)
     ]
     lines = [line.split("|")[1:-1] for line in report(rows, []).splitlines() if line.startswith(("| nq", "| asdiv"))]
     assert [line[-1].strip() for line in lines] == ["*0.217*", "*0.202*", "*0.218*", "", "", ""]

@@ -18,13 +18,14 @@ from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import Named
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
+from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 
 SEED = "scores"
 SETTINGS = {
-    "greenlist": Setting("greenlist", 2, "1/4", 3.0, 0.8, 0.95, 64),
-    "gumbel": Setting("gumbel", 2, None, None, 1.0, 0.95, 64),
+    "greenlist": Setting(GreenListFormat(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64),
+    "gumbel": Setting(GumbelFormat(window=2), None, 1.0, 0.95, 64),
 }
 MIN_SCORED = 16
 
@@ -51,7 +52,7 @@ def every_message(mark: Watermark, tokens: Tokens, own: int, count: int) -> tupl
         return 0.0, [0.0] * (count - 1)
 
     def p(message: int) -> float:
-        return float(mark.log10_p(mark.score(tokens, positions, message), positions.scored)[0])
+        return float(mark.law.log10_p(mark.score(tokens, positions, message), positions.scored)[0])
 
     others = range(count) if own < count else range(count - 1)
     return p(own), sorted(p(message) for message in others if message != own)
@@ -94,9 +95,8 @@ def test_users_are_named_as_a_scan_names_them(method):
     texts = [decoder.decode(tokens.ids[a:b].tolist()) for a, b in pairwise(bounds)]
     key = MasterKey(
         key_id="k",
-        method=setting.method,
-        window=setting.window,
-        gamma=setting.gamma,
+        format=setting.format.name,
+        parameters=setting.format.model_dump(),
         messages=count,
         tokenizer=TokenizerFile(file="t", sha256=sha256_file(TOKENIZER)),
         secret="env:NOWHERE",

@@ -11,10 +11,11 @@ from scanner.errors import ScanFailed
 from scanner.evaluation.texts import Texts
 from scanner.evaluation.units import Setting, batches, folder_sha256, key_secret
 from scanner.watermark import commitment
+from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from schemas.tables import TEXTS
 
-GREEN = Setting("greenlist", 4, "1/4", 2.0, 0.8, 0.95, 64)
-PLAIN = Setting(None, None, None, None, 0.8, 0.95, 64)
+GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 2.0, 0.8, 0.95, 64)
+PLAIN = Setting(None, None, 0.8, 0.95, 64)
 ROWS = [("a", 0, 5), ("b", 1, 6), ("c", 0, 7)]
 MODEL = "0" * 64
 
@@ -22,9 +23,10 @@ MODEL = "0" * 64
 def test_whatever_decides_a_text_decides_its_digest():
     (unit,) = batches(GREEN, "1", ROWS, 8)
     others = [replace(unit, setting=replace(GREEN, **{name: value})) for name, value in (
-        ("window", 1), ("gamma", "1/2"), ("delta", 2.5), ("temperature", 0.9), ("top_p", 1.0), ("max_new_tokens", 65),
+        ("format", GreenListFormat(window=1, gamma="1/4")), ("format", GreenListFormat(window=4, gamma="1/2")),
+        ("delta", 2.5), ("temperature", 0.9), ("top_p", 1.0), ("max_new_tokens", 65),
     )]  # fmt: skip
-    others += [replace(unit, setting=replace(GREEN, method="gumbel", gamma=None, delta=None))]
+    others += [replace(unit, setting=replace(GREEN, format=GumbelFormat(window=4), delta=None))]
     others += [replace(unit, setting=PLAIN, keys=(), messages=())]
     others += [
         replace(unit, seed=unit.seed + 1),
@@ -37,6 +39,29 @@ def test_whatever_decides_a_text_decides_its_digest():
     digests = [one.digest(MODEL) for one in (unit, *others)] + [unit.digest("1" * 64)]
     assert len(set(digests)) == len(digests)
     assert unit.digest(MODEL) == replace(unit).digest(MODEL)
+
+
+KNOWN = {
+    Setting(GreenListFormat(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64): (
+        19142910632265438,
+        "82d97ad95884c727d00d1d2495686cd48056962f2440f37f00af05d88fc39515",
+    ),
+    Setting(GumbelFormat(window=4), None, 1.0, 0.95, 64): (
+        47536920588668617,
+        "e5adeec5a9ef9a47feecf98f64ca7961138ce6af1e40a23bcb34c5c25d77c8a3",
+    ),
+    Setting(None, None, 1.0, 0.95, 64): (
+        69095879517552754,
+        "ea5e430b747021acc895a7d1c7f659dab40b6800347b9ec8552c7dc286b83fca",
+    ),
+}
+"""Seed and digest of a batch, as they were before there were formats (commit 7963c7d): kept texts are found by them."""
+
+
+def test_kept_texts_are_found_again():
+    for setting, known in KNOWN.items():
+        (unit,) = batches(setting, "seed", [("p", 0, 3), ("q", 1, 4)], 2)
+        assert (unit.seed, unit.digest("m" * 64)) == known
 
 
 def test_keys_are_told_by_their_commitments_alone():

@@ -79,7 +79,9 @@ def compare(model: LocalModel, texts: list[Text], sampling: Sampling) -> list[Ro
         tokens = ragged(lists)
         positions = scored_positions(tokens, WINDOW, "ngram")
         for name, mark in (("original", Gumbel(SECRET, WINDOW)), ("ln r", LogGumbel(SECRET, WINDOW))):
-            rows.append(Row(attack, name, "-", mark.log10_p(mark.score(tokens, positions, messages), positions.scored)))
+            rows.append(
+                Row(attack, name, "-", mark.law.log10_p(mark.score(tokens, positions, messages), positions.scored))
+            )
         for context, before in (("with prompt", [text.prompt for text in texts]), ("without prompt", None)):
             for how, sampled in (("as sampled", as_sampled), ("all tokens", all_tokens)):
                 log_p = np.concatenate(token_log_probabilities(model, lists, before, **sampled))

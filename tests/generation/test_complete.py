@@ -38,8 +38,8 @@ def test_marked_text_names_its_message(tiny: LocalModel, mark: Watermark) -> Non
     best = mark.best_two(tokens, positions, 100)
     assert best.message.tolist() == MESSAGES
     scored = np.diff(positions.offsets)
-    assert (mark.log10_p(best.score, scored) < -8).all()
-    assert (mark.log10_p(best.second_score, scored) > -5).all()
+    assert (mark.law.log10_p(best.score, scored) < -8).all()
+    assert (mark.law.log10_p(best.second_score, scored) > -5).all()
 
 
 @pytest.mark.parametrize("mark", [None, *MARKS], ids=lambda mark: mark.label if mark else "unmarked")
@@ -153,4 +153,4 @@ def test_the_unweighted_score_reads_what_gumbel_marked(tiny: LocalModel) -> None
     tokens = ragged([ids_of(tiny, completion.text) for completion in done])
     positions = scored_positions(tokens, 4, "ngram")
     score = LogGumbel(SECRET, 4).score(tokens, positions, np.array(MESSAGES))
-    assert (LogGumbel(SECRET, 4).log10_p(score, np.diff(positions.offsets)) < -4).all()
+    assert (LogGumbel(SECRET, 4).law.log10_p(score, np.diff(positions.offsets)) < -4).all()

@@ -14,7 +14,6 @@ from jobs.demo.make_sample import string_column
 from jobs.demo.registry import HERE, KEYS, TOKENIZER, make_registry
 from scanner.registry import list_users, load_registry, open_key
 from scanner.tokens import load_tokenizer
-from scanner.watermark import scored_positions
 from schemas.registry import RESERVED_EVERY
 
 SAMPLES = sorted(HERE.glob("sample-*.parquet"))
@@ -90,15 +89,15 @@ def test_the_marks_are_those_of_the_truth(
     rows = truth.with_row_index().filter(pl.col("kind") == "marked")
     texts = [documents["text"][i].as_py().decode() for i in rows["index"]]
     tokens = load_tokenizer(TOKENIZER, key.tokenizer.sha256).encode(texts)
-    positions = scored_positions(tokens, key.window, "ngram")
+    positions = watermark.rule.positions(tokens, "ngram")
     scored = np.diff(positions.offsets)
     own = (rows["key_id"] == key_id).to_numpy()
-    log10_p = watermark.log10_p(watermark.score(tokens, positions, rows["message"].to_numpy()), scored)
+    log10_p = watermark.law.log10_p(watermark.score(tokens, positions, rows["message"].to_numpy()), scored)
     assert (log10_p[own] < -2).mean() > 0.9
     assert np.median(log10_p[own]) < -12
     assert (log10_p[~own] > -4).all()
     others = watermark.score(tokens, positions, (rows["message"].to_numpy() + 1) % key.messages)
-    assert (watermark.log10_p(others, scored) > -4).all()
+    assert (watermark.law.log10_p(others, scored) > -4).all()
 
 
 def test_secrets_are_copied_for_their_owner_alone(registry: Path) -> None:

@@ -30,9 +30,9 @@ def registry(tmp_path: Path, tiny_folder: Path) -> Path:
         new_key(
             folder,
             key_id,
-            method=method,
+            format=method,
             window=2,
-            gamma=gamma,
+            **({} if gamma is None else {"gamma": gamma}),
             messages=1000,
             tokenizer=tiny_folder / "tokenizer.json",
         )

@@ -71,7 +71,7 @@ def test_marked_text_has_extremely_low_p_where_the_model_is_asked_as_it_wrote(ti
     draws = mark.draws_of(tokens, positions, np.array([4, 8]))
     asked = token_log_probabilities(tiny, texts, prompts.tolist(), **how)
     right = neyman_pearson(draws, np.concatenate(asked)[positions.index], positions.offsets)
-    main = mark.log10_p(mark.score(tokens, positions, np.array([4, 8])), positions.scored)
+    main = mark.law.log10_p(mark.score(tokens, positions, np.array([4, 8])), positions.scored)
     assert (right.log10_p < main - 3).all()
     others = mark.draws_of(tokens, positions, np.array([5, 9]))
     assert (neyman_pearson(others, np.concatenate(asked)[positions.index], positions.offsets).log10_p > -3).all()

@@ -39,7 +39,7 @@ def test_marked_text_names_its_message_among_a_hundred_thousand(model: LocalMode
     tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
     positions = scored_positions(tokens, 4, "ngram")
     best = mark.best_two(tokens, positions, 100_000)
-    log10_p = mark.log10_p(best.score, np.diff(positions.offsets))
+    log10_p = mark.law.log10_p(best.score, np.diff(positions.offsets))
     found = log10_p < -11
     assert found.sum() >= 2
     assert best.message[found].tolist() == np.array(MESSAGES)[found].tolist()
@@ -50,7 +50,7 @@ def test_unmarked_text_scores_like_chance(model: LocalModel) -> None:
     tokens = load_tokenizer(TOKENIZER, model.tokenizer_sha256).encode([completion.text for completion in done])
     for mark in (GreenList(SECRET, 4, Fraction(1, 4)), Gumbel(SECRET, 4)):
         positions = scored_positions(tokens, 4, "ngram")
-        log10_p = mark.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), np.diff(positions.offsets))
+        log10_p = mark.law.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), np.diff(positions.offsets))
         assert (log10_p > -4).all()
 
 

@@ -29,7 +29,9 @@ def test_rows_of_several_green_lists_are_found_under_their_own_key(tiny: LocalMo
     done = complete(tiny, PROMPTS, Sampling(100), 1, [marks[0], marks[1], marks[0]], MESSAGES)
     tokens = ragged([tiny.tokenizer.encode(completion.text).ids for completion in done])
     positions = scored_positions(tokens, 2, "ngram")
-    p = np.array([mark.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), positions.scored) for mark in marks])
+    p = np.array(
+        [mark.law.log10_p(mark.score(tokens, positions, np.array(MESSAGES)), positions.scored) for mark in marks]
+    )
     right = np.array([[True, False, True], [False, True, False]])
     assert (p[right] < -8).all()
     assert (p[~right] > -5).all()

@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
     def make(key_id: str = "k1", **changes: object) -> object:
-        values = {"method": "greenlist", "window": 4, "gamma": "1/4", "messages": 1000, "tokenizer": tokenizer}
-        return new_key(folder, key_id, **{**values, **changes})
+        values = {"format": "greenlist", "window": 4, "gamma": "1/4", "messages": 1000, "tokenizer": tokenizer}
+        return new_key(folder, key_id, **{name: v for name, v in {**values, **changes}.items() if v is not None})
 
     return make
 

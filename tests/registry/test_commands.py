@@ -28,13 +28,13 @@ def registry(cli, folder, tokenizer):
 def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     done = cli("keys", "new", "summer", "--registry", folder, "--tokenizer", tokenizer)
     key = find_key(load_registry(folder), "summer")
-    assert (key.method, key.window, key.gamma, key.messages) == ("greenlist", 4, "1/4", 100_000)
+    assert (key.format, key.parameters, key.messages) == ("greenlist", {"window": 4, "gamma": "1/4"}, 100_000)
     assert (done.code, done.err) == (0, "")
     assert f"commitment  {key.commitment}" in done.out
     assert "Publish the commitment" in done.out
     assert "file:secrets/summer.key" in done.out
     assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
-    assert find_key(load_registry(folder), "g").gamma is None
+    assert find_key(load_registry(folder), "g").parameters == {"window": 4}
 
 
 def test_a_key_for_next_winter(cli, folder, tokenizer):
@@ -355,7 +355,10 @@ def test_no_key_byte_in_any_output_error_or_repr(cli, folder, tokenizer, monkeyp
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         print(*vars(open_key(folder, key)).values())
-    for edited in (key.model_copy(update={"window": 3}), key.model_copy(update={"secret": "file:odd"})):
+    for edited in (
+        key.model_copy(update={"parameters": {"window": 3, "gamma": "1/4"}}),
+        key.model_copy(update={"secret": "file:odd"}),
+    ):
         try:
             open_key(folder, edited)
         except Exception:

@@ -6,7 +6,6 @@ import random
 import sys
 import tomllib
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 
 import pytest
 import tomli_w
@@ -86,12 +85,12 @@ def test_an_audit_secret_that_is_there_must_be_a_good_one(folder, make_key, tmp_
 
 def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypatch):
     monkeypatch.setenv("BRICKSCAN_TEST", HEX)
-    key = make_key(method="gumbel", gamma=None, window=0, messages=1, secret="env:BRICKSCAN_TEST")
-    assert key.gamma_fraction is None
+    key = make_key(format="gumbel", gamma=None, window=0, messages=1, secret="env:BRICKSCAN_TEST")
+    assert key.parameters == {"window": 0}
     assert open_key(folder, key).label == "gumbel;h=0"
     assert key.commitment == commitment(bytes.fromhex(HEX), "gumbel;h=0").hex()
     assert "gamma" not in (folder / "keys.toml").read_text()
-    assert make_key("k2", gamma="3/8", window=16).gamma_fraction == Fraction(3, 8)
+    assert make_key("k2", gamma="3/8", window=16).parameters == {"gamma": "3/8", "window": 16}
 
 
 @pytest.mark.parametrize(
@@ -102,9 +101,9 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
         ({"gamma": "0.25"}, "gamma = '0.25'"),
         ({"gamma": "1/512"}, "gamma = '1/512'"),
         ({"gamma": "1/1"}, "gamma = '1/1'"),
-        ({"gamma": None}, "needs gamma"),
-        ({"method": "gumbel"}, "gamma is for method 'greenlist' only"),
-        ({"method": "exp"}, "method = 'exp'.*'greenlist' or 'gumbel'"),
+        ({"gamma": None}, "gamma: Field required"),
+        ({"format": "gumbel"}, "gamma = '1/4': Extra inputs are not permitted"),
+        ({"format": "exp"}, "its format is unknown; allowed: greenlist, gumbel"),
         ({"window": -1}, "window = -1.*greater than or equal to 0"),
         ({"window": 17}, "window = 17.*less than or equal to 16"),
         ({"messages": 0}, "messages = 0.*greater than or equal to 1"),
@@ -140,7 +139,7 @@ def test_an_id_in_use_is_refused_even_with_another_secret(folder, make_key, tmp_
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window": 7}, {"gamma": "1/2"}, {"method": "gumbel", "gamma": None}, {"messages": 5}]
+    "changes", [{}, {"window": 7}, {"gamma": "1/2"}, {"format": "gumbel", "gamma": None}, {"messages": 5}]
 )
 def test_a_secret_used_twice_is_refused_whatever_the_parameters(folder, make_key, monkeypatch, tmp_path, changes):
     make_key("other")
@@ -192,7 +191,10 @@ def test_another_secret_in_its_place_is_refused(folder, make_key, tokenizer):
     with pytest.raises(SecretError, match="No such file"):
         open_key(folder, other)
     with pytest.raises(SecretError, match="does not fit"):
-        open_key(folder, other.model_copy(update={"secret": "file:secrets/k1.key", "window": 5}))
+        open_key(
+            folder,
+            other.model_copy(update={"secret": "file:secrets/k1.key", "parameters": {"window": 5, "gamma": "1/4"}}),
+        )
 
 
 def test_retired_once(folder, make_key):
@@ -263,19 +265,19 @@ def test_no_registry(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("window = 4", "window = 40", r"keys.toml: field 'keys.0.window': .*less than or equal to 16"),
+        ("window = 4", "window = 40", r"keys.toml: field 'keys.0.parameters.window': .*less than or equal to 16"),
         (
             "window = 4",
             "widow = 4",
-            "field 'keys.0.widow' is unknown; allowed: active_from, active_until, admission",
+            "field 'keys.0.parameters.widow' is unknown; allowed: gamma, window",
         ),
-        ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.gamma': is not n/2\^b"),
+        ('gamma = "1/4"', 'gamma = "2/8"', r"field 'keys.0.parameters.gamma': is not n/2\^b"),
         ("messages = 1000", "", "field 'keys.0.messages' is missing"),
         ('secret = "file:secrets/k1.key"', f'secret = "{HEX}"', "reference is needed"),
         ('secret = "file:secrets/k1.key"', f'secret = "env:{HEX}"', "reference is needed"),
         ('key_id = "k2"', 'key_id = "k1"', "keys.0 and keys.1 have one key_id"),
         ("messages = 1000", 'messages = "1000"', "field 'keys.0.messages': .* valid integer"),
-        ("window = 4", "window = true", "field 'keys.0.window': .* valid integer"),
+        ("window = 4", "window = true", "field 'keys.0.parameters.window': .* valid integer"),
         ("[[keys]]", "[[keys", "not valid TOML"),
     ],
 )
@@ -354,9 +356,7 @@ def test_a_tokenizer_that_is_none_is_refused(make_key, tmp_path):
 
 def make_three(folder, tokenizer, name):
     for n in range(3):
-        new_key(
-            folder, f"{name}-{n}", method="gumbel", window=2, gamma=None, messages=10, tokenizer=tokenizer, secret=None
-        )
+        new_key(folder, f"{name}-{n}", format="gumbel", window=2, messages=10, tokenizer=tokenizer, secret=None)
 
 
 def test_two_makers_at_once_lose_no_key(folder, tokenizer):

@@ -317,7 +317,7 @@ def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, toke
     from scanner.registry import new_key
 
     folder = tmp_path_factory.mktemp("law") / "registry"
-    new_key(folder, "k1", method="gumbel", window=1, gamma=None, messages=25, tokenizer=tokenizer)
+    new_key(folder, "k1", format="gumbel", window=1, messages=25, tokenizer=tokenizer)
     holding: dict[str, int] = {}
     known: set[str] = set()
     ever: set[int] = set()

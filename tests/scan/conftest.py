@@ -46,8 +46,8 @@ def registry(tmp_path_factory, byte_tokenizer) -> Path:
     """Keys `green` (SmolLM2's tokenizer) and `gum` (one token a byte); alice and bob hold a message of each."""
     folder = tmp_path_factory.mktemp("registry")
     fix_secrets(folder, *MESSAGES)
-    new_key(folder, "green", method="greenlist", window=2, gamma="1/4", messages=MESSAGES["green"], tokenizer=TOKENIZER)
-    new_key(folder, "gum", method="gumbel", window=4, gamma=None, messages=MESSAGES["gum"], tokenizer=byte_tokenizer)
+    new_key(folder, "green", format="greenlist", window=2, gamma="1/4", messages=MESSAGES["green"], tokenizer=TOKENIZER)
+    new_key(folder, "gum", format="gumbel", window=4, messages=MESSAGES["gum"], tokenizer=byte_tokenizer)
     add_users(folder, None, ["alice", "bob"])
     return folder
 
@@ -96,9 +96,9 @@ def marked(registry, words) -> Callable[..., str]:
 
     def make(message: int, length: int, seed: int) -> str:
         generator = np.random.default_rng(seed)
-        chosen = list(generator.integers(len(words.words), size=key.window))
+        chosen = list(generator.integers(len(words.words), size=mark.window))
         while len(chosen) < length:
-            window = words.tokens[chosen[-key.window :]].astype(np.uint32)
+            window = words.tokens[chosen[-mark.window :]].astype(np.uint32)
             nonces = mark.window_nonces(window[None, :])
             green = mark.green(nonces, np.array([message]), int(words.tokens.max()) + 1)[0]
             candidates = generator.integers(len(words.words), size=20)

@@ -54,7 +54,7 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
     given = give(own_registry, message, "carol")
     time.sleep(1)  # the id of a scan tells its second alone
     night.write("b", [marked(message, 60, 2)])  # which did not exist then
-    new_key(own_registry, "k", method="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
+    new_key(own_registry, "k", format="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
     for rescan in ("with a new key", "by other rules", "of files with a new time"):
         if rescan == "by other rules":
             night.configure(more="min_scored = 17")

@@ -200,7 +200,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
 
 
 def test_users_of_a_registry_on_s3(s3, tmp_path, registry):
-    new_key(tmp_path, "k", method="gumbel", window=1, gamma=None, messages=200, tokenizer=TOKENIZER)
+    new_key(tmp_path, "k", format="gumbel", window=1, messages=200, tokenizer=TOKENIZER)
     far = f"{BUCKET}/users"
     with s3.open_output_stream("night/users/keys.toml") as file:
         file.write((tmp_path / "keys.toml").read_bytes())

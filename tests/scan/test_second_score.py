@@ -100,12 +100,12 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert rows["key_id"].unique().to_list() == ["gum"]
     _, key, tokenizer = gum
     tokens = tokenizer.encode(texts_of(mixed, rows))
-    positions = scored_positions(tokens, key.window, "ngram")
+    positions = scored_positions(tokens, key.parameters["window"], "ngram")
     secret = next((Path(mixed.registry) / "secrets").glob("gum*")).read_text().strip()
-    plain_mark = LogGumbel(bytes.fromhex(secret), key.window)
+    plain_mark = LogGumbel(bytes.fromhex(secret), key.parameters["window"])
     wanted = plain_mark.score(tokens, positions, rows["message"].to_numpy())
     assert rows["score"].to_list() == wanted.tolist()
-    assert rows["log10_p_not_independent"].to_list() == plain_mark.log10_p(wanted, positions.scored).tolist()
+    assert rows["log10_p_not_independent"].to_list() == plain_mark.law.log10_p(wanted, positions.scored).tolist()
     assert (rows["log10_p_not_independent"] < -3).all()
     assert rows["fault"].null_count() == 3
     assert mixed.scan().second_scores == 0
@@ -121,7 +121,7 @@ def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, 
     rows = scores(mixed)
     mark, key, tokenizer = gum
     tokens = tokenizer.encode(texts_of(mixed, rows))
-    positions = scored_positions(tokens, key.window, "ngram")
+    positions = scored_positions(tokens, key.parameters["window"], "ngram")
     split = np.split(tokens.ids, tokens.offsets[1:-1])
     log_p = np.concatenate(token_log_probabilities(load_model(byte_model), split, temperature=1.2))
     draws = mark.draws_of(tokens, positions, rows["message"].to_numpy())

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scanner.watermark import GreenList, Gumbel, LogGumbel, Positions, Tokens, scored_positions
+from scanner.watermark import Format, GreenList, Gumbel, LogGumbel, Positions, Tokens, scored_positions
+from scanner.watermark.laws import Binomial, Gamma, Law
+from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from tests import reference
 
 SECRET = bytes(range(100, 132))
@@ -33,6 +35,16 @@ def gumbel(window: int, secret: bytes = SECRET) -> Pair:
 
 def log_gumbel(window: int, secret: bytes = SECRET) -> Pair:
     return Pair(LogGumbel(secret, window), reference.Method("gumbel-log", secret, window))
+
+
+def law_of(gamma: Fraction | None) -> Law:
+    """Of the green list with that γ; of Gumbel's score for None."""
+    return Gamma() if gamma is None else Binomial(gamma)
+
+
+def format_for(gamma: Fraction | None, window: int) -> Format:
+    """The green list with that γ, Gumbel's mark for None."""
+    return GumbelFormat(window=window) if gamma is None else GreenListFormat(window=window, gamma=str(gamma))
 
 
 def both(window: int) -> list[Pair]:

@@ -74,7 +74,7 @@ def test_documents(case):
     else:
         assert score.dtype == np.float64
         assert close(score[0], case["score"])
-    log10_p = pair.fast.log10_p(score, np.diff(positions.offsets))
+    log10_p = pair.fast.law.log10_p(score, np.diff(positions.offsets))
     assert close(log10_p[0], case["log10_p"])
 
 

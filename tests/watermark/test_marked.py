@@ -47,9 +47,9 @@ def assert_found(pair, texts: list[list[int]], messages: list[int], count: int) 
     best = pair.fast.best_two(tokens, positions, count)
     scored = np.diff(positions.offsets)
     assert best.message.tolist() == messages
-    log10_p = pair.fast.log10_p(best.score, scored)
+    log10_p = pair.fast.law.log10_p(best.score, scored)
     assert (log10_any_of(log10_p, count) < -9).all()
-    second = pair.fast.log10_p(best.second_score, scored)
+    second = pair.fast.law.log10_p(best.second_score, scored)
     assert (log10_any_of(second, count) > -4).all()  # no other message is accused
     for d, (text, message) in enumerate(zip(texts, messages, strict=True)):
         exact = pair.plain.log10_p(pair.plain.score(text, message), int(scored[d]))
@@ -84,5 +84,5 @@ def test_another_key_finds_nothing():
         other, tokens = make(2, secret=b"another secret of 32 bytes......"), ragged([text])
         positions = other.positions(tokens)
         best = other.fast.best_two(tokens, positions, 1000)
-        log10_p = other.fast.log10_p(best.score, np.diff(positions.offsets))
+        log10_p = other.fast.law.log10_p(best.score, np.diff(positions.offsets))
         assert log10_any_of(log10_p, 1000)[0] > -4

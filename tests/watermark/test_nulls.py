@@ -6,11 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.expectation import exact_law, levels
-from scanner.audit.law import fresh_secrets
+from scanner.audit.expectation import levels
+from scanner.audit.law import fresh_entropy
 from scanner.watermark import GreenList, Gumbel, label, scored_positions
 from scanner.watermark.native.nulls import greenlist_hits, gumbel_hits, keys_of
-from tests.watermark.pairs import ragged
+from tests.watermark.pairs import law_of, ragged
 from tests.watermark.strategies import random_documents
 
 SEED = b"seed of the tests"
@@ -25,7 +25,7 @@ def secret_of(label_text: str, number: int) -> bytes:
 
 
 def fresh_keys(name, numbers):
-    return keys_of(fresh_secrets(SEED, name, numbers), name)
+    return keys_of(fresh_entropy(SEED, name, numbers), name)
 
 
 def expected(make, tokens, positions, name, messages, critical):
@@ -45,7 +45,7 @@ def test_greenlist(window, messages, gamma):
     tokens = ragged(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("greenlist", window, gamma)
-    critical = levels(exact_law(gamma), positions.scored, THRESHOLDS).critical
+    critical = levels(law_of(gamma), positions.scored, THRESHOLDS).critical
     keys = fresh_keys(name, NUMBERS)
     found = greenlist_hits(keys, tokens, positions, window, gamma, messages, critical)
     hits, first = expected(lambda s: GreenList(s, window, gamma), tokens, positions, name, messages, critical)
@@ -72,7 +72,7 @@ def test_gumbel(window, messages):
     tokens = ragged(random_documents(1, LENGTHS))
     positions = scored_positions(tokens, window, "ngram")
     name = label("gumbel", window)
-    critical = levels(exact_law(None), positions.scored, THRESHOLDS).critical
+    critical = levels(law_of(None), positions.scored, THRESHOLDS).critical
     found = gumbel_hits(fresh_keys(name, NUMBERS), tokens, positions, window, messages, critical)
     hits, first = expected(lambda s: Gumbel(s, window), tokens, positions, name, messages, critical)
     assert (found.hits == hits).all()

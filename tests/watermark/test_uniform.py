@@ -55,7 +55,7 @@ def p_values(make) -> np.ndarray:
         pair, tokens = make(secret_of(seed)), fresh_documents(seed)
         positions = pair.positions(tokens)
         score = pair.fast.score(tokens, positions, seed * 1000)
-        found.append(10 ** pair.fast.log10_p(score, np.diff(positions.offsets)))
+        found.append(10 ** pair.fast.law.log10_p(score, np.diff(positions.offsets)))
     return np.concatenate(found)
 
 
@@ -99,7 +99,7 @@ def test_the_best_of_many_messages_is_corrected(method):
         tokens = fresh_documents(1000 + seed)
         positions = pair.positions(tokens)
         best = pair.fast.best_two(tokens, positions, count)
-        found.append(10 ** log10_any_of(pair.fast.log10_p(best.score, np.diff(positions.offsets)), count))
+        found.append(10 ** log10_any_of(pair.fast.law.log10_p(best.score, np.diff(positions.offsets)), count))
     p = np.concatenate(found)
     for level in LEVELS:
         low, high = interval(len(p), level)

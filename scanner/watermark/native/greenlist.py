@@ -11,7 +11,6 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import secret
@@ -66,14 +65,6 @@ class GreenList(Keyed):
             return Best.of_one(self.score(tokens, positions, 0))
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count, *self._rule))
-
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
-
-    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log10 I_γ(S, T−S+1), 0 when S = 0 (SPEC §3)."""
-        return self.law.log10_p(score, scored)
 
     def green(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
         """Entries start … start+count−1 of the secret vector of each step: bool[R, count], true = green."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Gamma, Law, NegativeGamma
 from scanner.watermark.native.bounds import LONGEST, largest_sum_of, sum_bits
@@ -63,14 +62,6 @@ class Gumbel(Keyed):
         nonces, ids = self._nonces(tokens, positions), tokens.ids[positions.index]
         return Best(*_best_two(self._keys.chacha, ids, nonces, positions.offsets, count))
 
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
-
-    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log10 Γ(T, S)/Γ(T) (SPEC §3)."""
-        return self.law.log10_p(score, scored)
-
     def draws(self, nonces: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:
         """Draws start … start+count−1 of the secret vector of each step: uint32[R, count] (SPEC §1)."""
         out = np.empty((len(nonces), count), np.uint32)
@@ -110,10 +101,6 @@ class LogGumbel(Gumbel):
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """Score Σ ln r of each document under its message: float64[D], −∞ where a draw is 0 (SPEC §3)."""
         return self._score(tokens, positions, messages, unweighted=True)
-
-    def log10_p(self, score: NDArray[np.generic], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log10 γ(T, −S)/Γ(T) (SPEC §3)."""
-        return self.law.log10_p(score, scored)
 
 
 @kernel

@@ -1,5 +1,6 @@
 """What the native methods share: sub-keys of one label, a window before each position, and which messages are asked."""
 
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.format import Basis, Candidates
+from scanner.watermark.laws import Law
 from scanner.watermark.native import secret
 from scanner.watermark.positions import Positions, Tokens, WholeWindows
 
@@ -36,14 +38,15 @@ class Best(NamedTuple):
         )
 
 
-class Keyed:
-    """Sub-keys of one label, shown in no repr and never pickled.
+class Keyed(ABC):
+    """A native watermark: sub-keys of one label, shown in no repr and never pickled.
 
     Raises:
         ValueError: a secret or window out of range.
     """
 
     basis = Basis(128)
+    law: Law
 
     def __init__(self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None = None) -> None:
         secret.check_window(window)
@@ -52,6 +55,18 @@ class Keyed:
         self.label = secret.label(method, window, gamma)
         self.commitment = secret.commitment(secret_bytes, self.label)
         self._keys = secret.derive(secret_bytes, self.label)
+
+    @abstractmethod
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
+        """Score of one message a document: int64[D] or float64[D]."""
+
+    @abstractmethod
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+        """Best and second best of the messages 0 … count−1."""
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()
 
     @property
     def sub_keys(self) -> secret.SubKeys:

@@ -1,6 +1,7 @@
 """Version 1 of the native watermark, as FORMATS has it: the paper's green list and its Gumbel mark (SPEC)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
-from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
 
@@ -23,7 +24,12 @@ for decoy keys."""
 class _Native(Format):
     """What both share."""
 
+    suggested: ClassVar = {"window": 4}
     window: int = Field(ge=0, le=MAX_WINDOW)
+
+    def rule(self) -> WholeWindows:
+        """SPEC §3."""
+        return WholeWindows(self.window)
 
     def check_messages(self, count: int) -> None:
         """All that a registry takes."""
@@ -40,6 +46,10 @@ class _Native(Format):
         """SPEC §1."""
         return secret.commitment(secret_bytes, self.label())
 
+    def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
+        """Without a window all contexts of a text are one."""
+        return [dedup for dedup in wanted if self.window or dedup != "context"]
+
     def decides(self) -> dict[str, object]:
         """Method, window and γ, as shard ids said before they had labels."""
         return self.columns()._asdict()
@@ -49,6 +59,8 @@ class GreenListFormat(_Native):
     """The green list of Kirchenbauer et al.: h and γ."""
 
     name = "greenlist"
+    title = "Kirchenbauer et al. (green list)"
+    suggested: ClassVar = {"window": 4, "gamma": "1/4"}
     gamma: GammaText
 
     def label(self) -> str:
@@ -84,6 +96,7 @@ class GumbelFormat(_Native):
     """The Gumbel mark of Aaronson et al.: h."""
 
     name = "gumbel"
+    title = "Aaronson et al. (Gumbel)"
 
     def label(self) -> str:
         """SPEC §1."""
@@ -112,3 +125,9 @@ class GumbelFormat(_Native):
         """By the sums that a search of long documents makes."""
         keys = nulls.keys_of(secrets, self.label())
         return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical)
+
+
+def of_the_paper(gammas: Sequence[str], windows: Sequence[int]) -> list[Format]:
+    """Both marks for every window: green lists of every γ, then Gumbel."""
+    green: list[Format] = [GreenListFormat(window=window, gamma=gamma) for gamma in gammas for window in windows]
+    return green + [GumbelFormat(window=window) for window in windows]

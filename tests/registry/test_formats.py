@@ -1,0 +1,156 @@
+"""Keys of formats: registries that are older than formats are read for ever, and what derives from them stays."""
+
+import tomllib
+from datetime import UTC, datetime
+
+import pytest
+
+from scanner.audit.decoys import Decoys, _entropy_of, _kind
+from scanner.errors import Refused
+from scanner.input.documents import Columns
+from scanner.input.files import InputFile
+from scanner.input.shards import Range, shard_id, what_decides
+from scanner.registry import load_registry, registry_sha256, retire_key
+from scanner.watermark.formats import format_of
+from schemas.registry import MasterKey
+
+OLD = """\
+audit_secret = "env:AUDIT"
+
+[[keys]]
+key_id = "summer"
+method = "greenlist"
+window = 4
+gamma = "1/4"
+messages = 100000
+secret = "file:secrets/summer.key"
+commitment = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+created_at = 2026-01-02T03:04:05Z
+
+[keys.tokenizer]
+file = "tokenizer.json"
+sha256 = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+[[keys]]
+key_id = "winter"
+method = "gumbel"
+window = 0
+messages = 1
+secret = "env:WINTER"
+commitment = "dddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddddd"
+created_at = 2026-01-02T03:04:05.000006Z
+active_from = 2026-02-01T00:00:00+01:00
+retired_at = 2026-03-01T00:00:00Z
+
+[keys.tokenizer]
+file = "/models/tokenizer.json"
+sha256 = "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc"
+
+[keys.admission]
+audit_id = "20260105T000000Z-0123abcd"
+audited_at = 2026-01-05T00:00:00Z
+holds_down_to = 1e-7
+candidates = 3
+messages = 1
+"""
+"""As the version before formats wrote it (commit 7963c7d), by which all that is known below was computed."""
+
+FILE = InputFile(path="/in/a.parquet", location="/in", inner="/in/a.parquet", size=10, modified=5)
+COLUMNS = Columns("text", "id", None, None)
+SHARDS = {
+    ("summer",): (
+        "84e5746e1979085fad5a8379a52fd6e21d20e0836e959dc8efe62dbf2fc44a95",
+        "dca010c359186d08855b62ca7653860a731a9fcad9b4352abb52a05acb0c2cb9",
+    ),
+    ("winter",): (
+        "2f8492ef6fc78e7011bf7663b25b7a807c5c478dac160a94963376fe3a070b71",
+        "faea0f5b8ede051f4e31996cd90546748ae29d83d15f2abc4eece357e932331f",
+    ),
+    ("summer", "winter"): (
+        "62a87d70049971359e7f0144282d927e646d73f7a0ec9c2d9548b67ef86f8611",
+        "f2a26d17036fc61e47ba8dca22d26c23c622052e9d05e87fdf4b2454a83d123a",
+    ),
+}
+"""Keys under test → id of rows 0 to 9, and of a file that cannot be read; K = 2."""
+
+
+@pytest.fixture
+def old(tmp_path):
+    (tmp_path / "keys.toml").write_text(OLD)
+    return tmp_path
+
+
+def test_a_registry_that_is_older_than_formats_is_read(old):
+    summer, winter = load_registry(old).keys
+    assert (summer.format, summer.parameters) == ("greenlist", {"window": 4, "gamma": "1/4"})
+    assert (winter.format, winter.parameters) == ("gumbel", {"window": 0})
+    assert [format_of(key).label() for key in (summer, winter)] == ["greenlist;h=4;gamma=1/4", "gumbel;h=0"]
+
+
+def test_whatever_writes_it_again_gives_parameters_a_section_and_changes_nothing_else(old):
+    before = load_registry(old)
+    retire_key(old, "summer")
+    after = load_registry(old)
+    assert after.keys[1] == before.keys[1]
+    assert after.keys[0] == before.keys[0].model_copy(update={"retired_at": after.keys[0].retired_at})
+    written = tomllib.loads((old / "keys.toml").read_text())["keys"]
+    assert [key["parameters"] for key in written] == [{"window": 4, "gamma": "1/4"}, {"window": 0}]
+    assert all({"method", "window", "gamma"}.isdisjoint(key) for key in written)
+
+
+@pytest.mark.parametrize("names", SHARDS, ids="+".join)
+def test_shard_ids_of_existing_keys_are_what_they_were(old, names):
+    keys = [key for key in load_registry(old).keys if key.key_id in names]
+    decides = what_decides(keys, 2, "ngram", 16, COLUMNS)
+    assert (shard_id(FILE, Range(0, 10, 99), decides), shard_id(FILE, None, decides)) == SHARDS[names]
+
+
+def test_the_registrys_digest_is_what_it_was(old):
+    before = "fcca235a4990794a685f82fcc298ac8cdabf04ecb9b09eaefd2fec403fbadaf1"
+    assert registry_sha256(load_registry(old)) == before
+
+
+def test_decoys_of_existing_keys_are_what_they_were(old):
+    keys = load_registry(old).keys
+    assert [_kind(key) for key in keys] == ["greenlist;4;1/4;" + "a" * 64, "gumbel;0;None;" + "c" * 64]
+    assert [_entropy_of(key, bytes(32)).hex() for key in keys] == [
+        "9ea84a4ca1cb15553d600641dfc2d30c8a32c21e3545de92953fca37e4a38fbc",
+        "8bf000b1ef21fc4edbd78b6d24298dd84660505af9d34a175d6dddf9e0f44070",
+    ]
+    decoys = Decoys(bytes(range(32)), keys, "ngram", 0.5, 0.5)
+    assert [decoys.kinds[key.key_id].fixed[0].commitment.hex() for key in keys] == [
+        "ffde54d75a63d01e2bde288c714a6a306f47b1419820e7bf810f1659082e35e5",
+        "a204919a50b9ed79a0e74a3c49d98934e143852697e640ed82e1a5cf84942a77",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"method": "greenlist"}, "field 'keys.0.method' is unknown"),  # both ways of writing it
+        ({"window": 4}, "field 'keys.0.window' is unknown"),
+        ({"format": "odd"}, "keys.0: its format is unknown; allowed: greenlist, gumbel"),
+        ({"parameters": {"window": 4}}, "field 'keys.0.parameters.gamma' is missing"),
+        (
+            {"parameters": {"window": 4, "gamma": "1/4", "width": 2}},
+            "'keys.0.parameters.width' is unknown; allowed: gamma",
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_format_does_not_allow_is_refused_by_name(tmp_path, changes, what):
+    key = MasterKey(
+        key_id="k",
+        format="greenlist",
+        parameters={"window": 4, "gamma": "1/4"},
+        messages=100,
+        tokenizer={"file": "t.json", "sha256": "a" * 64},
+        secret="env:SECRET",
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    fields = {**key.model_dump(exclude_none=True), **changes}
+    import tomli_w
+
+    (tmp_path / "keys.toml").write_text(tomli_w.dumps({"keys": [fields]}))
+    with pytest.raises(Refused, match=what):
+        load_registry(tmp_path)
