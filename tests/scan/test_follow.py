@@ -256,4 +256,6 @@ def test_a_status_line_at_every_interval(capsys):
         "flagged": 2,
         "quarantined": 1,
         "files_quarantined": 3,
+        "in_future": 0,
+        "older_than_key": 0,
     }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark import bounds
+from scanner.watermark.native import bounds
 from scanner.watermark.native.ciphers import GROUP
 from tests.watermark.pairs import gumbel, ragged, scores_of_all
 from tests.watermark.strategies import documents, few, random_documents

@@ -7,7 +7,7 @@ import pytest
 
 from scanner.gpu import gumbel as device_gumbel
 from scanner.gpu.greenlist import Rule, _launch, best_two
-from scanner.gpu.marks import rule_of
+from scanner.gpu.marks import BEST_TWO, rule_of
 from tests.gpu.interpreted.sides import assert_same, laid_out, on_device
 from tests.watermark import brute_force
 from tests.watermark.pairs import greenlist, gumbel, scores_of_all, split, sum_error
@@ -125,6 +125,6 @@ def test_sums_are_taken_in_as_many_parts_as_there_is_memory_for(monkeypatch):
 def test_a_document_too_long_for_the_bound_is_scored_on_the_cpu(monkeypatch):
     pair, documents = gumbel(0), random_documents(6, [5, 3])
     tokens, positions, _ = laid_out(pair, documents)
-    monkeypatch.setattr(device_gumbel, "LONGEST", 4)
+    monkeypatch.setitem(BEST_TWO, "gumbel", BEST_TWO["gumbel"]._replace(longest=4))
     monkeypatch.setattr(device_gumbel, "all_sums", None)
     assert_same(on_device(pair, documents, 50), pair.fast.best_two(tokens, positions, 50))
