@@ -12,6 +12,7 @@ from scanner.generation.model import LocalModel
 from scanner.generation.processor import GreenListProcessor, GumbelProcessor, check_delta, check_prompts
 from scanner.generation.rows import RowsProcessor
 from scanner.generation.sampling import check_sampling
+from scanner.generation.stack_processors import SglangProcessor, VllmProcessor
 from scanner.watermark import Watermark
 from scanner.watermark.format import format_name
 
@@ -55,6 +56,11 @@ class Marking(NamedTuple):
 MARKING: Mapping[str, Marking] = {
     "greenlist": Marking(GreenListProcessor, samples=False),
     "gumbel": Marking(GumbelProcessor, samples=True),
+    "vllm-gumbel": Marking(VllmProcessor, samples=True),
+    "vllm-dual-key": Marking(VllmProcessor, samples=True),
+    "sglang-one-key": Marking(SglangProcessor, samples=True),
+    "sglang-two-keys": Marking(SglangProcessor, samples=True),
+    "sglang-user-keys": Marking(SglangProcessor, samples=True),
 }
 """The formats that text can be marked with."""
 

@@ -194,7 +194,7 @@ def new_key(
             else read_secret(reference, folder, made_for.secret_bytes)
         )
         try:
-            _refuse_reuse(registry, key_bytes)
+            _refuse_reuse(registry, folder, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
             _write(folder, Registry(audit_secret=audit_secret, keys=(*registry.keys, key)))
@@ -380,16 +380,28 @@ def _commitment(key_bytes: bytes, made_for: "Format") -> str | None:
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None
 
 
-def _refuse_reuse(registry: Registry, key_bytes: bytes) -> None:
-    # a commitment tells, whatever the key's parameters and even where its own secret cannot be read
-    from scanner.watermark.formats import format_of
-
+def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes) -> None:
     for key in registry.keys:
-        if key.commitment is not None and _commitment(key_bytes, format_of(key)) == key.commitment:
+        if _is_secret_of(key, folder, key_bytes):
             raise Refused(
                 f"this is the secret of key {key.key_id!r}; two keys with one secret are not independent tests: "
                 "name a file that does not exist yet, and a new secret is made"
             )
+
+
+def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
+    """Whether bytes are the secret of a key; no where a key has no commitment and its secret cannot be read here."""
+    from scanner.watermark.formats import format_of
+
+    made_for = format_of(key)
+    if len(key_bytes) not in made_for.secret_bytes:
+        return False
+    if key.commitment is not None:  # it tells even where the key's own secret cannot be read
+        return _commitment(key_bytes, made_for) == key.commitment
+    try:
+        return read_secret(key.secret, folder, made_for.secret_bytes) == key_bytes
+    except SecretError:
+        return False
 
 
 def _write(folder: Path, registry: Registry) -> None:

@@ -162,9 +162,14 @@ def coins_of(state: uint32, seeds: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return out
 
 
+def centre(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """The uniform that SGLang makes of a draw, the middle of its cell: float64[P], exact."""
+    return (draws.astype(np.float64) + 0.5) * 2.0**-32
+
+
 def stack_terms(draws: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """The terms −ln(1−u) of SGLang's own detector, u in the middle of a cell: float64[P]. Not for verdicts."""
-    terms: NDArray[np.float64] = -np.log1p(-(draws + 0.5) * 2.0**-32)
+    """The terms −ln(1−u) of SGLang's own detector: float64[P]. Not for verdicts."""
+    terms: NDArray[np.float64] = -np.log1p(-centre(draws))
     return terms
 
 
@@ -203,12 +208,12 @@ class Sglang(Opened):
 
     def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys, self._width, self._first_below = Held(keys), form.context_window, int(share * 2.0**32)
+        self._keys, self.width, self._first_below = Held(keys), form.context_window, int(share * 2.0**32)
 
     def draws(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint32]:
         """The draws that the scored tokens meet under the key that marked them, if one did: uint32[P]."""
         keys = np.array(self._keys.value, np.uint64)
-        seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self._width)
+        seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
         ids = tokens.ids[positions.index]
         draws = [draws_of(state_of(keys[i : i + 1]), seeds, ids) for i in range(len(keys))]
         if len(draws) == 1:

@@ -18,7 +18,9 @@ from scanner.watermark.native.one_message import term
 from scanner.watermark.opened import Held, Opened
 from scanner.watermark.positions import Positions, Tokens, ragged
 from scanner.watermark.sglang import (
+    Sglang,
     SglangFormat,
+    SglangOneKeyFormat,
     finished,
     mixed,
     seeds_of,
@@ -137,7 +139,7 @@ class SglangUsers(Opened):
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
         super().__init__(form, form.rule(), secret)
-        self._how, self._width = form, form.context_window
+        self._how, self.width = form, form.context_window
         self._states = Held(np.empty(0, np.uint32))
 
     def states(self, count: int) -> NDArray[np.uint32]:
@@ -147,6 +149,11 @@ class SglangUsers(Opened):
             keys = [user_key(self._secret.value, message) for message in range(len(known), count)]
             self._states = Held(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
         return self._states.value[:count]
+
+    def of_user(self, message: int) -> Sglang:
+        """The one key of a message's holder, as the holder's requests carry it."""
+        key = user_key(self._secret.value, message)
+        return SglangOneKeyFormat(context_window=self.width).open(key.to_bytes(8, "big"))
 
     def decoy(self, number: int) -> "SglangUsers":
         """See RanksAmongDecoys."""
@@ -167,7 +174,7 @@ class SglangUsers(Opened):
         return Candidates(message, score, independent=len(np.unique(states)) == count)
 
     def _draws_from(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self._width)
+        seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
         return seeds, tokens.ids[positions.index]
 
 

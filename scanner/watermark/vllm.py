@@ -82,12 +82,12 @@ class Vllm(Opened):
 
     def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
         super().__init__(form, form.rule(), secret)
-        self._keys, self._width, self._weight = Held(keys), form.context_width, weight
+        self._keys, self.width, self.weight = Held(keys), form.context_width, weight
 
     def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
         """The words that the scored tokens meet, uint32[P] for each key."""
         return [
-            words_of_positions(np.uint64(key), tokens.ids, tokens.offsets, positions.index, self._width)
+            words_of_positions(np.uint64(key), tokens.ids, tokens.offsets, positions.index, self.width)
             for key in self._keys.value
         ]
 
@@ -101,7 +101,7 @@ class Vllm(Opened):
         return self._weighted([stack_terms(words) for words in self.words(tokens, positions)])
 
     def _weighted(self, scores: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-        return scores[0] if len(scores) == 1 else (1.0 - self._weight) * scores[0] + self._weight * scores[1]
+        return scores[0] if len(scores) == 1 else (1.0 - self.weight) * scores[0] + self.weight * scores[1]
 
 
 class _VllmFormat(StackFormat):

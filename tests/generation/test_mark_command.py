@@ -215,3 +215,15 @@ def test_without_torch_the_command_says_what_to_install(
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(Refused, match=rf"needs torch and transformers, and {missing} is missing: run `make model`"):
         call(registry, tmp_path, prompts, tmp_path / "out.parquet", "--key", "gum", "--user", "ada")
+
+
+def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path) -> None:
+    """As vLLM would, for trials: every completion is found under that key, none under the others."""
+    tokenizer = tiny_folder / "tokenizer.json"
+    new_key(registry, "stack", format="vllm-gumbel", messages=1, tokenizer=tokenizer)
+    out = tmp_path / "marked.parquet"
+    call(registry, tiny_folder, prompts, out, "--key", "stack", "--message", "0", "--max-new-tokens", "60")
+    for text in pl.read_parquet(out)["text"]:
+        verdicts = check_text(Check.of_registry(registry, [], 1e-6), text.encode())
+        flagged = {verdict["key_id"]: verdict["flagged"] for verdict in verdicts}
+        assert flagged == {"green": False, "gum": False, "stack": True}

@@ -10,8 +10,8 @@ from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, shard_id, what_decides
-from scanner.registry import load_registry, registry_sha256, retire_key
-from scanner.watermark.formats import format_of
+from scanner.registry import load_registry, new_key, registry_sha256, retire_key
+from scanner.watermark.formats import FORMATS, format_of
 from schemas.registry import MasterKey
 
 OLD = """\
@@ -154,3 +154,30 @@ def test_what_a_format_does_not_allow_is_refused_by_name(tmp_path, changes, what
     (tmp_path / "keys.toml").write_text(tomli_w.dumps({"keys": [fields]}))
     with pytest.raises(Refused, match=what):
         load_registry(tmp_path)
+
+
+def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
+    """Secrets of 8 bytes beside those of 32, in any order; one secret never makes two keys that it fits."""
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_text('{"model": {}}')
+    folder = tmp_path / "registry"
+    messages = {"greenlist": 100, "gumbel": 100, "sglang-user-keys": 10}
+    for name in [*FORMATS, *reversed(FORMATS)]:
+        count = len(load_registry(folder).keys) if folder.exists() else 0
+        new_key(
+            folder,
+            f"key-{count}",
+            format=name,
+            messages=messages.get(name, 1),
+            tokenizer=tokenizer,
+            **FORMATS[name].suggested,
+        )
+    keys = {key.format: key for key in load_registry(folder).keys}
+    assert len(load_registry(folder).keys) == 2 * len(FORMATS)
+    for name in ("greenlist", "vllm-gumbel", "sglang-two-keys"):
+        secret = keys[name].secret
+        assert secret.startswith("file:")
+        with pytest.raises(Refused, match=f"this is the secret of key '{keys[name].key_id}'"):
+            new_key(
+                folder, "again", format=name, messages=1, tokenizer=tokenizer, secret=secret, **FORMATS[name].suggested
+            )
