@@ -131,7 +131,7 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         lines.insert(
             -2, f"commits      first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB"
         )
-    lines[-2:-2] = _odd_times(counts)
+    lines[-2:-2] = _odd_values(counts)
     if outcome.second_scores:
         lines.insert(
             -2, f"second       {outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
@@ -163,8 +163,13 @@ def _passed_over(outcome: "Outcome") -> list[str]:
     ]
 
 
-def _odd_times(counts: "Counts") -> list[str]:
+def _odd_values(counts: "Counts") -> list[str]:
     said = []
+    if counts.values_not_read:
+        said.append(
+            f"columns      {counts.values_not_read:,} documents have an id, account or time that cannot be read, "
+            "and is null"
+        )
     if counts.in_future:
         said.append(
             f"times        {counts.in_future:,} documents are of a time to come, which counts as now: is the clock "

@@ -23,6 +23,7 @@ DOCUMENTS = pa.schema(
         pa.field("account_id", pa.string()),
         pa.field("created_at", _TIME),
         pa.field("created_at_latest", _TIME),  # the latest moment that created_at can mean: of a date, its last
+        pa.field("unread", pa.bool_()),  # whether id, account or time are there and cannot be read: they are null
     ]
 )
 """What is scanned, as it comes from a file: nothing in it is trusted."""
@@ -172,7 +173,7 @@ SCANS = pa.schema(
         pa.field("audited_scans", pa.list_(pa.string()), nullable=False),  # whose verdicts the audit covers
         pa.field("exit_code", pa.int64(), nullable=False),
         pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
-        pa.field("values_not_read", pa.int64()),  # ids, accounts and times that are null since they cannot be read
+        pa.field("values_not_read", pa.int64()),  # documents whose id, account or time cannot be read, and is null
         pa.field("labels", pa.list_(pa.string())),  # formats of the keys, in their order; null: written before labels
     ]
 )

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
@@ -160,8 +160,11 @@ def _run(
         if plan.config.cluster.require_gpus:  # before anything is written
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 share_gpus(plan.config.cluster, workers)
+        inspected = _inspect(plan, files)
+        if not waiting:  # what lands alone may be the exception
+            _refuse_wrong_columns(inspected)
         open_tables(plan.results)
-        work = _find_work(plan, files)
+        work = _find_work(plan, inspected)
         watch(work, committer.totals)
         for file, fault in work.faults:
             committer.add_fault(file, fault)
@@ -238,16 +241,41 @@ def _score_again(plan: Plan, scan_id: str, work: Work) -> int:
         raise ScanFailed(str(refused)) from None  # verdicts are committed
 
 
-def _find_work(plan: Plan, files: Sequence[InputFile]) -> Work:
+class _Inspected(NamedTuple):
+    """What the footers say: the shards of sound files, how many these files are, and the others by their whole ids."""
+
+    shards: list[Shard]
+    sound: int
+    faults: dict[str, tuple[InputFile, FileFault]]
+
+
+def _inspect(plan: Plan, files: Sequence[InputFile]) -> _Inspected:
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
-
     with Inspector() as inspector:
         for file, found in inspector.inspect_all(files, plan.columns):
             try:
                 shards += _shards_of(file, found, plan.decides)
             except FileFault as fault:
                 faults[shard_id(file, None, plan.decides)] = (file, fault)
+    return _Inspected(shards, len(files) - len(faults), faults)
+
+
+def _refuse_wrong_columns(inspected: _Inspected) -> None:
+    """Refuse input of which every file lacks a configured column, but for those of which nothing is known."""
+    faults = inspected.faults.values()
+    lacking = [(file, fault) for file, fault in faults if fault.reason == "missing_column"]
+    if inspected.sound or not lacking or any(fault.reason == "wrong_type" for _, fault in faults):
+        return
+    file, fault = lacking[0]
+    raise Refused(
+        f"[input]: no file has all of the configured columns; of {file.path}: {fault.detail}; name columns that are "
+        "there, or leave out those of ids, accounts and times"
+    )
+
+
+def _find_work(plan: Plan, inspected: _Inspected) -> Work:
+    shards, _, faults = inspected
     done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
     settle(plan.results, done)  # what a driver left that died over these
     return Work(
@@ -308,4 +336,5 @@ def _record(
         "audited_scans": audit.traffic.scans if audit else [scan_id],
         "exit_code": exit_code,
         "scored_in_part": totals.counts.scored_in_part,
+        "values_not_read": totals.counts.values_not_read,
     }

@@ -43,6 +43,7 @@ class Piece(NamedTuple):
 class Counts:
     """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts.
 
+    values_not_read: of which id, account or time is there and cannot be read, and is null;
     in_future: whose own time, or their file's where they have none, is still to come; older_than_key: flagged under a
     key that was made after they existed.
     """
@@ -56,6 +57,7 @@ class Counts:
     scored_in_part: int = 0
     in_future: int = 0
     older_than_key: int = 0
+    values_not_read: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -163,17 +165,19 @@ class Worker:
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         verdicts: list[pa.RecordBatch] = []
         quarantine: list[pa.RecordBatch] = []
+        unread: list[pa.RecordBatch] = []  # documents, of which a value is
         text_bytes = 0
         clock, tokenising = _Clock(), self._detector.tokenising
         witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
         for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
-                verdicts, quarantine = _without(part, verdicts), _without(part, quarantine)
+                verdicts, quarantine, unread = (_without(part, rows) for rows in (verdicts, quarantine, unread))
                 quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
                 continue
             text_bytes += part.column("text").nbytes
             yield self._busy(part.column("text").nbytes)
+            unread.append(part.select(["row"]).filter(part["unread"]))
             scored, refused = self._detector.detect(part, origin, witness, known)
             verdicts.append(scored)
             quarantine.append(refused)
@@ -181,7 +185,8 @@ class Worker:
         audit = witness.rows() if witness else []
         clock.lap("score")
         report = _write(self._plan.results, verdicts, quarantine, audit, text_bytes)
-        report = replace(report, counts=report.counts + self._odd_times(verdicts, known.written))
+        odd = self._odd_times(verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
+        report = replace(report, counts=report.counts + odd)
         clock.lap("write")
         tokenising = self._detector.tokenising - tokenising
         spent = clock.seconds

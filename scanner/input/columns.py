@@ -1,5 +1,6 @@
 """The columns of a file that are scanned: which types can be, and how their values become DOCUMENTS."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class Columns(NamedTuple):
 
 
 def check_columns(schema: pa.Schema, columns: Columns) -> None:
-    """Check that the columns are there and of types that can be scanned.
+    """Check that the columns are there, and that the one of texts is of a type that can be scanned.
 
     Raises:
         FileFault: missing_column or wrong_type.
@@ -46,11 +47,24 @@ def check_columns(schema: pa.Schema, columns: Columns) -> None:
         if not found:
             there = ", ".join(schema.names)[:200]
             raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {there}")
+        if role != "text":
+            continue
         if len(found) > 1:
             raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(found)} times in the file")
         found_type = schema.field(found[0]).type
-        if not _ALLOWED[role](plain_type(found_type)):
-            raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: {_WORDS[role]}")
+        if not is_text(plain_type(found_type)):
+            raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: string or binary")
+
+
+def readable(schema: pa.Schema, columns: Columns) -> Columns:
+    """The columns without those of ids, accounts and times that hold what has no plain text form, or stand twice."""
+
+    def left(name: str | None, allowed: Callable[[pa.DataType], bool]) -> str | None:
+        found = [] if name is None else schema.get_all_field_indices(name)
+        return name if len(found) == 1 and allowed(plain_type(schema.field(found[0]).type)) else None
+
+    ids, accounts = left(columns.id, _is_name), left(columns.account, _is_name)
+    return columns._replace(id=ids, account=accounts, time=left(columns.time, _is_time))
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -89,16 +103,8 @@ def _is_name(kind: pa.DataType) -> bool:
 
 
 def _is_time(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in (pa.types.is_timestamp, pa.types.is_date, pa.types.is_null))
-
-
-_ALLOWED = {"text": is_text, "id": _is_name, "account": _is_name, "time": _is_time}
-_WORDS = {
-    "text": "string or binary",
-    "id": "string, binary, number or time",
-    "account": "string, binary, number or time",
-    "time": "timestamp or date",
-}
+    tests = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return is_text(kind) or any(test(kind) for test in tests)
 
 
 def lengths(array: pa.Array) -> NDArray[np.int64]:
@@ -112,21 +118,27 @@ def lengths(array: pa.Array) -> NDArray[np.int64]:
     return np.asarray(found.fill_null(0) if found.null_count else found, np.int64)
 
 
-def documents_of(batch: pa.RecordBatch, columns: Columns, first: int) -> pa.RecordBatch:
-    """Rows of DOCUMENTS out of rows of a file, the first of which is row `first`."""
+def documents_of(batch: pa.RecordBatch, columns: Columns, first: int, *, all_read: bool = True) -> pa.RecordBatch:
+    """Rows of DOCUMENTS out of rows of a file, the first of which is row `first`.
+
+    all_read: no column is left out that the configuration names.
+    """
 
     def named(name: str | None) -> pa.Array:
         return pa.nulls(len(batch)) if name is None else _plain(batch.column(name))
 
     created = times(named(columns.time), columns.time_zone)
+    ids, accounts = _names(named(columns.id)), _names(named(columns.account))
+    unread = created.unread | ids.unread | accounts.unread | (not all_read)
     return pa.RecordBatch.from_arrays(
         [
             pa.array(np.arange(first, first + len(batch), dtype=np.int64)),
-            _names(named(columns.id)),
+            ids.names,
             named(columns.text).cast(pa.large_binary()),
-            _names(named(columns.account)),
+            accounts.names,
             created.at,
             created.latest,
+            pa.array(unread),
         ],
         schema=DOCUMENTS,
     )
@@ -140,7 +152,33 @@ def _plain(array: pa.Array) -> pa.Array:
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
-def _names(array: pa.Array) -> pa.Array:
+class _Names(NamedTuple):
+    """Ids as string; unread: bool[n], those that are there and have no text form, which are null."""
+
+    names: pa.Array
+    unread: NDArray[np.bool_]
+
+
+def _names(array: pa.Array) -> _Names:
+    """Ids as string, each by itself where the column as a whole cannot be written."""
+    try:
+        return _Names(_written(array), np.zeros(len(array), np.bool_))
+    except pa.ArrowException:
+        pass
+    each = [_written_alone(array.slice(i, 1)) for i in range(len(array))]
+    unread = [name is None and there for name, there in zip(each, array.is_valid().to_pylist(), strict=True)]
+    return _Names(pa.array(each, pa.string()), np.array(unread, np.bool_))
+
+
+def _written_alone(one: pa.Array) -> str | None:
+    try:
+        name: str | None = _written(one)[0].as_py()
+    except (pa.ArrowException, ValueError):
+        return None
+    return name
+
+
+def _written(array: pa.Array) -> pa.Array:
     """Ids as string: binary of a fixed size, such as a UUID, in hex; other bytes that are no UTF-8 as escapes.
 
     A time with a zone is written in UTC, since a file may name a zone that this machine does not know.

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
+from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
 from scanner.input.files import FileFault, InputFile
 from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
 
@@ -45,13 +45,18 @@ class Unreadable(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A file that is read: by `decoded` as values, by `once` as dictionaries; its columns' names and numbers."""
+    """A file that is read: by `decoded` as values, by `once` as dictionaries.
+
+    readable: of the columns those that are read; all_read: these are all; names, numbers: theirs.
+    """
 
     file: InputFile
     decoded: pq.ParquetFile
     once: pq.ParquetFile
+    readable: Columns
+    all_read: bool
     names: list[str]
-    columns: list[int]
+    numbers: list[int]
 
 
 def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
@@ -101,20 +106,22 @@ def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Ite
                     if isinstance(part, Unreadable):
                         yield part._replace(detail=f"row group {group} is corrupt: {part.detail}")
                     else:
-                        yield from (documents_of(few, columns, row) for row, few in _split(*part, source.names))
+                        for row, few in _split(*part, source.names):
+                            yield documents_of(few, source.readable, row, all_read=source.all_read)
             first = end
 
 
 def _open(file: InputFile, opened: pa.NativeFile, columns: Columns) -> _Source:
-    names = [name for name in dict.fromkeys(columns.names.values()) if name is not None]
     footer = footer_of(opened)
     try:
-        metadata = open_footer(footer).metadata
+        plain = open_footer(footer)
+        metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
+        names = [name for name in dict.fromkeys(found.names.values()) if name is not None]
         options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
         options["page_checksum_verification"] = True  # of pages that have one
         decoded = pq.ParquetFile(opened, **options)
         once = pq.ParquetFile(opened, read_dictionary=names, **options)
-        return _Source(file, decoded, once, names, leaves(metadata.schema, names))
+        return _Source(file, decoded, once, found, found == columns, names, leaves(metadata.schema, names))
     except MemoryError:  # no fault of the file
         raise
     except Exception as error:  # it was readable when the shard was cut
@@ -129,7 +136,7 @@ def _reader(source: _Source, group: int, asked: int) -> tuple[pq.ParquetFile, in
     once in memory too; but it gathers what it read of a row group, which costs time where there is much of it.
     """
     metadata = source.decoded.metadata.row_group(group)
-    size = max(bytes_of(metadata, source.columns), 1)
+    size = max(bytes_of(metadata, source.numbers), 1)
     most = MANY_ROWS_AT_A_TIME if size <= LARGEST_READ else MAX_ROWS_AT_A_TIME
     rows = max(min(BATCH_TEXT_BYTES * metadata.num_rows // size, most), 1)
     longest = _longest_in_dictionary(source, group) if rows * size > LARGEST_READ else 0
@@ -207,7 +214,7 @@ def _read_group(
 def _check_bytes(source: _Source, group: int) -> None:
     """Raise FileFault when the file changed, or bytes of a row group cannot be read; else its content is at fault."""
     source.file.check_unchanged()
-    ranges = [range_of(source.decoded.metadata.row_group(group).column(i)) for i in source.columns]
+    ranges = [range_of(source.decoded.metadata.row_group(group).column(i)) for i in source.numbers]
     try:
         with source.file.open() as opened:
             for begin, end in ranges:

@@ -1,11 +1,15 @@
-"""Times as files hold them, with a zone or without one, or dates: when each was, in UTC."""
+"""Times as files hold them: timestamps with a zone or without one, dates, ISO 8601 as text, seconds since 1970.
 
-from datetime import timedelta
+When each was, in UTC, and which cannot be read: these are null, and cost their document nothing.
+"""
+
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from schemas.tables import DOCUMENTS
 
@@ -13,32 +17,102 @@ _YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's date
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UTC = DOCUMENTS.field("created_at").type
 _DAY = timedelta(days=1)
+_LAST = _DAY - timedelta(microseconds=1)  # moment of a day
+_LONGEST_TIME = 64  # bytes: a poster's may be long
+_SECONDS, _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 1e11, 1e14, 1e17, 2.0**63
+"""Numbers below are taken for these, whatever their sign: from 1973 to 5138 each unit's own are."""
 
 
 class Times(NamedTuple):
-    """When each value was, and the latest moment that it can mean: of a date, its last. Both timestamp[us, UTC]."""
+    """When each value was, and the latest moment that it can mean: of a date, its last. Both timestamp[us, UTC].
+
+    unread: bool[n], values that are there and cannot be read as times; they are null in both.
+    """
 
     at: pa.Array
     latest: pa.Array
+    unread: NDArray[np.bool_]
 
 
 def times(array: pa.Array, zone: str) -> Times:
-    """Read timestamps, dates or nulls, to the microsecond; outside of years 1 to 9999: the nearest moment of these.
+    """Read times to the microsecond; outside of years 1 to 9999: the nearest moment of these.
 
     Args:
-        array: what a file holds.
+        array: what a file holds: timestamps, dates, nulls, text or bytes of ISO 8601 (a blank one is null), or numbers,
+            which are seconds, milliseconds, microseconds or nanoseconds since 1970 by their size.
         zone: IANA name of the zone in which dates are, and times that have no zone. A time that a clock shows twice is
             the earlier of the two, so that nobody is named for an hour's doubt; one that it skips is as if the clock
             had not been put forward yet.
     """
+    all_read = np.zeros(len(array), np.bool_)
     if pa.types.is_null(array.type):
-        return Times(array.cast(_UTC), array.cast(_UTC))
+        return Times(array.cast(_UTC), array.cast(_UTC), all_read)
     if pa.types.is_date(array.type):
         first = _within_years(array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms")))
-        last = _within_years(pc.add(first, pa.scalar(_DAY - timedelta(microseconds=1))))
-        return Times(_in_utc(first, zone, "earliest"), _in_utc(last, zone, "latest"))
-    at = _in_utc(_within_years(array), "UTC" if array.type.tz is not None else zone, "earliest")
-    return Times(at, at)
+        last = _within_years(pc.add(first, pa.scalar(_LAST)))
+        return Times(_in_utc(first, zone, "earliest"), _in_utc(last, zone, "latest"), all_read)
+    if pa.types.is_timestamp(array.type):
+        at = _in_utc(_within_years(array), "UTC" if array.type.tz is not None else zone, "earliest")
+        return Times(at, at, all_read)
+    return _of_texts(array, zone) if _is_bytes(array.type) else _of_numbers(array)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _of_numbers(array: pa.Array) -> Times:
+    """Time since 1970, in the unit that a number's size tells."""
+    there = np.asarray(array.is_valid(), np.bool_)
+    whole = pa.types.is_integer(array.type)
+    value = np.asarray((array if whole else array.cast(pa.float64())).fill_null(0))
+    size = np.abs(value.astype(np.float64))
+    read = there & (size < _NANOSECONDS)  # NaN is not below
+    known = np.where(read, value, 0).astype(np.int64 if whole else np.float64)
+    units = [size < _SECONDS, size < _MILLISECONDS, size < _MICROSECONDS]
+    ticks = np.select(units, [known * 10**6, known * 10**3, known], known // 10**3)
+    ticks = ticks if whole else np.rint(ticks).astype(np.int64)
+    at = _within_years(pa.array(ticks, pa.timestamp("us"), mask=~read)).cast(_UTC)
+    return Times(at, at, there & ~read)
+
+
+def _of_texts(array: pa.Array, zone: str) -> Times:
+    """ISO 8601, also with ` UTC` behind it as some databases write it."""
+    count = len(array)
+    known: list[datetime | None] = [None] * count  # with a zone of their own
+    shown, last = known.copy(), known.copy()  # by the zone's clocks, and of a date
+    unread = np.zeros(count, np.bool_)
+    for i, raw in enumerate(array.cast(pa.large_binary()).to_pylist()):
+        text = (raw or b"").strip()
+        found = _parsed(text)
+        if found is None:
+            unread[i] = bool(text)
+        elif found.tzinfo is not None:
+            known[i] = found
+        else:
+            shown[i] = found
+            last[i] = found + _LAST if _is_day(text) else None
+    clock = pa.timestamp("us")
+    at = pc.coalesce(pa.array(known, _UTC), _in_utc(pa.array(shown, clock), zone, "earliest"))
+    return Times(at, pc.coalesce(_in_utc(pa.array(last, clock), zone, "latest"), at), unread)
+
+
+def _parsed(text: bytes) -> datetime | None:
+    """A time by a zone's clocks or in UTC; None: it is no ISO 8601."""
+    try:
+        moment = datetime.fromisoformat(text[:_LONGEST_TIME].decode("ascii").replace(" UTC", "Z"))
+        return moment if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):  # UnicodeDecodeError is a ValueError
+        return None
+
+
+def _is_day(text: bytes) -> bool:
+    """Whether a text that was read is a date alone."""
+    try:
+        date.fromisoformat(text.decode("ascii"))
+    except ValueError:
+        return False
+    return True
 
 
 def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:

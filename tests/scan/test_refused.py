@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from scanner.errors import Refused
@@ -116,3 +117,23 @@ def test_results_that_cannot_be_written_are_refused(night):
     Path(night.results).write_text("a file")
     with pytest.raises(Refused, match="cannot be opened or made"):
         night.scan()
+
+
+def test_columns_that_no_file_has_are_refused_before_any_work(night, plain):
+    """By name, with what there is. A file of which nothing is known does not count, an empty one does."""
+    night.write("a", [plain(40, 1)])
+    night.write("b", [plain(40, 2)])
+    (night.input / "c.parquet").write_bytes(b"doc_id,text")
+    for columns, told in (
+        ('account = "accont"', r"no file has all .*/a.parquet: column 'accont' \(account\) is missing; there are: "),
+        ('time = "at"', r"column 'at' \(time\) is missing; there are: .*doc_id"),
+    ):
+        night.configure(columns=columns)
+        for _ in range(2):
+            with pytest.raises(Refused, match=told):
+                night.scan()
+            assert not Path(night.results).exists()
+    night.write("empty", [], account=pa.array([], pa.string()))
+    night.configure(columns='account = "account"')
+    assert night.scan().exit_code == 4
+    assert night.quarantine()["reason"].to_list() == ["missing_column", "missing_column", "not_parquet"]

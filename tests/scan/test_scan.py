@@ -50,7 +50,9 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     write("odd", odd, doc_id=["0", "1", "2", "3", "4", "5", "twice", "twice"])
     write("empty", [])
     night.write("no_account", ["text"], at=[now])
-    write("wrong_type", ["text"], at=["yesterday"])
+    write("unread", ["text"] * 3, at=["yesterday", "2026-10-01", None], account=[["a"]] * 3)
+    numbers = pa.table({"doc_id": ["a"], "text": [1], "account": ["a"], "at": [now]})
+    pq.write_table(numbers, night.input / "wrong_type.parquet")
     whole = write("whole", [plain(40, 6)] * 50).read_bytes()
     (night.input / "whole.parquet").unlink()
     (night.input / "truncated.parquet").write_bytes(whole[: len(whole) // 2])
@@ -70,11 +72,15 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
         ("odd.parquet", 5, "scored", False),
         ("odd.parquet", 6, "scored", False),
         ("odd.parquet", 7, "scored", False),
+        ("unread.parquet", 0, "too_short", False),
+        ("unread.parquet", 1, "too_short", False),
+        ("unread.parquet", 2, "too_short", False),
     ]
-    assert verdicts["doc_id"].to_list()[-2:] == ["twice", "twice"]
+    assert verdicts["doc_id"].to_list()[8:10] == ["twice", "twice"]
     assert verdicts.row(0, named=True)["user_id"] == "alice"
     assert verdicts["created_at"][0] == now + timedelta(days=1)
-    assert set(verdicts["account_id"]) == {"a"}
+    assert verdicts["account_id"].to_list() == ["a"] * 10 + [None] * 3
+    assert verdicts["created_at"].to_list()[10:] == [None, datetime(2026, 10, 1, tzinfo=UTC), None]
     assert quarantine.select(pl.col("path").str.split("/").list.last(), "row", "reason").rows() == [
         ("no_account.parquet", None, "missing_column"),
         ("odd.parquet", 0, "null_text"),
@@ -83,16 +89,17 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
         ("wrong_type.parquet", None, "wrong_type"),
     ]
     record = night.last_scan()
-    assert (record["documents"], record["too_short"], record["flagged"]) == (11, 4, 1)
+    assert (record["documents"], record["too_short"], record["flagged"]) == (14, 7, 1)
+    assert record["values_not_read"] == 3
     assert (record["quarantined"], record["files_quarantined"], record["exit_code"]) == (1, 4, 0)
-    assert (record["shards"], record["shards_skipped"]) == (6, 0)
+    assert (record["shards"], record["shards_skipped"]) == (7, 0)
     assert [key["key_id"] for key in record["keys"]] == ["green", "gum"]
 
     again = night.scan()
-    assert (again.work.skipped, again.totals.shards) == (6, 0)
+    assert (again.work.skipped, again.totals.shards) == (7, 0)
     assert night.verdicts().equals(verdicts)
     assert night.quarantine().equals(quarantine)
-    assert night.last_scan()["shards_skipped"] == 6
+    assert night.last_scan()["shards_skipped"] == 7
 
     add_users(registry, None, ["carol"])
     night.configure(rate=1e-3, columns='account = "account"\ntime = "at"', more="max_quarantined_share = 1.0")
@@ -100,7 +107,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
 
     write("later", [plain(40, 7)])
     third = night.scan()
-    assert (third.work.skipped, third.totals.shards, third.totals.counts.documents) == (6, 1, 1)
+    assert (third.work.skipped, third.totals.shards, third.totals.counts.documents) == (7, 1, 1)
     assert night.verdicts().filter(~pl.col("path").str.ends_with("later.parquet")).equals(verdicts)
     assert night.verdicts().height == verdicts.height + 1
 

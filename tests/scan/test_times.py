@@ -21,6 +21,7 @@ from tests.support.inspection import inspect
 
 ZONES = ["Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "America/Havana"]
 YEARS = {"min_value": datetime(1950, 1, 1), "max_value": datetime(2035, 1, 1)}
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_OF_A_DAY = timedelta(days=1) - timedelta(microseconds=1)
 
 
@@ -46,6 +47,74 @@ def test_a_date_is_its_first_moment_and_can_mean_its_last(zone, day):
         found = times(pa.array([day], kind), zone)
         assert found.at.to_pylist() == [in_utc(first, zone)]
         assert found.latest.to_pylist() == [in_utc(first + LAST_OF_A_DAY, zone, fold=1)]
+
+
+@given(st.sampled_from(ZONES), st.datetimes(**YEARS))
+def test_texts_are_read_as_the_times_that_they_write(zone, shown):
+    """ISO 8601 with and without a zone, in several spellings; a date alone has a last moment."""
+    own = shown.replace(tzinfo=ZoneInfo("Asia/Kolkata"))
+    known = [
+        own.isoformat(),
+        f" {own.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f} UTC\n",
+        f"{own.astimezone(UTC):%Y%m%dT%H%M%S.%fZ}",
+    ]
+    clock = [shown.isoformat(), shown.isoformat(" ")]
+    for kind in (pa.string(), pa.large_string(), pa.binary(), pa.string_view()):
+        found = times(pa.array([*known, *clock], pa.string()).cast(kind), zone)
+        wanted = [own.astimezone(UTC)] * 3 + [in_utc(shown, zone)] * 2
+        assert found.at.to_pylist() == found.latest.to_pylist() == wanted
+        assert not found.unread.any()
+    day = times(pa.array([f"{shown:%Y-%m-%d}", f"{shown:%Y%m%d}"]), zone)
+    same = times(pa.array([shown.date()] * 2), zone)
+    assert (day.at, day.latest) == (same.at, same.latest)
+
+
+def test_texts_that_are_no_times_are_null_and_told_apart_from_blank_ones():
+    words = [
+        "yesterday",
+        "2026-13-01",
+        "1756600000",
+        "2026-08-31T25:00",
+        "٢٠٢٦-٠٨-٣١",
+        "2026-08-31 12:00 CET",
+        "Z" * 10**6,
+    ]
+    words += ["0001-01-01T00:00+14:00", "2026-08-31T12:00:60Z"]
+    found = times(pa.array([*words, "", "  ", None]), "UTC")
+    assert found.at.to_pylist() == found.latest.to_pylist() == [None] * (len(words) + 3)
+    assert found.unread.tolist() == [True] * len(words) + [False] * 3
+
+
+@given(st.integers(10**8, 9 * 10**10), st.integers(0, 10**6 - 1))
+@example(10**8, 0)
+@example(9 * 10**10, 0)
+def test_numbers_are_seconds_or_parts_of_them_by_their_size(seconds, micros):
+    """Any time from 1973 to 4821, in every unit that stays within 64 bits, and in floats to their precision."""
+    exact = seconds * 10**6 + micros
+    for sign in (1, -1) if seconds < 6 * 10**10 else (1,):  # before the year 1 there are no times
+        whole = EPOCH + sign * timedelta(seconds=seconds)
+        fine = EPOCH + sign * timedelta(seconds=seconds, microseconds=micros)
+        found = times(pa.array([sign * seconds, sign * seconds * 10**3, sign * exact]), "Asia/Kolkata")
+        assert found.at.to_pylist() == [whole, whole, fine]
+        if exact < 9 * 10**15:
+            assert times(pa.array([sign * exact * 1000]), "UTC").at.to_pylist() == [fine]
+        close = times(pa.array([sign * exact / 1e6]), "UTC").at[0].as_py()
+        assert abs(close - fine) <= timedelta(microseconds=16)  # half of a double's last place at 9e10
+
+
+def test_numbers_that_are_no_times():
+    for values, known in (
+        (pa.array([float("nan"), float("inf"), -1e300, 0.0, None]), [False, False, False, True, True]),
+        (pa.array([2**64 - 1, 2**63, 1_756_600_000, None], pa.uint64()), [False, False, True, True]),
+        (pa.array([-(2**63), 2**63 - 1, 2**62]), [False, False, True]),
+        (pa.array([1756600000, None], pa.decimal128(20, 3)), [True, True]),
+        (pa.array([1_756_600_000, 5], pa.uint32()), [True, True]),
+    ):
+        found = times(values, "UTC")
+        assert found.unread.tolist() == [not one for one in known]
+        assert [value is None for value in found.at.to_pylist()] == [
+            not one or value is None for one, value in zip(known, values.to_pylist(), strict=True)
+        ]
 
 
 @pytest.mark.parametrize("zone", ["UTC", *ZONES])
