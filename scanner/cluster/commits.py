@@ -8,6 +8,7 @@ from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import FileFault, InputFile
+from scanner.input.identity import UNKNOWN
 from scanner.input.shards import shard_id
 from scanner.results.settlement import enter_beside, run_number, settle
 from scanner.results.tables import DataFile, Entry, commit, committed, write_file
@@ -82,7 +83,7 @@ class Committer:
             return
         self._files_at_fault.add(file.path)
         whole = shard_id(file, None, self._plan.decides)
-        rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [None], fault.reason, fault.detail)
+        rows = quarantine_rows(Origin(self._scan_id, whole, file.path), [(None, UNKNOWN)], fault.reason, fault.detail)
         written = write_file(self._plan.results, "quarantine", [rows])
         files = (written,) if written else ()
         if fault.lasting:
@@ -134,6 +135,6 @@ class Committer:
 
     def _write_lost(self, finished: Finished) -> list[DataFile]:
         origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
-        rows = [quarantine_rows(origin, [lost.row], lost.reason, lost.detail) for lost in finished.lost]
+        rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
         written = write_file(self._plan.results, "quarantine", rows)
         return [written] if written else []

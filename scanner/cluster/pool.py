@@ -3,13 +3,14 @@
 A piece that kills its actor, raises, needs more memory than a worker may take or makes no progress is tried again, then
 halved, down to the document that is to blame. Attempts are counted here, never by Ray. An actor that dies may take the
 result of the piece before with it, so whatever was near a death is from then on given to an actor alone: no document is
-blamed for its neighbour.
+blamed for its neighbour. Documents that a worker sets aside for their size come last, alone, and not all are tried
+where others of their file failed. Of a document that is lost an actor is asked whose it is.
 """
 
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 from scanner.cluster.worker import Busy, Piece, Report
 from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.files import FileFault
+from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
 IN_FLIGHT = 2
@@ -27,6 +29,12 @@ IN_FLIGHT = 2
 
 ATTEMPTS = 3
 """For a whole shard, and again for a single document; a part in between is halved at once, which is another attempt."""
+
+LARGE_ATTEMPTS = 2
+"""For a document that was set aside for its size."""
+
+LARGE_LOST = 3
+"""So many lost of a file, no other document of it that was set aside for its size is tried."""
 
 START_ATTEMPTS = 5
 """Actors that may die before one of them is ready."""
@@ -37,11 +45,12 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """A document that could not be scored: its row, a reason of schemas.tables.DOCUMENT_REASONS, and a detail."""
+    """A document that could not be scored: its row, why (schemas.tables.DOCUMENT_REASONS) and in words, and whose."""
 
     row: int
     reason: str
     detail: str
+    whose: Identity = UNKNOWN
 
 
 @dataclass
@@ -60,12 +69,22 @@ class Finished:
 
 @dataclass
 class _Work:
-    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else."""
+    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else.
+
+    large: a document that was set aside for its size; lost: one that is not scored any more, only identified.
+    """
 
     piece: Piece
     shard: "_OpenShard"
     attempts: int = 0
     alone: bool = False
+    large: bool = False
+    lost: Lost | None = None
+
+    @property
+    def path(self) -> str:
+        """Of its file."""
+        return self.piece.shard.file.path
 
 
 @dataclass
@@ -95,9 +114,9 @@ class _Slot:
 
 
 class Pool:
-    """A number of actors with the methods `prepare()` and `scan(Piece)`.
+    """A number of actors with the methods `prepare()`, `scan(Piece)` and `identify(Piece)`.
 
-    The first returns a warning or nothing, the second yields Busy and at last a Report.
+    The first returns a warning or nothing, the second yields Busy and at last a Report, the third an Identity.
 
     Args:
         start: makes an actor.
@@ -118,6 +137,7 @@ class Pool:
         self._began = False
         self._warned: set[str] = set()
         self._idle = 0
+        self._large_lost: Counter[str] = Counter()  # by path
 
     def run(self, shards: Iterable[Shard]) -> Iterator[Finished | None]:
         """Work through the shards. Yields None about every second while nothing finishes.
@@ -172,12 +192,22 @@ class Pool:
                 "no worker could start for %d s: does the cluster have a free CPU?", self._idle * _WAIT_SECONDS
             )
 
+    def _give_up(self, path: str) -> None:
+        """Try no large document of a file of which enough were lost."""
+        if self._large_lost[path] < LARGE_LOST:
+            return
+        what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
+        for work in self._todo:
+            if work.large and work.lost is None and work.path == path:
+                work.lost = Lost(work.piece.start, "out_of_memory", what)
+
     def _hand_out(self) -> None:
         for most in range(1, IN_FLIGHT + 1):
             for slot in self._slots:
                 if self._todo and slot.takes(self._todo[0], most):
                     work = self._todo.popleft()
-                    slot.given.append((slot.actor.scan.options(num_returns="streaming").remote(work.piece), work))
+                    ask = slot.actor.scan if work.lost is None else slot.actor.identify
+                    slot.given.append((ask.options(num_returns="streaming").remote(work.piece), work))
                     if len(slot.given) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
@@ -206,7 +236,7 @@ class Pool:
                 self._warned.add(found)
                 _log.warning("%s", found)
             return None
-        return self._close_piece(work, found)
+        return self._close_piece(work, found) if work.lost is None else self._lose(work, work.lost, found)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
@@ -252,17 +282,23 @@ class Pool:
         return work
 
     def _failed(self, work: _Work, reason: str, detail: str) -> Finished | None:
+        if work.lost is not None:
+            return self._lose(work, work.lost, UNKNOWN)
         work.attempts += 1
         work.alone = True
         (shard, start, stop), rows = work.piece, work.shard.finished.shard.rows
         single, whole = stop - start == 1, (start, stop) == (rows.start, rows.stop)
-        if work.attempts < (ATTEMPTS if single or whole else 1):
+        attempts = LARGE_ATTEMPTS if work.large else ATTEMPTS if single or whole else 1
+        if work.attempts < attempts:
             work.shard.finished.retries += 1
             self._todo.appendleft(work)
             return None
         if single:
-            work.shard.finished.lost.append(Lost(start, reason, detail))
-            return self._close_piece(work, None)
+            work.lost = Lost(start, reason, detail)
+            self._todo.appendleft(work)
+            self._large_lost[work.path] += work.large
+            self._give_up(work.path)
+            return None
         work.shard.finished.retries += 1
         _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
@@ -272,10 +308,21 @@ class Pool:
         )
         return None
 
+    def _lose(self, work: _Work, lost: Lost, whose: Identity) -> Finished | None:
+        """Give a document up, now that all is known of it that can be."""
+        work.shard.finished.lost.append(lost._replace(whose=whose))
+        return self._close_piece(work, None)
+
     def _close_piece(self, work: _Work, report: Report | None) -> Finished | None:
         finished = work.shard.finished
         if report is not None:
             finished.reports.append(report)
             finished.fault = finished.fault or report.fault
+            work.shard.open_pieces += len(report.set_aside)
+            self._todo.extend(
+                _Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True)
+                for row in report.set_aside
+            )
+            self._give_up(work.path)
         work.shard.open_pieces -= 1
         return None if work.shard.open_pieces else finished

@@ -22,6 +22,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.input.documents import Unreadable, read, read_text
 from scanner.input.files import FileFault
+from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 from scanner.results.queries import flagged_in
 from scanner.results.tables import Entry, commit, committed, open_tables, write_file
@@ -109,6 +110,10 @@ class SecondWorker:
         batches.append(pa.RecordBatch.from_pylist(lost, SECOND_SCORES))
         written = write_file(self._plan.results, TABLE, batches)
         yield Report(verdicts=(written,) if written else ())
+
+    def identify(self, _piece: Piece) -> Iterator[Identity]:
+        """Nothing: its verdict says whose a document is."""
+        yield UNKNOWN
 
     def _busy(self, text_bytes: int) -> Busy:
         second, stall_seconds = self._plan.second, self._plan.config.cluster.stall_seconds

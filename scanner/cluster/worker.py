@@ -20,8 +20,9 @@ from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import ScanFailed
-from scanner.input.documents import Unreadable, read
+from scanner.input.documents import MEMORY_A_BYTE, Unreadable, read
 from scanner.input.files import FileFault
+from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file
 from scanner.watermark.formats import format_of
@@ -85,7 +86,11 @@ NO_TIME = Seconds()
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a piece: the files of its rows, or a fault of its file. peak_memory: of the worker, in bytes."""
+    """What became of a piece: the files of its rows, or a fault of its file. peak_memory: of the worker, in bytes.
+
+    set_aside: rows that are in none of these files, since their texts may need more memory than there is: each is to be
+    a piece of its own.
+    """
 
     verdicts: tuple[DataFile, ...] = ()
     quarantine: tuple[DataFile, ...] = ()
@@ -94,6 +99,7 @@ class Report:
     fault: FileFault | None = None
     peak_memory: int = 0
     seconds: Seconds = NO_TIME
+    set_aside: tuple[int, ...] = ()
 
 
 class Busy(NamedTuple):
@@ -116,6 +122,7 @@ class Worker:
         self._plan = plan
         self._scan_id = scan_id
         self._memory = memory
+        self._room: int | None = None  # bytes of memory that a text may need; None: as many as there are
         self._earlier = earlier or Sightings(datetime.now(UTC), {}, {})
 
     @cached_property
@@ -146,6 +153,7 @@ class Worker:
         self._detector.compile(self._decoys.rehearsal() if self._decoys else None)
         if self._memory is not None:
             limit_memory(self._memory)
+            self._room = self._memory - _resident()
         return self._device[1]
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
@@ -160,12 +168,17 @@ class Worker:
         except FileFault as fault:
             yield Report(fault=fault, peak_memory=_peak_memory())
 
+    def identify(self, piece: Piece) -> Iterator[Identity]:
+        """Whose the document of a single row is, which cannot be scored."""
+        yield identify(piece.shard.file, self._plan.columns, piece.start)
+
     def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         verdicts: list[pa.RecordBatch] = []
         quarantine: list[pa.RecordBatch] = []
         unread: list[pa.RecordBatch] = []  # documents, of which a value is
+        set_aside: list[int] = []
         text_bytes = 0
         clock, tokenising = _Clock(), self._detector.tokenising
         witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
@@ -173,8 +186,13 @@ class Worker:
             clock.lap("read")
             if isinstance(part, Unreadable):
                 verdicts, quarantine, unread = (_without(part, rows) for rows in (verdicts, quarantine, unread))
-                quarantine.append(quarantine_rows(origin, range(part.start, part.stop), "unreadable", part.detail))
+                whose = identities(piece.shard.file, self._plan.columns, part.start, part.stop)
+                rows = range(part.start, part.stop)
+                quarantine.append(quarantine_rows(origin, zip(rows, whose, strict=True), "unreadable", part.detail))
+                set_aside = [row for row in set_aside if row not in rows]
                 continue
+            part, large = self._without_large(part, piece)
+            set_aside += large
             text_bytes += part.column("text").nbytes
             yield self._busy(part.column("text").nbytes)
             unread.append(part.select(["row"]).filter(part["unread"]))
@@ -190,7 +208,17 @@ class Worker:
         clock.lap("write")
         tokenising = self._detector.tokenising - tokenising
         spent = clock.seconds
-        yield replace(report, seconds=Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"]))
+        seconds = Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"])
+        yield replace(report, seconds=seconds, set_aside=tuple(set_aside))
+
+    def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
+        """A batch without the rows that may need more memory than there is, unless one is all that was asked for."""
+        if self._room is None or piece.stop - piece.start == 1:
+            return part, []
+        large = pc.greater(pc.fill_null(pc.binary_length(part["text"]), 0), self._room // MEMORY_A_BYTE)
+        if not large.true_count:
+            return part, []
+        return part.filter(pc.invert(large)), part["row"].filter(large).to_pylist()
 
     def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> Counts:
         """Times that cannot be right, or that show a flag to be false."""
@@ -260,10 +288,12 @@ def _of_status(verdicts: list[pa.RecordBatch], status: str) -> int:
     return sum(pc.sum(pc.equal(batch["status"], status), min_count=0).as_py() for batch in verdicts)
 
 
-def quarantine_rows(origin: Origin, rows: Iterable[int | None], reason: str, detail: str) -> pa.RecordBatch:
-    """Rows of QUARANTINE that share a reason; a row of None stands for the whole file."""
+def quarantine_rows(
+    origin: Origin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
+) -> pa.RecordBatch:
+    """Rows of QUARANTINE that share a reason, each with whose it is; a row of None stands for the whole file."""
     shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
-    return pa.RecordBatch.from_pylist([shared | {"row": row} for row in rows], QUARANTINE)
+    return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
 
 
 def limit_memory(most: int, *, more: bool = False) -> None:
@@ -277,8 +307,7 @@ def limit_memory(most: int, *, more: bool = False) -> None:
     """
     if sys.platform != "linux":
         return
-    pages = [int(count) for count in Path("/proc/self/statm").read_text().split()]
-    resident, data = pages[1] * resource.getpagesize(), pages[5] * resource.getpagesize()
+    resident, data = _resident(), _pages(5)
     if more:
         most += resident
     if resident >= most:
@@ -289,6 +318,17 @@ def limit_memory(most: int, *, more: bool = False) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = most - resident + data
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
+def _resident() -> int:
+    return _pages(1)
+
+
+def _pages(field: int) -> int:
+    """Bytes of a field of /proc/self/statm (proc(5)); 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text().split()[field]) * resource.getpagesize()
 
 
 def _peak_memory() -> int:

@@ -15,9 +15,12 @@ from schemas.tables import DOCUMENTS
 
 
 class Columns(NamedTuple):
-    """Names of the columns that are read; None: there is no such column. time_zone: of times without one."""
+    """Names of the columns that are read; None: there is no such column. time_zone: of times without one.
 
-    text: str
+    text: None only where ids alone are asked for.
+    """
+
+    text: str | None
     id: str | None
     account: str | None
     time: str | None

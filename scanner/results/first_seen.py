@@ -13,6 +13,7 @@ import polars as pl
 from scanner.detection.existence import Sightings, written
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
+from scanner.registry import list_users
 from scanner.results.queries import ask, committed_verdicts, quarantine
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
@@ -60,15 +61,23 @@ def _files(results: str, modified: dict[str, datetime | None], began: datetime) 
 
 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
-    """When texts were first flagged, by SHA-256, where that can change whom they name.
+    """When texts were first flagged, by SHA-256, where that can change whom they name: few, however many were flagged.
 
-    It cannot where a message had its user by then, and passes again: the text has that message again, which names that
-    user as before, or another one passes too, and nobody is named.
+    A text that passes again has its message again, or another one passes too and nobody is named. So it can where that
+    message was given since; where the flag would not pass now, or under keys that are not under test; and where several
+    messages passed.
     """
     more_keys = (plan.keys_tested / pl.col("keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_keys <= math.log10(plan.config.false_positive_rate)
-    under_test = pl.col("key_id").is_in([key.key_id for key in plan.keys])
-    had_its_user = pl.col("naming").is_in(["named", "removed"]) & under_test & passes
-    rows = committed_verdicts(plan.results).filter("flagged", ~had_its_user)
-    flagged = rows.select("text_sha256", "scan_id", first="scanned_at").collect()
-    return dict(flagged.select("text_sha256", _FIRST).group_by("text_sha256").agg(pl.col("first").min()).iter_rows())
+    keys = [key.key_id for key in plan.keys]
+    same_message = pl.col("key_id").is_in(keys) & passes & (pl.col("naming") != "ambiguous")
+    given = list_users(plan.registry, keys).lazy().select("key_id", "message", "allocated_at")
+    flagged = committed_verdicts(plan.results).filter("flagged").with_columns(first="scanned_at")
+    rows = (
+        flagged.select("text_sha256", "key_id", "message", _FIRST, same=same_message)
+        .join(given, on=["key_id", "message"], how="left")
+        .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))
+        .group_by("text_sha256")
+        .agg(pl.col("first").min())
+    )
+    return dict(rows.collect(engine="streaming").iter_rows())

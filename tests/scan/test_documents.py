@@ -1,4 +1,5 @@
 import datetime
+import hashlib
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from scanner.input import documents
 from scanner.input.documents import Columns, Unreadable, read
 from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.identity import Identity, identify, identities
 from schemas.tables import DOCUMENTS
 from tests.support.inspection import inspect
 
@@ -365,9 +367,10 @@ def test_a_dotted_name_beside_a_nested_one(tmp_path, monkeypatch):
 def corrupted(tmp_path: Path, group: int, column: str = "text") -> InputFile:
     """Ten row groups of ten rows; in one the pages of one column are overwritten."""
     path = tmp_path / "a.parquet"
-    table = pa.table({"text": [f"text {i} " * 50 for i in range(100)], "other": list(range(100))})
+    ids = [f"id {i}" for i in range(100)]
+    table = pa.table({"text": [f"text {i} " * 50 for i in range(100)], "other": list(range(100)), "id": ids})
     pq.write_table(table, path, row_group_size=10)
-    chunk = pq.read_metadata(path).row_group(group).column(["text", "other"].index(column))
+    chunk = pq.read_metadata(path).row_group(group).column(table.column_names.index(column))
     begin = chunk.dictionary_page_offset or chunk.data_page_offset
     data = bytearray(path.read_bytes())
     data[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
@@ -440,3 +443,18 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(InputFile, "open", refuse)
     assert fault_of(lambda: inspect(file, COLUMNS)).reason == "io_error"
     assert fault_of(lambda: list(read(file, COLUMNS, 0, 3))).reason == "io_error"
+
+
+def test_whose_the_rows_are_that_cannot_be_read(tmp_path):
+    """Ids stand in columns of their own: a corrupt one costs itself alone."""
+    columns = COLUMNS._replace(id="id", account="other")
+    for column in ("text", "other", "id"):
+        file = corrupted(tmp_path, 3, column)
+        wanted = [Identity(f"id {row}", str(row)) for row in range(100)]
+        lost = {"text": {}, "other": {"account_id": None}, "id": {"doc_id": None}}[column]
+        wanted[30:40] = [one._replace(**lost) for one in wanted[30:40]]
+        assert identities(file, columns, 0, 100) == wanted
+        digest = None if column == "text" else hashlib.sha256(b"text 35 " * 50).digest()
+        assert identify(file, columns, 35) == wanted[35]._replace(text_sha256=digest)
+    Path(file.path).unlink()
+    assert identify(file, columns, 35) == Identity()

@@ -184,6 +184,10 @@ def seen(night):
     return ask
 
 
+BEFORE, SINCE, NEVER = 41, 42, 43
+"""Messages of the green-list key that nobody else holds: given before a flag, since, and never."""
+
+
 def at(hours: float) -> datetime:
     return BEGAN - hours * HOUR
 
@@ -220,26 +224,31 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
 @pytest.mark.parametrize(
     ("changes", "counts"),
     [
-        ({"naming": "unallocated"}, True),
-        ({"naming": "held_later"}, True),
-        ({"naming": "ambiguous"}, True),
-        ({"naming": "reserved"}, True),
-        ({"naming": "none", "flagged": False}, False),
-        ({"naming": "named", "user_id": "u"}, False),
-        ({"naming": "removed"}, False),
-        ({"naming": "named", "user_id": "u", "key_id": "gum"}, True),  # not under test now
-        ({"naming": "named", "user_id": "u", "log10_p_global": -5.9}, True),  # does not pass any more
-        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 1}, True),  # nor among two keys
-        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 2}, False),
-        ({"naming": "named", "user_id": "u", "log10_p_global": -6.2, "keys_tested": 9}, False),
+        ({"message": SINCE}, True),
+        ({"message": SINCE, "naming": "held_later"}, True),
+        ({"message": NEVER}, False),
+        ({"message": BEFORE, "naming": "held_later"}, False),
+        ({"message": 19, "naming": "reserved"}, False),
+        ({"message": None, "naming": "ambiguous"}, True),
+        ({"message": SINCE, "naming": "none", "flagged": False}, False),
+        ({"message": BEFORE, "naming": "named", "user_id": "u"}, False),
+        ({"message": BEFORE, "naming": "removed"}, False),
+        ({"message": NEVER, "key_id": "gum"}, True),  # not under test now
+        ({"message": NEVER, "log10_p_global": -5.9}, True),  # does not pass any more
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 1}, True),  # nor among two keys
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2}, False),
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 9}, False),
     ],
 )
-def test_flags_that_can_change_whom_a_text_names(seen, changes, counts):
+def test_flags_that_can_change_whom_a_text_names(own_registry, seen, changes, counts):
+    """Of two earlier flags of a text, four and three hours ago; users got messages before both and between them."""
+    give(own_registry, BEFORE, "early", at(4.5))
+    give(own_registry, SINCE, "late", at(3.5))
     digests = [bytes([i]) * 32 for i in range(2)]
-    both = {"key_id": "green", "flagged": True, "log10_p_global": -9.0, "keys_tested": 2} | changes
+    both = {"key_id": "green", "flagged": True, "log10_p_global": -9.0, "keys_tested": 2, "naming": "unallocated"}
     rows = [
-        verdict(0, "/x", text_sha256=digests[0], scanned_at=at(3), **both),
-        verdict(1, "/y", text_sha256=digests[0], scanned_at=at(4), **both),
+        verdict(0, "/x", text_sha256=digests[0], scanned_at=at(3), **both | changes),
+        verdict(1, "/y", text_sha256=digests[0], scanned_at=at(4), **both | changes),
         verdict(2, "/z", text_sha256=digests[1], scanned_at=at(5), key_id="green", flagged=False),
     ]
     assert seen(rows, more='keys = ["green"]').texts == ({digests[0]: at(4)} if counts else {})

@@ -13,10 +13,11 @@ import ray
 
 from scanner.cluster import pool
 from scanner.cluster.connect import worker_memory
-from scanner.cluster.pool import Finished, Pool
+from scanner.cluster.pool import LARGE_ATTEMPTS, LARGE_LOST, Finished, Pool
 from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
 from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.input.files import FileFault, InputFile
+from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Range, Shard
 from schemas.config import ScanClusterConfig
 
@@ -42,11 +43,20 @@ class Scripted:
         if memory := self.script.get(-2):
             limit_memory(int(memory))
 
+    def identify(self, piece: Piece) -> Iterator[Identity]:
+        if self.script.get(piece.start) == "die always":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield Identity(f"document {piece.start}", "account", b"digest")
+
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         with (self.folder / "diary").open("a") as diary:
             diary.write(f"{piece.shard.shard_id} {piece.start} {piece.stop} {os.getpid()}\n")
-        for row in range(piece.start, piece.stop):
+        rows = range(piece.start, piece.stop)
+        large = [row for row in rows if len(rows) > 1 and self.script.get(row, "").startswith("large")]
+        for row in [row for row in rows if row not in large]:
             match self.script.get(row):
+                case "die always" | "large and deadly":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 case "die":
                     os.kill(os.getpid(), signal.SIGKILL)
                 case "die once" if not (self.folder / "died").exists():
@@ -82,7 +92,7 @@ class Scripted:
                     self.lost_device = True
             if self.lost_device:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        yield Report(counts=Counts(documents=piece.stop - piece.start))
+        yield Report(counts=Counts(documents=len(rows) - len(large)), set_aside=tuple(large))
 
 
 def shard(start: int, stop: int) -> Shard:
@@ -144,11 +154,36 @@ def test_a_document_that_kills_is_found_and_the_rest_is_scanned(run, tmp_path):
 
 def test_two_documents_that_raise(run):
     (finished,) = run({3: "raise", 4: "raise"}, shard(0, 9)).values()
+    whose = [Identity(f"document {row}", "account", b"digest") for row in (3, 4)]
     assert sorted(finished.lost) == [
-        (3, "failed", "ZeroDivisionError: of row 3"),
-        (4, "failed", "ZeroDivisionError: of row 4"),
+        (3, "failed", "ZeroDivisionError: of row 3", whose[0]),
+        (4, "failed", "ZeroDivisionError: of row 4", whose[1]),
     ]
     assert documents(finished) == 7
+
+
+def test_nobody_knows_whose_a_document_is_that_kills_whoever_looks(run):
+    (finished,) = run({1: "die always"}, shard(0, 2)).values()
+    assert finished.lost == [(1, "killed_worker", finished.lost[0].detail, UNKNOWN)]
+    assert documents(finished) == 1
+
+
+def test_large_documents_come_last_and_alone(run, tmp_path):
+    found = run({1: "large", 2: "large", 5: "large"}, shard(0, 4), shard(4, 8), shard(8, 12), workers=1)
+    assert [documents(finished) for finished in found.values()] == [4, 4, 4]
+    assert diary(tmp_path) == [(0, 4), (4, 8), (8, 12), (1, 2), (2, 3), (5, 6)]
+
+
+def test_not_all_large_documents_of_a_file_are_tried_where_others_failed(run, tmp_path):
+    """What one file can cost is bounded, while its sound rows are scanned, and everybody in it stays known."""
+    deadly = dict.fromkeys(range(1, 30), "large and deadly")
+    found = run(deadly, shard(0, 15), shard(15, 31), workers=1)
+    assert sum(map(documents, found.values())) == 2
+    lost = sorted(one for finished in found.values() for one in finished.lost)
+    assert [(one.row, one.whose.doc_id) for one in lost] == [(row, f"document {row}") for row in range(1, 30)]
+    assert [one.reason for one in lost].count("killed_worker") == LARGE_LOST
+    assert [one.reason for one in lost].count("out_of_memory") == 29 - LARGE_LOST
+    assert len([part for part in diary(tmp_path) if part[1] - part[0] == 1]) == LARGE_LOST * LARGE_ATTEMPTS
 
 
 def test_an_accident_is_no_fault_of_the_document(run, tmp_path):
@@ -210,7 +245,7 @@ def test_it_says_when_nothing_happens(tmp_path):
 def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "ATTEMPTS", 2)
     found = run({1: "hang"}, shard(0, 2), shard(2, 4), stall_seconds=0.5)
-    ((row, reason, detail),) = found["shard-0"].lost
+    ((row, reason, detail, _),) = found["shard-0"].lost
     assert (row, reason) == (1, "timed_out")
     assert "cluster.stall_seconds" in detail
     assert [documents(found[name]) for name in ("shard-0", "shard-2")] == [1, 2]
@@ -234,7 +269,7 @@ def test_what_waits_behind_a_slow_piece_has_its_own_time(run, tmp_path):
 
 def test_a_document_that_eats_memory_ends_at_the_limit_and_the_rest_is_scanned(run):
     found = run({2: "eat", -2: str(2**30)}, shard(0, 4))
-    ((row, reason, _),) = found["shard-0"].lost
+    ((row, reason, *_),) = found["shard-0"].lost
     assert (row, reason) == (2, "out_of_memory")
     assert documents(found["shard-0"]) == 3
 
@@ -247,7 +282,7 @@ def test_what_comes_after_a_document_that_ate_memory_has_all_of_it(run):
 
 def test_what_comes_after_a_document_that_lost_a_worker_its_device_is_scanned(run):
     found = run({1: "lose the device"}, shard(0, 3), shard(3, 5), shard(5, 7), workers=1, on_devices=True)
-    ((row, reason, detail),) = found["shard-0"].lost
+    ((row, reason, detail, _),) = found["shard-0"].lost
     assert (row, reason) == (1, "failed")
     assert detail.startswith("RuntimeError: CUDA error")
     assert [documents(found[name]) for name in ("shard-0", "shard-3", "shard-5")] == [2, 2, 2]

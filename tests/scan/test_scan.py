@@ -1,5 +1,6 @@
 """Whole scans on real Ray and real Delta tables."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -188,8 +189,10 @@ class Fragile(Worker):
 
 
 def test_documents_that_kill_their_worker(night, plain):
-    night.write("a", [plain(30, seed) for seed in range(3)])
-    night.write("b", [plain(30, seed) + (" ACCIDENT" if seed == 3 else "") for seed in range(8)])
+    night.configure(columns='account = "account"')
+    night.write("a", [plain(30, seed) for seed in range(3)], account=["mallory"] * 3)
+    accident = [plain(30, seed) + (" ACCIDENT" if seed == 3 else "") for seed in range(8)]
+    night.write("b", accident, account=["bob"] * 8)
     night.scan()
     expected = night.verdicts()
     shutil.rmtree(night.results)
@@ -203,7 +206,11 @@ def test_documents_that_kill_their_worker(night, plain):
     found, quarantine = night.verdicts(), night.quarantine()
     assert found["row"].to_list() == [1, *range(8)]
     assert same_rows(found.filter(pl.col("path").str.ends_with("b.parquet")), expected.tail(8))
-    assert quarantine.select("row", "reason").rows() == [(0, "killed_worker"), (2, "failed")]
+    whose = ("row", "reason", "doc_id", "account_id", "text_sha256")
+    assert quarantine.select(whose).rows() == [
+        (0, "killed_worker", "a:0", "mallory", hashlib.sha256(b"KILL").digest()),
+        (2, "failed", "a:2", "mallory", hashlib.sha256(b"RAISE").digest()),
+    ]
     assert "RuntimeError: odd text" in quarantine["detail"][1]
     assert found["shard_id"].n_unique() == 2
     assert set(quarantine["shard_id"]) == {found["shard_id"][0]}
