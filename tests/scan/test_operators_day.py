@@ -1,0 +1,78 @@
+"""An operator's first days, from a CSV in the wrong folder to a night that runs: none that read nothing is green."""
+
+from datetime import UTC, datetime
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.scan.conftest import message_of
+from tests.scan.test_commands import call
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def test_the_days_until_a_night_runs(night, registry, marked, plain):
+    alice = message_of(registry, "green", "alice")
+    posts = [marked(alice, 60, 1), plain(60, 2), plain(60, 3), None]
+    day = night.folder / "2026-10-01"
+    day.mkdir()
+
+    # the export is CSV, in an endings' zoo
+    (night.input / "posts.csv").write_text("doc_id,text\n1,hello\n")
+    (night.input / "posts.PARQUET").write_bytes(b"PAR1")
+    code, out, err = call("scan", night.config)
+    assert code == 4, err
+    assert "Nothing was read: the input holds no Parquet file." in out
+    assert "2 files that do not end in .parquet (" in out
+    assert all(f"{ending} 1" in out for ending in (".csv", ".PARQUET"))
+
+    # somebody renames it
+    (night.input / "posts.parquet").write_text("doc_id,text\n1,hello\n")
+    code, out, _ = call("scan", night.config)
+    assert code == 4
+    assert "Nothing was read: all that the input holds is in quarantine (not_parquet 1 file)" in out
+    _, out, _ = call("flagged", night.config)
+    assert out == "No document is flagged, of 0 that were read. In quarantine: not_parquet 1 file.\n"
+
+    # a real export, whose columns have other names
+    (night.input / "posts.parquet").unlink()
+    for path in night.input.iterdir():
+        path.unlink()
+    when = ["2026-10-01T12:00:00+02:00", "2026-10-01", "long ago", None]
+    export = pa.table({"id": [7, 8, 9, 10], "body": posts, "user": [1, 2, None, 4], "posted": when})
+    pq.write_table(export, day / "posts.parquet")
+    before = night.quarantine()
+    night.configure(paths=["{date}"])
+    code, _, err = call("scan", night.config, "--date", "2026-10-01")
+    assert code == 2
+    assert "column 'text' (text) is missing; there are: id, body, user, posted" in err
+    assert night.quarantine().equals(before)
+
+    # the columns are named; times are text, ids numbers
+    night.configure(paths=["{date}"], columns='account = "user"\ntime = "posted"')
+    named = night.config.read_text().replace('text = "text"', 'text = "body"').replace('id = "doc_id"', 'id = "id"')
+    night.config.write_text(named)
+    code, out, err = call("scan", night.config, "--date", "2026-10-01")
+    assert code == 0, err
+    assert "1 documents have an id, account or time that cannot be read, and is null" in out
+    assert "quarantined  1 documents, 0 files (null_text 1 document)" in out
+    found = night.verdicts()
+    assert found["doc_id"].to_list() == ["7", "8", "9"]
+    assert found["account_id"].to_list() == ["1", "2", None]
+    first, second = datetime(2026, 10, 1, 10, tzinfo=UTC), datetime(2026, 10, 1, tzinfo=UTC)
+    assert found["created_at"].to_list() == [first, second, None]
+    assert found["flagged"].to_list() == [True, False, False]
+    assert night.quarantine().filter(pl.col("reason") == "null_text")["account_id"].to_list() == ["4"]
+    assert night.last_scan()["values_not_read"] == 1
+
+    # the night again, which is done; a day without posts; and one that may have none
+    code, out, _ = call("scan", night.config, "--date", "2026-10-01")
+    assert (code, "Nothing was read" in out) == (0, False)
+    (night.folder / "2026-10-02").mkdir()
+    code, out, _ = call("scan", night.config, "--date", "2026-10-02")
+    assert code == 4
+    assert "Set allow_empty = true if nights may be quiet." in out
+    night.config.write_text("allow_empty = true\n" + night.config.read_text())
+    assert call("scan", night.config, "--date", "2026-10-02")[0] == 0
