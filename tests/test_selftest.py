@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.selftest import selftest
-from scanner.watermark.selftest import _GROUPS, check
+from scanner.watermark.native.known_answers import GROUPS as COMPARED
+from scanner.watermark.selftest import check
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()
 GROUPS = json.loads(SHIPPED)
@@ -81,7 +82,7 @@ def test_a_case_of_too_few_numbers_counts_as_failed(monkeypatch):
     def reaches_beyond(_case):
         yield "word", 1, [][0]
 
-    monkeypatch.setitem(_GROUPS, "draws", reaches_beyond)
+    monkeypatch.setitem(COMPARED, "draws", reaches_beyond)
     assert failures({"draws": GROUPS["draws"][:1]}) == 1
 
 

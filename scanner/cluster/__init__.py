@@ -2,7 +2,8 @@
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.follow import follow
-from scanner.cluster.scan import Outcome, Work, run_scan
+from scanner.cluster.scan import Outcome, run_scan
+from scanner.cluster.work import Work
 from scanner.cluster.worker import Counts, Worker
 
 __all__ = ["Counts", "Outcome", "Totals", "Work", "Worker", "follow", "run_scan"]

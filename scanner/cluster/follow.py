@@ -12,7 +12,9 @@ from pathlib import PurePosixPath
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
-from scanner.cluster.scan import ALARM, DONE, INTERRUPTED, Outcome, Work, run_scan
+from scanner.cluster.endings import ExitCode
+from scanner.cluster.scan import Outcome, run_scan
+from scanner.cluster.work import Work
 from scanner.detection.scan_plan import Plan
 from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile, list_files
@@ -87,7 +89,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         Refused: something cannot be right.
         ScanFailed: the work had to stop; what was committed stays.
     """
-    plan, worst = renew(), DONE
+    plan, worst = renew(), ExitCode.DONE
     warned: set[str] = set()
 
     def warn_once(what: str, message: str, *args: object) -> None:
@@ -117,14 +119,14 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                     if plan.decides != before.decides:
                         landing.forget()
                     outcome = run_scan(plan, watch, files=files)
-                    if outcome.exit_code >= INTERRUPTED:
+                    if outcome.exit_code >= ExitCode.INTERRUPTED:
                         alarmed = outcome.audit is not None and outcome.audit.state == "alarm"
-                        return ALARM if alarmed else worst
+                        return ExitCode.ALARM if alarmed else worst
                     if outcome.unread.nothing:
                         _log.warning("scan %s: %s", outcome.scan_id, outcome.unread.nothing)
-                    if outcome.exit_code != DONE:
+                    if outcome.exit_code != ExitCode.DONE:
                         trouble(outcome)
-                        worst = worst if worst == ALARM else outcome.exit_code
+                        worst = worst if worst == ExitCode.ALARM else outcome.exit_code
                     if outcome.stopped:
                         return worst
                     landing.done(files, outcome.again)

@@ -1,4 +1,4 @@
-"""A night's work: list, cut, leave out what is committed, work through the rest, commit, and record how it ended."""
+"""The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended."""
 
 import contextlib
 import importlib.metadata
@@ -7,55 +7,28 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 
 from scanner.audit.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
+from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
 from scanner.cluster.gpus import share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
+from scanner.cluster.work import Work, find_work, inspect_input, refuse_wrong_columns
 from scanner.cluster.worker import Worker
-from scanner.detection.existence import Sightings
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
-from scanner.input.files import FileFault, InputFile, list_files
-from scanner.input.footers import RowGroup
-from scanner.input.inspector import Inspector
-from scanner.input.shards import Shard, cut, shard_id
-from scanner.interrupts import Terminated, interrupts_held, sigterm_interrupts, sigterm_noted
+from scanner.input.files import InputFile, list_files
+from scanner.interrupts import interrupts_held, sigterm_interrupts, sigterm_noted
 from scanner.results.first_seen import first_seen
-from scanner.results.settlement import settle
-from scanner.results.tables import append_audits, append_scan, committed, open_tables
-
-DONE, FAILED, REFUSED, ALARM, TOO_LITTLE_READ, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a scan found to do: all shards (files at fault count as one), those done before, what is left, all ids."""
-
-    shards: int
-    skipped: int
-    left: tuple[Shard, ...]
-    found: tuple[Shard, ...]  # those done before included, but no files at fault
-    faults: tuple[tuple[InputFile, FileFault], ...]
-    at_fault: tuple[str, ...] = ()  # ids of all files at fault, those done before included
-
-    @property
-    def documents(self) -> int:
-        """Documents that are left."""
-        return sum(shard.rows.stop - shard.rows.start for shard in self.left)
-
-    @property
-    def files(self) -> int:
-        """Files that hold what is left, those at fault included."""
-        return len({shard.file.path for shard in self.left} | {file.path for file, _ in self.faults})
+from scanner.results.tables import append_audits, append_scan, open_tables
 
 
 @dataclass(frozen=True)
@@ -68,7 +41,7 @@ class Outcome:
     """
 
     scan_id: str
-    exit_code: int
+    exit_code: ExitCode
     work: Work
     totals: Totals
     seconds: float
@@ -100,223 +73,186 @@ def run_scan(
         ScanFailed: the work had to stop; what was committed stays.
     """
     with sigterm_noted() as end_if_told, sigterm_interrupts():
-        return _run(plan, watch, worker, files, end_if_told)
+        return _Scan(plan, watch, worker, end_if_told).run(files)
 
 
-def _run(
-    plan: Plan,
-    watch: Callable[[Work, Totals], None],
-    worker: type,
-    files: Sequence[InputFile] | None,
-    end_if_told: Callable[[], None],
-) -> Outcome:
-    began, started_at = time.monotonic(), datetime.now(UTC)
-    scan_id = f"{started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
-    committer, work = Committer(plan, scan_id), Work(0, 0, (), (), ())
-    first_commit: float | None = None
-    second_scores = 0
-    metrics = Metrics()
-    audit: LiveAudit | None = None
-    recorded = stopped = False
-    unread, passed_over, waiting = ALL_READ, list[str](), files is not None
+class _Scan:
+    """One scan: what it knows so far, and its steps.
 
-    def commit_and_go_on() -> None:
-        end_if_told()
-        if committer.due():
-            commit_and_tell()
+    Args:
+        plan, watch, worker: as of run_scan.
+        end_if_told: raises Terminated when SIGTERM came.
+    """
 
-    def commit_and_tell() -> None:
-        nonlocal first_commit
-        committer.flush()
-        if first_commit is None and committer.totals.shards:
-            first_commit = time.monotonic() - began
-        tell_metrics()
-        watch(work, committer.totals)
+    def __init__(
+        self, plan: Plan, watch: Callable[[Work, Totals], None], worker: type, end_if_told: Callable[[], None]
+    ) -> None:
+        self._plan, self._watch, self._worker, self._end_if_told = plan, watch, worker, end_if_told
+        self._began, self._started_at = time.monotonic(), datetime.now(UTC)
+        self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+        self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
+        self._work = Work(0, 0, (), (), ())
+        self._first_commit: float | None = None
+        self._audit: LiveAudit | None = None
+        self._second_scores = 0
+        self._unread = ALL_READ
+        self._recorded = self._stopped = False
 
-    def tell_metrics() -> None:
-        metrics.tell(work.shards - work.skipped, committer.totals, audit=audit.state if audit else "not judged")
-
-    def judge() -> None:
-        nonlocal audit
-        audit = audit_scan(plan, scan_id, [shard.shard_id for shard in work.found])
-        append_audits(plan.results, audit.rows)
-        tell_metrics()
-
-    def record() -> None:
-        nonlocal recorded, stopped
+    def run(self, files: Sequence[InputFile] | None) -> Outcome:
+        """All of it. Raises as run_scan."""
         try:
-            with interrupts_held():
-                append_scan(plan.results, _record(plan, scan_id, started_at, work, committer.totals, audit, exit_code))
-                recorded = True
-        except KeyboardInterrupt:
-            stopped = True
-            if not recorded:
+            exit_code = self._scan(files)
+            self._record(exit_code)
+        except BaseException as error:
+            ending = ending_of(error, work_was_found=bool(self._work.shards))
+            if not ending.commits:
+                if ending.recorded:
+                    self._audit = None
+                    with contextlib.suppress(Exception):  # the error itself is what must be seen
+                        self._record(ending.exit_code)
                 raise
+            exit_code = ending.exit_code
+            open_tables(self._plan.results)  # it may have come while the input was listed
+            self._commit()
+            self._record(exit_code)
+        return self._outcome(exit_code)
 
-    try:
+    def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
+        """The steps of a scan that nothing interrupts."""
+        plan, whole, passed_over = self._plan, files is None, list[str]()
         check_plan(plan)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
-        if plan.config.cluster.require_gpus:  # before anything is written
-            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
-                share_gpus(plan.config.cluster, workers)
-        inspected = _inspect(plan, files)
-        if not waiting:  # what lands alone may be the exception
-            _refuse_wrong_columns(inspected)
-        open_tables(plan.results)
-        work = _find_work(plan, inspected)
-        watch(work, committer.totals)
-        for file, fault in work.faults:
-            committer.add_fault(file, fault)
-        if work.left:
+        self._find_work(files, whole=whole)
+        if self._work.left:
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
-                tell_metrics()
-                earlier = first_seen(plan, {shard.file for shard in work.left}, started_at)
-                workers = min(workers, len(work.left))
-                _work_through(plan, scan_id, work, earlier, workers, worker, committer, commit_and_go_on)
-                commit_and_tell()  # while the metrics of Ray can still take it
-                judge()
+                self._tell_metrics()
+                self._work_through(min(workers, len(self._work.left)))
+                self._commit()  # while the metrics of Ray can still take it
+                self._judge()
         else:
-            commit_and_tell()
-            judge()
-        second_scores = _score_again(plan, scan_id, work)
-        unread = what_was_not_read(plan, scan_id, work, committer.totals, len(files), passed_over)
-        empty = bool(unread.nothing) and not unread.allowed and not waiting
-        exit_code = ALARM if audit and audit.state == "alarm" else _judge(plan, work, committer.totals, empty)
-        record()
-    except KeyboardInterrupt as interrupt:
-        open_tables(plan.results)  # it may have come while the input was listed
-        commit_and_tell()
-        exit_code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
-        record()
-    except BaseException as error:
-        if isinstance(error, Refused) and not work.shards:
-            raise  # nothing was done
-        exit_code, audit = REFUSED if isinstance(error, Refused) else FAILED, None
-        with contextlib.suppress(Exception):  # the error itself is what must be seen
-            record()
-        raise
-    seconds, again = time.monotonic() - began, frozenset(committer.again)
-    totals = committer.totals
-    return Outcome(
-        scan_id, exit_code, work, totals, seconds, first_commit, audit, second_scores, again, unread, stopped
-    )
+            self._commit()
+            self._judge()
+        self._score_again()
+        self._unread = what_was_not_read(
+            plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
+        )
+        empty = whole and bool(self._unread.nothing) and not self._unread.allowed
+        alarm = self._audit is not None and self._audit.state == "alarm"
+        return exit_code_of(alarm=alarm, too_little_read=empty or self._too_much_in_quarantine())
+
+    def _find_work(self, files: Sequence[InputFile], *, whole: bool) -> None:
+        """Refuse what cannot be right before anything is written; whole: these are all files of the input."""
+        plan = self._plan
+        if plan.config.cluster.require_gpus:
+            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+                share_gpus(plan.config.cluster, workers)
+        inspected = inspect_input(plan, files)
+        if whole:  # what lands alone may be the exception
+            refuse_wrong_columns(inspected)
+        open_tables(plan.results)
+        self._work = find_work(plan, inspected)
+        self._watch(self._work, self._committer.totals)
+        for file, fault in self._work.faults:
+            self._committer.add_fault(file, fault)
+
+    def _work_through(self, workers: int) -> None:
+        """Have the shards scanned, and commit them as they come."""
+        plan, left = self._plan, self._work.left
+        earlier = first_seen(plan, {shard.file for shard in left}, self._started_at)
+        workers, gpus = share_gpus(plan.config.cluster, workers)
+        actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
+        shared, known = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
+        memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
+        pool = Pool(
+            lambda: actor.remote(shared, self._scan_id, memory, known), workers, stall_seconds, on_devices=gpus > 0
+        )
+        try:
+            for finished in pool.run(replace(shard, seen=earlier.files.get(shard.file.path)) for shard in left):
+                if finished is not None:
+                    self._committer.add(finished)
+                self._end_if_told()
+                if self._committer.due():
+                    self._commit()
+        finally:
+            pool.close()
+
+    def _commit(self) -> None:
+        """Commit what waits, and tell whoever watches."""
+        self._committer.flush()
+        if self._first_commit is None and self._committer.totals.shards:
+            self._first_commit = time.monotonic() - self._began
+        self._tell_metrics()
+        self._watch(self._work, self._committer.totals)
+
+    def _tell_metrics(self) -> None:
+        state = self._audit.state if self._audit else "not judged"
+        self._metrics.tell(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
+
+    def _judge(self) -> None:
+        """Audit what this scan found."""
+        self._audit = audit_scan(self._plan, self._scan_id, [shard.shard_id for shard in self._work.found])
+        append_audits(self._plan.results, self._audit.rows)
+        self._tell_metrics()
+
+    def _score_again(self) -> None:
+        """Second scores of flagged documents that have none, if they are configured."""
+        try:
+            flagged = flagged_without(self._plan, self._work.found) if self._plan.second is not None else {}
+            if flagged:
+                with sigterm_interrupts(), cluster(self._plan.config.cluster), sigterm_interrupts():
+                    self._second_scores = second_pass(self._plan, self._scan_id, self._work.found, flagged)
+        except Refused as refused:
+            raise ScanFailed(str(refused)) from None  # verdicts are committed
+
+    def _too_much_in_quarantine(self) -> bool:
+        """Whether more is there than may be, of the documents or of the files that were looked at."""
+        most, totals = self._plan.config.max_quarantined_share, self._committer.totals
+        of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
+        of_files = totals.files_quarantined / max(self._work.files, 1)
+        return most is not None and max(of_documents, of_files) > most
+
+    def _record(self, exit_code: ExitCode) -> None:
+        """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
+        row = _row(self._plan, self._scan_id, self._started_at, self._work, self._committer.totals, self._audit)
+        try:
+            with interrupts_held():
+                append_scan(self._plan.results, row | {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)})
+                self._recorded = True
+        except KeyboardInterrupt:
+            self._stopped = True
+            if not self._recorded:
+                raise
+
+    def _outcome(self, exit_code: ExitCode) -> Outcome:
+        return Outcome(
+            self._scan_id,
+            exit_code,
+            self._work,
+            self._committer.totals,
+            time.monotonic() - self._began,
+            self._first_commit,
+            self._audit,
+            self._second_scores,
+            frozenset(self._committer.again),
+            self._unread,
+            self._stopped,
+        )
 
 
-def _work_through(
-    plan: Plan,
-    scan_id: str,
-    work: Work,
-    earlier: Sightings,
-    workers: int,
-    worker: type,
-    committer: Committer,
-    go_on: Callable[[], None],
-) -> None:
-    workers, gpus = share_gpus(plan.config.cluster, workers)
-    actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(worker)
-    shared, known = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
-    memory = worker_memory(plan.config.cluster)
-    stall_seconds = plan.config.cluster.stall_seconds
-    pool = Pool(lambda: actor.remote(shared, scan_id, memory, known), workers, stall_seconds, on_devices=gpus > 0)
-    try:
-        for finished in pool.run(replace(shard, seen=earlier.files.get(shard.file.path)) for shard in work.left):
-            if finished is not None:
-                committer.add(finished)
-            go_on()
-    finally:
-        pool.close()
-
-
-def _score_again(plan: Plan, scan_id: str, work: Work) -> int:
-    """Second scores of flagged documents that have none, if they are configured. Returns how many were committed."""
-    try:
-        flagged = flagged_without(plan, work.found) if plan.second is not None else {}
-        if not flagged:
-            return 0
-        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
-            return second_pass(plan, scan_id, work.found, flagged)
-    except Refused as refused:
-        raise ScanFailed(str(refused)) from None  # verdicts are committed
-
-
-class _Inspected(NamedTuple):
-    """What the footers say: the shards of sound files, how many these files are, and the others by their whole ids."""
-
-    shards: list[Shard]
-    sound: int
-    faults: dict[str, tuple[InputFile, FileFault]]
-
-
-def _inspect(plan: Plan, files: Sequence[InputFile]) -> _Inspected:
-    shards: list[Shard] = []
-    faults: dict[str, tuple[InputFile, FileFault]] = {}
-    with Inspector() as inspector:
-        for file, found in inspector.inspect_all(files, plan.columns):
-            try:
-                shards += _shards_of(file, found, plan.decides)
-            except FileFault as fault:
-                faults[shard_id(file, None, plan.decides)] = (file, fault)
-    return _Inspected(shards, len(files) - len(faults), faults)
-
-
-def _refuse_wrong_columns(inspected: _Inspected) -> None:
-    """Refuse input of which every file lacks a configured column, but for those of which nothing is known."""
-    faults = inspected.faults.values()
-    lacking = [(file, fault) for file, fault in faults if fault.reason == "missing_column"]
-    if inspected.sound or not lacking or any(fault.reason == "wrong_type" for _, fault in faults):
-        return
-    file, fault = lacking[0]
-    raise Refused(
-        f"[input]: no file has all of the configured columns; of {file.path}: {fault.detail}; name columns that are "
-        "there, or leave out those of ids, accounts and times"
-    )
-
-
-def _find_work(plan: Plan, inspected: _Inspected) -> Work:
-    shards, _, faults = inspected
-    done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
-    settle(plan.results, done)  # what a driver left that died over these
-    return Work(
-        shards=len(shards) + len(faults),
-        skipped=len(done),
-        left=tuple(shard for shard in shards if shard.shard_id not in done),
-        found=tuple(shards),
-        faults=tuple(fault for whole, fault in faults.items() if whole not in done),
-        at_fault=tuple(faults),
-    )
-
-
-def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str) -> list[Shard]:
-    """Raises FileFault when that was found, or when the file is too large to be cut."""
-    if isinstance(found, FileFault):
-        raise found
-    return [Shard(shard_id(file, rows, decides), file, rows) for rows in cut(found)]
-
-
-def _judge(plan: Plan, work: Work, totals: Totals, empty: bool) -> int:
-    """Exit code: was nothing read, or is more in quarantine than may be, of the documents or of the files looked at?"""
-    most = plan.config.max_quarantined_share
-    of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
-    of_files = totals.files_quarantined / max(work.files, 1)
-    too_much = most is not None and max(of_documents, of_files) > most
-    return TOO_LITTLE_READ if empty or too_much else DONE
-
-
-def _record(
+def _row(
     plan: Plan,
     scan_id: str,
     started_at: datetime,
     work: Work,
     totals: Totals,
     audit: LiveAudit | None,
-    exit_code: int,
 ) -> dict[str, object]:
+    """Of schemas.tables.SCANS, less when and how the scan ended."""
     return {
         "scan_id": scan_id,
         "started_at": started_at,
-        "finished_at": datetime.now(UTC),
         "version": importlib.metadata.version("brickscan"),
         "config_sha256": plan.config_sha256,
         "registry_sha256": plan.registry_sha256,
@@ -334,7 +270,6 @@ def _record(
         "flagged": totals.counts.flagged,
         "audit": audit.state if audit else "not judged",
         "audited_scans": audit.traffic.scans if audit else [scan_id],
-        "exit_code": exit_code,
         "scored_in_part": totals.counts.scored_in_part,
         "values_not_read": totals.counts.values_not_read,
     }

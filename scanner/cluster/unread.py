@@ -14,7 +14,7 @@ from scanner.results.reasons import Reason, anything_read, in_words, reasons
 
 if TYPE_CHECKING:
     from scanner.cluster.commits import Totals
-    from scanner.cluster.scan import Work
+    from scanner.cluster.work import Work
 
 _ENDINGS_TOLD = 5
 

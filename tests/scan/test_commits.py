@@ -12,7 +12,7 @@ from scanner.audit.live import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
 from scanner.cluster.pool import Finished, Lost
-from scanner.cluster.scan import _find_work, _inspect
+from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import FileFault, list_files
@@ -188,7 +188,7 @@ def test_a_loser_that_dies_before_it_settles_is_settled_by_the_next_scan(night, 
         with pytest.raises(Died):
             loser.flush()
     assert night.quarantine()["row"].to_list() == [2, 4, 5, 5] * 2
-    assert _find_work(plan, _inspect(plan, list_files(plan.locations))).left == ()
+    assert find_work(plan, inspect_input(plan, list_files(plan.locations))).left == ()
     assert_whole(night, "winner", 4)
 
 
@@ -233,7 +233,7 @@ def test_a_file_with_a_new_time_is_tried_again_and_the_query_of_the_readme_tells
     assert left() == [2, ROWS - 1] * 2
     file = found[0]
     Path(file.path).touch()
-    work = _find_work(plan, _inspect(plan, list_files(plan.locations)))
+    work = find_work(plan, inspect_input(plan, list_files(plan.locations)))
     assert [shard.file.path for shard in work.left] == [file.path]
     run(plan, "second", None).flush()
     assert left() == [ROWS - 1, 2, ROWS - 1]

@@ -17,6 +17,7 @@ import pytest
 from scanner import results
 from scanner.cluster import Worker, run_scan
 from scanner.cluster import scan as scan_module
+from scanner.cluster import work as work_module
 from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
@@ -137,7 +138,7 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(scan_module, "list_files", list_then_lose)
-        patch.setattr(scan_module, "committed", look_up_then_lose)
+        patch.setattr(work_module, "committed", look_up_then_lose)
         first = night.scan()
     assert first.exit_code == 0
     assert set(night.verdicts()["path"]) == {str(night.input / "stays.parquet")}

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from scanner import results
 from scanner.cluster import pool, second
-from scanner.cluster.scan import _find_work, _inspect
+from scanner.cluster.work import find_work, inspect_input
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.generation import load_model, token_log_probabilities
@@ -91,7 +91,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     before = mixed.verdicts()
     assert before["flagged"].sum() == 4
     mixed.configure(more=LN_R)
-    shards = _find_work(mixed.plan(), _inspect(mixed.plan(), list_files(mixed.plan().locations))).found
+    shards = find_work(mixed.plan(), inspect_input(mixed.plan(), list_files(mixed.plan().locations))).found
     flagged = second.flagged_without(mixed.plan(), shards)  # as another driver finds it that comes too late
     outcome = mixed.scan()
     assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again

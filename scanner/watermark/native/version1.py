@@ -1,17 +1,19 @@
 """Version 1 of the native watermark, as FORMATS has it: the paper's green list and its Gumbel mark (SPEC)."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Columns, Format, Hits
+from scanner.watermark.format import Answers, Columns, Format, Hits
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
+from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
@@ -25,6 +27,7 @@ class _Native(Format):
     """What both share."""
 
     suggested: ClassVar = {"window": 4}
+    answers = Answers(files(__package__) / "known_answers.json", GROUPS)
     window: int = Field(ge=0, le=MAX_WINDOW)
 
     def rule(self) -> WholeWindows:

@@ -1,0 +1,66 @@
+"""A format that scanner/ knows nothing of: it is scanned, audited, gets decoys, and is refused where it cannot."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from scanner.detection.one_text import Check, check_text
+from scanner.errors import Refused
+from scanner.generation import marking_of
+from scanner.power import marked_text
+from scanner.registry import load_registry, new_key, open_key
+from scanner.results import audit_counts
+from scanner.watermark.formats import FORMATS
+from tests.scan.conftest import TOKENIZER, Night
+from tests.support.toy import ToyFormat, ToyWorker
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch) -> Night:
+    """A night whose registry holds one key, of the toy format."""
+    monkeypatch.setitem(FORMATS, "toy", ToyFormat)
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    new_key(folder / "registry", "toy", format="toy", salt=3, messages=1, tokenizer=TOKENIZER)
+    return Night(folder, folder / "registry")
+
+
+def test_a_night_of_a_format_that_nothing_outside_of_it_knows(toy, words, plain):
+    (key,) = load_registry(toy.registry).keys
+    mark = open_key(toy.registry, key)
+    random = np.random.default_rng(1)
+    counting = [word for word, token in zip(words.words, words.tokens, strict=True) if mark.counts(token)]
+    text = "".join(" " + counting[i] for i in random.choice(len(counting), 60, replace=False))
+    toy.configure(audit="share = 1.0\nall_messages_share = 1.0")
+    toy.write("a", [text, *(plain(60, seed) for seed in range(40))])
+    outcome = toy.scan(worker=ToyWorker)
+    assert outcome.exit_code == 0
+    verdicts = toy.verdicts()
+    assert verdicts["flagged"].to_list() == [True] + [False] * 40
+    assert verdicts["log10_p"][0] == pytest.approx(-60 * np.log10(2.0))
+    counts = audit_counts(toy.results).collect()
+    decoys = counts.filter(pl.col("label") == "toy;salt=3")
+    assert decoys["texts"].max() >= 40
+    assert outcome.audit.state == "no alarm"
+    (row,) = check_text(Check.of_registry(toy.registry, [], 1e-6), text.encode())
+    assert row["log10_p"] == verdicts["log10_p"][0]
+
+
+def test_what_it_cannot_is_refused_by_its_name(toy, tmp_path):
+    (key,) = load_registry(toy.registry).keys
+    assert key.commitment is None
+    with pytest.raises(Refused, match="'toy' carry no message"):
+        new_key(tmp_path / "other", "many", format="toy", messages=2, tokenizer=TOKENIZER)
+    with pytest.raises(Refused, match="pepper"):
+        new_key(tmp_path / "other", "many", format="toy", messages=1, tokenizer=TOKENIZER, pepper=1)
+    with pytest.raises(Refused, match="toy;salt=3: no text can be marked"):
+        marking_of(open_key(toy.registry, key))
+    with pytest.raises(Refused, match="toy"):
+        marked_text("toy", {})
+    toy.configure(more='[second_score]\nscore = "ln_r"')
+    with pytest.raises(Refused, match="second_score"):
+        toy.scan()

@@ -1,0 +1,67 @@
+"""A third format, which scanner/ knows nothing of: half of all tokens count, by a hash of key and token.
+
+It carries no message, marks no text, knows no GPU, no power, no second score, no commitment, and keeps no counters.
+"""
+
+import hashlib
+from fractions import Fraction
+from importlib.resources import files
+
+import numpy as np
+from pydantic import Field
+
+from scanner.cluster import Worker
+from scanner.watermark.format import Answers, Columns, Format
+from scanner.watermark.formats import FORMATS
+from scanner.watermark.laws import Binomial
+from scanner.watermark.opened import Held
+from scanner.watermark.positions import WholeWindows
+
+
+class ToyFormat(Format):
+    name = "toy"
+    title = "A toy"
+    answers = Answers(files(__package__) / "toy.json", {})
+    salt: int = Field(default=0, ge=0)
+
+    def label(self):
+        return f"toy;salt={self.salt}"
+
+    def law(self):
+        return Binomial(Fraction(1, 2))
+
+    def rule(self):
+        return WholeWindows(0)
+
+    def open(self, secret):
+        return Toy(self, secret)
+
+    def seconds(self, messages):
+        return 1e-5
+
+    def columns(self):
+        return Columns("toy", 0)
+
+    def draw_key(self, entropy):
+        return entropy
+
+
+class Toy:
+    def __init__(self, form, secret):
+        self.label, self.law, self.basis, self.rule = form.label(), form.law(), form.basis(), form.rule()
+        self._secret = Held(secret)
+
+    def counts(self, token: int) -> bool:
+        return bool(hashlib.blake2b(int(token).to_bytes(4, "big"), key=self._secret.value).digest()[0] & 1)
+
+    def score(self, tokens, positions, messages):
+        hits = np.array([self.counts(token) for token in tokens.ids[positions.index]], np.int64)
+        return np.array([hits[a:b].sum() for a, b in zip(positions.offsets, positions.offsets[1:], strict=False)])
+
+
+class ToyWorker(Worker):
+    """Knows the format where it runs."""
+
+    def __init__(self, *arguments):
+        FORMATS["toy"] = ToyFormat
+        super().__init__(*arguments)

@@ -1,0 +1,63 @@
+"""Outside of the formats nobody asks which format a key is: it would have to be asked again for the next one."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from scanner.watermark.formats import FORMATS
+
+ROOT = Path(__file__).parents[1]
+CLASSES = {entry.__name__ for entry in FORMATS.values()} | {
+    *("GreenList", "Gumbel", "LogGumbel"),
+    *("Vllm", "Sglang", "SglangUsers"),
+}
+PARAMETERS = {"gamma", "window", "method"}
+FORMATS_AND_TABLES = {
+    "scanner/watermark": "the formats",
+    "scanner/gpu/marks.py": "which are scored on a GPU",
+    "scanner/gpu/selftest.py": "the native answers, on a GPU",
+    "scanner/generation/mark.py": "which mark text",
+    "scanner/generation/processor.py": "how the native ones do",
+    "scanner/generation/stack_processors.py": "how other stacks do",
+    "scanner/power.py": "of which power is known",
+    "scanner/detection/second_score.py": "which have a second score",
+    "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",
+    "scanner/audit/plan.py": "the paper's experiment of p-values, likewise",
+    "jobs/evaluate.py": "likewise",
+    "jobs/registry.py": "the method of a new key that names none",
+    "jobs/demo/registry.py": "the demo's keys",
+}
+"""Where it may be asked, and what for."""
+
+
+def asked(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in FORMATS:
+            yield repr(node.value)
+        elif isinstance(node, ast.Attribute) and node.attr in PARAMETERS:
+            yield f".{node.attr}"
+        elif isinstance(node, ast.Name) and node.id in CLASSES:
+            yield node.id
+        elif isinstance(node, ast.alias) and node.name in CLASSES:
+            yield f"import {node.name}"
+
+
+def found() -> dict[str, list[str]]:
+    """By file, what of a format is asked there."""
+    files = [path for top in ("schemas", "scanner", "jobs") for path in sorted((ROOT / top).rglob("*.py"))]
+    said = {str(path.relative_to(ROOT)): list(asked(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
+    return {file: names for file, names in said.items() if names}
+
+
+def test_nobody_asks_which_format_it_is():
+    outside = {file: names for file, names in found().items() if not file.startswith(tuple(FORMATS_AND_TABLES))}
+    assert outside == {}
+
+
+def test_nobody_is_allowed_to_who_does_not():
+    assert [place for place in FORMATS_AND_TABLES if not any(file.startswith(place) for file in found())] == []
+
+
+def test_it_is_seen_where_it_is_asked():
+    code = "from x import Gumbel\nif key.method == 'gumbel' or isinstance(mark, GreenList): pass"
+    assert sorted(asked(ast.parse(code))) == ["'gumbel'", ".method", "GreenList", "import Gumbel"]

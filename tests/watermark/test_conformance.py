@@ -1,0 +1,143 @@
+"""What every entry of FORMATS keeps, those to come too: labels, secrets, scores, laws and known answers."""
+
+import copy
+import hashlib
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from scanner.watermark import ragged, selftest
+from scanner.watermark.format import Commits, DrawsKeys, Searches, format_name
+from scanner.watermark.formats import FORMATS, make_format
+from scanner.watermark.search import log10_p_of
+from tests.watermark.test_no_key_shown import forms
+
+PARAMETERS = {
+    "greenlist": [
+        {"window": 4, "gamma": "1/4"},
+        {"window": 3, "gamma": "1/4"},
+        {"window": 4, "gamma": "1/2"},
+        {"window": 0, "gamma": "3/8"},
+    ],
+    "gumbel": [{"window": 4}, {"window": 0}],
+    "vllm-gumbel": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}],
+    "vllm-dual-key": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}, {"alpha": 0.2}],
+    "sglang-one-key": [{}, {"context_window": 5}],
+    "sglang-two-keys": [{}, {"context_window": 5}, {"mixing_probability": 0.3}],
+    "sglang-user-keys": [{}, {"context_window": 5}],
+}
+"""Of each format: every parameter at two values or more."""
+
+ALL = [FORMATS[name].model_validate(parameters) for name, some in PARAMETERS.items() for parameters in some]
+ONE_OF_EACH = [FORMATS[name].model_validate(some[0]) for name, some in PARAMETERS.items()]
+KEYS = 4000
+
+
+def secret_of(form, number: int = 0) -> bytes:
+    return form.draw_key(hashlib.sha256(f"{form.label()} {number}".encode()).digest())
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_nothing_of_the_key_is_shown(form):
+    secret = secret_of(form)
+    mark = form.open(secret)
+    tokens = ragged([list(range(30))])
+    mark.score(tokens, mark.rule.positions(tokens, "ngram"), 0)
+    whole = [str(int.from_bytes(secret[i : i + 8], "big")) for i in range(0, len(secret), 8)]
+    hidden = forms(secret) + whole + [hex(int(number))[2:] for number in whole]
+    for shown in (repr(mark), str(mark), repr([mark]), repr(vars(mark))):
+        assert [form for form in hidden if form in shown] == []
+    assert form.label() in repr(mark)
+    for save in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled"):
+            save(mark)
+
+
+def test_every_format_is_tested_with_every_parameter():
+    assert PARAMETERS.keys() == FORMATS.keys()
+    for name, some in PARAMETERS.items():
+        for field, info in FORMATS[name].model_fields.items():
+            values = {str(one.get(field, info.default)) for one in some}
+            assert len(values) > 1, f"{name}: {field} has one value in these tests"
+
+
+def test_labels_tell_parameters_apart_and_never_change():
+    """Pinned: they stand in tables, shard ids and commitments."""
+    labels = [form.label() for form in ALL]
+    assert len(set(labels)) == len(labels)
+    assert all(label.isascii() and label.isprintable() for label in labels)
+    assert [format_name(label) for label in labels] == [form.name for form in ALL]
+    assert [form.label() for form in ONE_OF_EACH] == [
+        "greenlist;h=4;gamma=1/4",
+        "gumbel;h=4",
+        "vllm-gumbel;prf=philox4x32-10-v1;context_width=4;partial=scored",
+        "vllm-dual-key;prf=philox4x32-10-v1;context_width=4;partial=scored;alpha=0.1",
+        "sglang-one-key;context_window=4",
+        "sglang-two-keys;context_window=4;mixing_probability=0.5",
+        "sglang-user-keys;context_window=4",
+    ]
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_what_a_key_is_made_of(form):
+    """Drawn keys open; a short one commits to nothing, and no p-value is below what its bits can tell apart."""
+    assert isinstance(form, DrawsKeys)
+    assert len(secret_of(form)) in form.secret_bytes
+    assert form.open(secret_of(form)).basis == form.basis()
+    assert isinstance(form, Commits) == form.basis().proven
+    if not form.basis().proven:
+        assert str(form.basis()) == f"key-{form.basis().bits}-bits"
+        assert float(form.law().log10_p(1e5, 100)) == pytest.approx(-form.basis().bits * np.log10(2.0))
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_p_is_uniform_over_drawn_keys(form):
+    """One text with repeats: Kolmogorov-Smirnov at 1e-7; of a discrete law the randomised p."""
+    rng = np.random.default_rng(3)
+    tokens = ragged([rng.integers(0, 40, 90).tolist()])
+    scores = np.empty(KEYS)
+    for number in range(KEYS):
+        mark = form.open(secret_of(form, number))
+        positions = mark.rule.positions(tokens, "ngram")
+        scores[number] = mark.score(tokens, positions, 0)[0]
+    law, scored = form.law(), positions.scored[0]
+    p = 10.0 ** log10_p_of(law, scores, scored)
+    if law.discrete:
+        p -= rng.random(KEYS) * (p - 10.0 ** log10_p_of(law, scores + 1, scored))
+    assert stats.kstest(p, "uniform").pvalue > 1e-7
+
+
+@pytest.mark.parametrize("form", ONE_OF_EACH, ids=lambda form: form.label())
+def test_a_search_finds_what_scoring_message_by_message_finds(form):
+    """Best two, ties to the smaller message, scores to the last bit."""
+    mark = form.open(secret_of(form))
+    if not isinstance(mark, Searches):
+        with pytest.raises(ValueError, match="give 1"):
+            form.check_messages(2)
+        return
+    rng = np.random.default_rng(5)
+    tokens = ragged([rng.integers(0, 60, length).tolist() for length in (5, 9, 30, 200)])
+    positions, count = mark.rule.positions(tokens, "ngram"), 130
+    found = mark.search(tokens, positions, count)
+    each = np.array([mark.score(tokens, positions, message) for message in range(count)], np.float64)
+    for d in range(4):
+        best = np.lexsort((np.arange(count), -each[:, d]))[:2]
+        assert found.message[d, :2].tolist() == best.tolist()
+        assert found.score[d, :2].tolist() == each[best, d].tolist()
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_only_parameters_of_the_format(form):
+    with pytest.raises(ValueError, match="window_size"):
+        type(form).model_validate({"window_size": 4})
+    assert form == make_format(form.name, form.model_dump())
+
+
+def test_known_answers_of_every_format_pass():
+    assert {entry.answers.shipped for entry in FORMATS.values()} == set(selftest.shipped())
+    for file in selftest.shipped():
+        results = selftest.check(file.read_text(encoding="utf-8"))
+        assert all(result.passed for result in results)
+        assert not [failure for result in results for failure in result.failures]
