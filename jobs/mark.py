@@ -257,8 +257,8 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
 
 
 def _write(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
-    """Write rows of MARKED, under another name first, so that a file of that name is always whole."""
+    """Write rows of MARKED; a file of that name is always whole."""
+    from scanner.storage.whole import write_whole
+
     table = pa.Table.from_pylist([dict(zip(MARKED.names, row, strict=True)) for row in rows], schema=MARKED)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    pq.write_table(table, unfinished)
-    unfinished.replace(path)
+    write_whole(path, lambda file: pq.write_table(table, file))

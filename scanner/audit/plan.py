@@ -2,7 +2,6 @@
 
 import datetime
 import hashlib
-import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
+from scanner.storage.canonical import digest
 from scanner.storage.locations import refuse_password
 from scanner.tokens import load_tokenizer
 from scanner.watermark import Format
@@ -53,7 +53,7 @@ class CalibrationPlan:
     @property
     def config_sha256(self) -> str:
         """Digest of the configuration as it was read, as hex text."""
-        return hashlib.sha256(json.dumps(self.config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        return digest(self.config.model_dump(mode="json"))
 
     def law_cases(self) -> list[Case]:
         """All cases of the law."""

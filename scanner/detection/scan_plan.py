@@ -2,8 +2,6 @@
 
 import datetime
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +14,7 @@ from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import what_decides
 from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
+from scanner.storage.canonical import digest
 from scanner.storage.locations import place, real_place
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
@@ -76,7 +75,7 @@ class Plan:
     @property
     def config_sha256(self) -> str:
         """Digest of the configuration as it was read, as hex text."""
-        return hashlib.sha256(json.dumps(self.config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        return digest(self.config.model_dump(mode="json"))
 
 
 def read_config(config_file: Path) -> ScanConfig:

@@ -6,7 +6,6 @@ its p-value is never combined with the main one and decides nothing (schemas.tab
 
 import hashlib
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
+from scanner.storage.canonical import canonical
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
@@ -37,7 +37,7 @@ Verdict = Mapping[str, Any]
 
 def settings(second: SecondScoreConfig) -> str:
     """What decides the scores, as JSON: not how many workers there are."""
-    return json.dumps(second.model_dump(exclude={"workers", "gpus"}), sort_keys=True)
+    return canonical(second.model_dump(exclude={"workers", "gpus"}))
 
 
 def transaction(shard_id: str, second: SecondScoreConfig) -> str:

@@ -1,7 +1,5 @@
 """The paper's Table 1: free-form tasks of lm_eval, answered with and without the mark, and which answers are right."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +12,9 @@ from scipy import stats  # type: ignore[import-untyped]
 from scanner.errors import ScanFailed
 from scanner.evaluation.figures import Figure, figure
 from scanner.evaluation.metrics import share
-from scanner.evaluation.texts import make_folder, read_whole, write_whole
+from scanner.evaluation.texts import make_folder, read_whole, write_rows
 from scanner.evaluation.units import Setting, folder_sha256, key_secret
+from scanner.storage.canonical import digest
 from scanner.watermark import Watermark
 from scanner.watermark.native.version1 import of_the_paper
 from schemas.evaluation import EvaluationConfig
@@ -60,7 +59,7 @@ class Exam:
             "batch": self.batch,
             "commitment": setting.commitment(secret),
         }
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+        return digest(decides)
 
 
 def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
@@ -109,7 +108,7 @@ class Answers:
         """Keep an exam; raises ScanFailed when it cannot be written."""
         path = self.place(exam)
         rows = [answer._asdict() | {"exam": path.stem} for answer in answers]
-        write_whole(path, pa.Table.from_pylist(rows, ANSWERS))
+        write_rows(path, pa.Table.from_pylist(rows, ANSWERS))
 
 
 def utility_figures(taken: Mapping[Exam, Sequence[Answer]]) -> list[Figure]:

@@ -1,6 +1,5 @@
 """The texts that were written, kept for good: one Parquet file a unit, so that a rerun writes nothing twice."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pyarrow.parquet as pq
 
 from scanner.errors import ScanFailed
 from scanner.evaluation.units import Unit
+from scanner.storage.whole import write_whole
 from schemas.tables import TEXTS
 
 
@@ -75,7 +75,7 @@ class Texts:
                 zip(unit.prompts, unit.commitments or nothing, unit.messages or nothing, completions, strict=True)
             )
         ]
-        write_whole(path, pa.Table.from_pylist(rows, TEXTS))
+        write_rows(path, pa.Table.from_pylist(rows, TEXTS))
 
 
 def make_folder(folder: Path) -> None:
@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> None:
 
 
 def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
-    """Read a file that `write_whole` wrote.
+    """Read a file that `write_rows` wrote.
 
     Raises:
         ScanFailed: it is not there or not whole.
@@ -101,18 +101,13 @@ def read_whole(path: Path, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def write_whole(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file that is whole or not there, whatever interrupts us.
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file that is whole or not there.
 
     Raises:
         ScanFailed: it cannot be written.
     """
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.unfinished")
     try:
-        with unfinished.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        write_whole(path, lambda file: pq.write_table(table, file, compression="zstd"))
     except OSError as error:
         raise ScanFailed(f"results: {path} cannot be written: {error}") from None

@@ -1,11 +1,11 @@
 """What is to be written: batches of prompts under one setting, each with a digest of all that decides its texts."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scanner.storage.canonical import canonical, digest
 from scanner.watermark import Format, Watermark
 from scanner.watermark.format import Columns, Commits
 
@@ -83,7 +83,7 @@ class Unit:
             "commitments": self.commitments,
             "messages": self.messages,
         }
-        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+        return digest(decides)
 
 
 def key_secret(seed: str, number: int) -> bytes:
@@ -113,7 +113,7 @@ def batches(
     units = []
     for begin in range(0, len(rows), size):
         prompts, keys, messages = zip(*rows[begin : begin + size], strict=True)
-        what = json.dumps([seed, setting.decides(), sample, begin], sort_keys=True).encode()
+        what = canonical([seed, setting.decides(), sample, begin]).encode()
         number = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little")
         marked = (keys, messages) if setting.format else ((), ())
         units.append(Unit(setting, number, prompts, seed, *marked))
@@ -122,8 +122,8 @@ def batches(
 
 def folder_sha256(folder: Path) -> str:
     """Hex digest of a model's folder: of the names and contents of its files, hidden ones and folders left out."""
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         with path.open("rb") as file:
-            digest.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
+            whole.update(f"{path.name}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return whole.hexdigest()

@@ -237,6 +237,11 @@ def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
     """
     if raw is None:
         return None, "null_text", "there is no text"
+    if len(raw) <= MAX_TEXT_BYTES:  # nearly all
+        try:
+            return raw.decode(), "", ""
+        except UnicodeDecodeError:
+            pass
     taken = _first_bytes(raw)
     cut = f"the text has {len(raw)} bytes; the first {len(taken)} are scored" if len(taken) < len(raw) else ""
     try:

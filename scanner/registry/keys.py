@@ -13,10 +13,12 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.registry.files import USERS_FOLDER, local_folder, locked, read_far, replace_file
+from scanner.registry.files import USERS_FOLDER, local_folder, locked, read_far
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
+from scanner.storage.canonical import digest
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private, writable_by_others
+from scanner.storage.whole import write_whole
 from schemas.config import ConfigError, explained, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
@@ -115,7 +117,7 @@ def registry_sha256(registry: Registry) -> str:
         key.model_dump(mode="json", exclude={"format", "parameters"}) | format_of(key).decides()
         for key in registry.keys
     ]
-    return hashlib.sha256(json.dumps(whole | {"keys": keys}, sort_keys=True).encode()).hexdigest()
+    return digest(whole | {"keys": keys})
 
 
 def suggested_parameters(name: str) -> dict[str, object]:
@@ -405,4 +407,5 @@ def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
 
 
 def _write(folder: Path, registry: Registry) -> None:
-    replace_file(folder / KEYS_FILE, _HEADER + tomli_w.dumps(registry.model_dump(exclude_none=True)))
+    text = _HEADER + tomli_w.dumps(registry.model_dump(exclude_none=True))
+    write_whole(folder / KEYS_FILE, lambda file: file.write(text.encode()))

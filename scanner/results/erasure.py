@@ -1,6 +1,5 @@
 """Names taken out of the verdicts, for those who ask to be forgotten: the rows stay, and name no one."""
 
-import time
 from collections.abc import Sequence
 
 import polars as pl
@@ -8,8 +7,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS
-from scanner.storage.delta import open_table, read, table_uri
+from scanner.results.tables import ORPHANS_AFTER_HOURS
+from scanner.storage.delta import attempts, open_table, read, table_uri
 
 
 def erase_user(results: str, user_ids: Sequence[str]) -> int:
@@ -26,7 +25,7 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     if not user_ids:
         return 0
     uri, changed = table_uri(results, "verdicts"), 0
-    for attempt in range(COMMIT_ATTEMPTS):
+    for _ in attempts(f"attempts to erase names in {uri}"):
         table = open_table(uri)
         try:
             changed += _erase(table, user_ids)
@@ -40,9 +39,8 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
             if open_table(uri).version() == table.version():
                 raise ScanFailed(f"results: names in {uri} cannot be erased: {in_a_line(error)}") from None
         else:
-            return changed
-        time.sleep(0.01 * attempt)
-    raise ScanFailed(f"results: names in {uri} cannot be erased while others commit; run again later")
+            break
+    return changed
 
 
 def _erase(table: DeltaTable, user_ids: Sequence[str]) -> int:

@@ -18,16 +18,14 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.results.tables import (
-    COMMIT_ATTEMPTS,
     SCHEMAS,
     Entry,
     additions,
-    others_commit_first,
     table_now,
     try_to_commit,
     write_file,
 )
-from scanner.storage.delta import table_uri, transaction_versions
+from scanner.storage.delta import attempts, table_uri, transaction_versions
 
 CONTESTED = 0
 BESIDE = ("quarantine", "audit_counts")
@@ -45,7 +43,7 @@ def enter_beside(results: str, name: str, entries: Sequence[Entry], scan_id: str
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    for attempt in range(COMMIT_ATTEMPTS):
+    for _ in attempts(f"commits to {table_uri(results, name)}"):
         table = table_now(results, name)
         missing = [entry for entry in entries if table.transaction_version(f"{entry.transaction}:{scan_id}") is None]
         if not missing:
@@ -58,8 +56,6 @@ def enter_beside(results: str, name: str, entries: Sequence[Entry], scan_id: str
         files = [file for entry in missing for file in entry.files]
         if try_to_commit(table, name, additions(files), transactions):
             return
-        time.sleep(0.01 * attempt)
-    raise others_commit_first(table_uri(results, name))
 
 
 def settle(results: str, shards: Iterable[str]) -> None:
@@ -74,7 +70,7 @@ def settle(results: str, shards: Iterable[str]) -> None:
 
 
 def _settle(results: str, name: str, verdicts: DeltaTable, shards: list[str]) -> None:
-    for attempt in range(COMMIT_ATTEMPTS):
+    for _ in attempts(f"commits to {table_uri(results, name)}"):
         table = table_now(results, name)
         there = transaction_versions(table, shards)
         winners = transaction_versions(verdicts, there)
@@ -84,8 +80,6 @@ def _settle(results: str, name: str, verdicts: DeltaTable, shards: list[str]) ->
         transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]
         if try_to_commit(table, name, _without_others(table, results, name, wrong), transactions):
             return
-        time.sleep(0.01 * attempt)
-    raise others_commit_first(table_uri(results, name))
 
 
 def _without_others(

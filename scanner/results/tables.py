@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.delta import table_uri, transaction_versions
+from scanner.storage.delta import attempts, table_uri, transaction_versions
 from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
 from schemas.tables import AUDIT_COUNTS, AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
@@ -40,7 +40,6 @@ TABLES: Mapping[str, pa.Schema] = {
 }
 SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES}
 """Of every table that there may be; those of TABLES are made by a scan."""
-COMMIT_ATTEMPTS = 50
 ORPHANS_AFTER_HOURS = 24
 """When a file that is no part of its table is certainly no running scan's, which would have committed it."""
 
@@ -94,7 +93,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
 
 def _add_columns(uri: str, wanted: deltalake.Schema) -> None:
     """Add to a table the last of the wanted columns, where it has all the others and no more."""
-    for attempt in range(COMMIT_ATTEMPTS):
+    for _ in attempts(f"commits to {uri}"):
         table = DeltaTable(uri)
         there = table.schema().fields
         missing = wanted.fields[len(there) :]
@@ -103,10 +102,8 @@ def _add_columns(uri: str, wanted: deltalake.Schema) -> None:
         try:
             table.alter.add_columns(missing)
         except CommitFailedError:
-            time.sleep(0.01 * attempt)
-        else:
-            return
-    raise others_commit_first(uri)
+            continue
+        return
 
 
 def _statistics(schema: pa.Schema) -> dict[str, str]:
@@ -197,18 +194,19 @@ def commit(results: str, name: str, entries: Sequence[Entry], run: int | None = 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    for attempt in range(COMMIT_ATTEMPTS):
+    ours: set[str] = set()
+    for _ in attempts(f"commits to {table_uri(results, name)}"):
         table = table_now(results, name)
         there = {entry.transaction: table.transaction_version(entry.transaction) for entry in entries}
         ours = {transaction for transaction, by in there.items() if by is not None and by == run}
         missing = [entry for entry in entries if there[entry.transaction] is None]
         if not missing:
-            return ours
+            break
         actions = additions(file for entry in missing for file in entry.files)
         if try_to_commit(table, name, actions, [Transaction(entry.transaction, run or 1) for entry in missing]):
-            return ours | {entry.transaction for entry in missing}
-        time.sleep(0.01 * attempt)
-    raise others_commit_first(table_uri(results, name))
+            ours |= {entry.transaction for entry in missing}
+            break
+    return ours
 
 
 def try_to_commit(
@@ -227,13 +225,6 @@ def try_to_commit(
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
     return True
-
-
-def others_commit_first(uri: str) -> ScanFailed:
-    """What is raised when COMMIT_ATTEMPTS were in vain."""
-    return ScanFailed(
-        f"results: {COMMIT_ATTEMPTS} commits to {uri} failed, since others committed first; run again later"
-    )
 
 
 def additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:

@@ -18,8 +18,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import Refused, ScanFailed
-from scanner.results.tables import COMMIT_ATTEMPTS, ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
-from scanner.storage.delta import table_uri
+from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
+from scanner.storage.delta import attempts, table_uri
 from scanner.storage.locations import filesystem_of
 
 MERGED_BYTES = 64 * 2**20
@@ -142,20 +142,19 @@ def _put_in_place(results: str, name: str, group: list[str], merged: DataFile) -
     now = int(time.time() * 1000)
     actions: list[AddAction | RemoveAction] = [RemoveAction(path, False, now) for path in group]
     actions.append(AddAction(merged.name, merged.size, {}, now, False, merged.stats))
-    for attempt in range(COMMIT_ATTEMPTS):
+    for _ in attempts(f"commits to {uri}"):
         table = DeltaTable(uri)
         present = _sizes(table)
         if merged.name in present:  # a commit of ours whose success was not told
-            return True
+            break
         if not present.keys() >= set(group):
             return False
         try:
             properties = CommitProperties(max_commit_retries=0)
             table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
         except CommitFailedError:
-            time.sleep(0.01 * attempt)
+            continue
         except (DeltaError, OSError) as error:
             raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
-        else:
-            return True
-    raise ScanFailed(f"results: {COMMIT_ATTEMPTS} commits to {uri} failed, since others committed first; compact later")
+        break
+    return True

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
@@ -13,8 +14,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import fs
 
-from scanner.errors import Refused
+from scanner.errors import Refused, ScanFailed
 from scanner.storage.locations import filesystem_of
+
+COMMIT_ATTEMPTS = 50
+"""Of a commit, while others commit first."""
 
 _LOOKED_UP = 20
 """Transactions that deltalake is asked for one by one; each time it goes through all that there are."""
@@ -47,6 +51,21 @@ def read(table: DeltaTable) -> pl.LazyFrame:
 def table_uri(results: str, name: str) -> str:
     """Where a table lies: a folder of its own in the folder of results."""
     return f"{results.rstrip('/')}/{name}"
+
+
+def attempts(what: str) -> Iterator[None]:
+    """Turns at something that fails while others commit first; each waits a little longer than the one before.
+
+    Args:
+        what: cannot be done, for the error, such as `commits to /results/verdicts`.
+
+    Raises:
+        ScanFailed: COMMIT_ATTEMPTS turns were in vain.
+    """
+    for attempt in range(COMMIT_ATTEMPTS):
+        yield
+        time.sleep(0.01 * attempt)
+    raise ScanFailed(f"results: {COMMIT_ATTEMPTS} {what} failed, since others committed first; run again later")
 
 
 def open_table(uri: str) -> DeltaTable:

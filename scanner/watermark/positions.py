@@ -111,10 +111,27 @@ def _runs(
     values: NDArray[Any], offsets: NDArray[np.int64], which: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Some runs of a ragged array, as a ragged array of their own."""
-    lengths = offsets[which + 1] - offsets[which]
     bounds = np.zeros(len(which) + 1, np.int64)
-    np.cumsum(lengths, out=bounds[1:])
-    return values[np.arange(bounds[-1]) + np.repeat(offsets[which] - bounds[:-1], lengths)], bounds
+    np.cumsum(offsets[which + 1] - offsets[which], out=bounds[1:])
+    out = np.empty(bounds[-1], values.dtype)
+    _copy_runs(values, offsets, which, bounds, out)
+    return out, bounds
+
+
+@kernel
+def _copy_runs(
+    values: NDArray[Any],
+    offsets: NDArray[np.int64],
+    which: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    out: NDArray[Any],
+) -> None:
+    first = 0
+    for i in range(len(which)):
+        if i + 1 < len(which) and which[i + 1] == which[i] + 1:  # runs that follow each other are copied together
+            continue
+        out[bounds[first] : bounds[i + 1]] = values[offsets[which[first]] : offsets[which[i] + 1]]
+        first = i + 1
 
 
 def ragged(documents: list[list[int]]) -> Tokens:

@@ -176,7 +176,7 @@ def test_a_failed_write_leaves_no_orphan_secret(folder, make_key, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scanner.registry.keys.replace_file", full)
+    monkeypatch.setattr("scanner.registry.keys.write_whole", full)
     with pytest.raises(OSError, match="No space"):
         make_key()
     assert not (folder / "secrets/k1.key").exists()

@@ -14,6 +14,7 @@ from scanner.results import tables
 from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, commit, open_tables, table_uri, write_file
 from scanner.results.upkeep import compact
+from scanner.storage import delta
 from schemas.tables import SCANS, VERDICTS
 from tests.scan.test_results import filled, verdict
 
@@ -100,6 +101,6 @@ def test_a_scan_that_never_gets_to_add_them_fails(folder, monkeypatch):
         raise CommitFailedError("others were first")
 
     monkeypatch.setattr(DeltaTable, "alter", property(too_late))
-    monkeypatch.setattr(tables, "COMMIT_ATTEMPTS", 3)
+    monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 3)
     with pytest.raises(ScanFailed, match="others committed first"):
         open_tables(folder)

@@ -7,12 +7,12 @@ from scanner.watermark import Positions, Tokens, ragged
 from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
+from scanner.watermark.opened import StackFormat
 from scanner.watermark.positions import WholeWindows
 from scanner.watermark.rank import ranked
 from scanner.watermark.search import DECOYS, LEAST_RANK, decide, search
-from tests.watermark.test_stack_formats import PARAMETERS
 
-STACKS = [FORMATS[name]() for name in PARAMETERS]
+STACKS = [entry() for entry in FORMATS.values() if issubclass(entry, StackFormat)]
 
 SHORT = Basis(64)
 
