@@ -16,6 +16,7 @@ from scanner.interrupts import Terminated, sigterm_interrupts, sigterm_noted
 _COMMANDS = {
     "init": "jobs.init:init",
     "keys": "jobs.registry:keys",
+    "formats": "jobs.formats:formats",
     "users": "jobs.users:users",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",

@@ -1,16 +1,24 @@
 """`brickscan keys …`: the master keys of a registry from the command line."""
 
+import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from jobs.admission import admit, audit_secret
 from jobs.options import Place, dry_run_option, sure, time_of, yes_option
 from jobs.text import tell
+from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
 from scanner.registry.files import local_folder
 from schemas.registry import MasterKey
+
+if TYPE_CHECKING:
+    from scanner.watermark.stack_configs import StackKey
 
 _registry = click.option("--registry", required=True, type=Place(), help="Folder of the registry.")
 _registry_or_uri = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
@@ -66,12 +74,13 @@ def new(
       brickscan keys new summer-2026 --registry registry --method greenlist --window 4 --gamma 1/4 \\
           --messages 100000 --tokenizer tokenizer.json
     """
-    given = {name: value for name, value in (("window", window), ("gamma", gamma)) if value is not None}
+    given: dict[str, Any] = {"window": window, "gamma": gamma}
+    given = {name: value for name, value in given.items() if value is not None}
     key = new_key(
         registry,
         key_id,
         format=method,
-        **{**suggested_parameters(method), **given},
+        **(suggested_parameters(method) | given),
         messages=messages,
         tokenizer=tokenizer,
         secret=secret,
@@ -90,6 +99,114 @@ def new(
         "can check with it that this key was not chosen after the text. Back the secret up: without it, nothing that",
         "was marked with this key can be recognised again.",
     )
+
+
+@keys.command("add")
+@click.argument("key_id")
+@_registry
+@click.option("--format", "name", help="Such as vllm-gumbel; see `brickscan formats`. Not needed with --from.")
+@click.option(
+    "--from", "config", type=click.Path(path_type=Path), help="The stack's JSON; its key is copied out of it."
+)
+@click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="A parameter in the stack's own words.")
+@click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
+@click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
+@click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
+def add(
+    key_id: str,
+    registry: Path | str,
+    name: str | None,
+    config: Path | None,
+    words: tuple[str, ...],
+    messages: int,
+    tokenizer: str,
+    secret: str | None,
+) -> None:
+    """Add a key that another stack marks with: vLLM's or SGLang's.
+
+    A key is hexadecimal text in the file that --secret names: 16 digits, 32 for two keys of SGLang. With --from it is
+    copied out of the stack's own configuration, of which the registry then holds a copy that nobody else can read.
+
+    \b
+    Examples:
+      brickscan keys add chat --registry registry --from watermark-config.json --tokenizer tokenizer.json
+      brickscan keys add chat --registry registry --format vllm-gumbel --set context_width=4 \\
+          --secret file:/etc/keys/chat.key --tokenizer tokenizer.json
+    """
+    stack = _read_stack_config(config) if config else None
+    if stack is not None and name not in (None, stack.format):
+        raise Refused(f"--format {name}: {config} is one of {stack.format}; leave one of the two out")
+    format_name = stack.format if stack else name
+    if format_name is None:
+        raise Refused(
+            "name the format with --format (see `brickscan formats`), or the stack's configuration with --from"
+        )
+    parameters: dict[str, Any] = {
+        **suggested_parameters(format_name),
+        **(stack.parameters if stack else {}),
+        **_parameters(words),
+    }
+    key = new_key(
+        registry,
+        key_id,
+        format=format_name,
+        **parameters,
+        messages=messages,
+        tokenizer=tokenizer,
+        secret=secret,
+        known=stack.secret if stack else None,
+    )
+    tell(f"key         {key.key_id}: {_what(key)}")
+    tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
+    tell(f"secret      {key.secret}")
+    tell(*_floor(registry, key))
+
+
+def _read_stack_config(path: Path) -> "StackKey":
+    from scanner.watermark.stack_configs import read_config
+
+    try:
+        return read_config(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"--from {path}: cannot be read ({getattr(error, 'strerror', None) or 'no UTF-8'})") from None
+    except ValueError as error:
+        raise Refused(f"--from {path}: {error}") from None
+
+
+def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE, the value a number where it reads as one."""
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise Refused("--set: NAME=VALUE is needed, such as context_width=4")
+        try:
+            given[name] = json.loads(value)
+        except json.JSONDecodeError:
+            given[name] = value
+    return given
+
+
+def _floor(registry: Path | str, key: MasterKey) -> list[str]:
+    """What a key's few bits mean for its flags; nothing where they are many."""
+    from scanner.audit.admission import ASKED
+    from scanner.detection.scan_plan import keys_tested
+    from scanner.watermark.formats import format_of
+    from scanner.watermark.search import corrected
+
+    basis = format_of(key).basis()
+    if basis.proven:
+        return []
+    least = float(
+        corrected(np.array(-basis.bits * math.log10(2.0)), key.messages, keys_tested(load_registry(registry)))
+    )
+    lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
+    if least > math.log10(ASKED):
+        lines.append(
+            f"No text can ever be flagged at {ASKED:g} under it: with {key.messages:,} messages the smallest p-value "
+            f"is {10**least:.1e}. Fewer messages, or a looser rate, are needed."
+        )
+    return lines
 
 
 @keys.command("list")

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from pydantic import ValidationError
@@ -24,6 +24,7 @@ from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
     from scanner.watermark import Format, Watermark
+    from scanner.watermark.opened import Held
 
 KEYS_FILE = "keys.toml"
 _DECOYS = "decoys.secret"
@@ -120,7 +121,7 @@ def registry_sha256(registry: Registry) -> str:
     return digest(whole | {"keys": keys})
 
 
-def suggested_parameters(name: str) -> dict[str, object]:
+def suggested_parameters(name: str) -> dict[str, Any]:
     """Parameters of a new key of a format, where nothing else is said; none of a format that is not known."""
     from scanner.watermark.formats import FORMATS
 
@@ -135,6 +136,7 @@ def new_key(
     messages: int,
     tokenizer: Path | str,
     secret: str | None = None,
+    known: "Held[bytes] | None" = None,
     active_from: datetime | None = None,
     active_until: datetime | None = None,
     **parameters: object,
@@ -150,6 +152,7 @@ def new_key(
         secret: `file:PATH` (a relative path starts at the registry's folder) or `env:NAME`; by default a file in the
             registry. A file that does not exist is made, with a new secret. So is, beside it, the audit secret of a
             registry that names none yet, where a file can be made there.
+        known: the secret of a key that marks elsewhere already, for the file that is made; None: a new one is drawn.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
         parameters: of the format, such as window=4, gamma="1/4".
@@ -177,8 +180,12 @@ def new_key(
         raise Refused(_told(error)) from None
     except ValueError as error:
         raise Refused(str(error)) from None
-    key = key.model_copy(update={"tokenizer": _pin_tokenizer(folder, os.fspath(tokenizer))})
+    pinned = _pin_tokenizer(folder, os.fspath(tokenizer))
+    # with the format's defaults, which then are on record
+    key = key.model_copy(update={"tokenizer": pinned, "parameters": made_for.model_dump()})
     path = secret_path(reference, folder)
+    if known is not None and (path is None or os.path.lexists(path)):
+        raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
     if path is None or os.path.lexists(path):
         read_secret(reference, folder, made_for.secret_bytes)  # refuse before the first folder is made
     try:
@@ -191,11 +198,14 @@ def new_key(
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
         made = path is not None and not os.path.lexists(path)
         key_bytes = (
-            _new_secret(path, made_for)
+            _new_secret(path, made_for, known)
             if made and path is not None
             else read_secret(reference, folder, made_for.secret_bytes)
         )
         try:
+            read_secret(
+                reference, folder, made_for.secret_bytes
+            )  # as every scan will: it may be one that can be guessed
             _refuse_reuse(registry, folder, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
@@ -367,10 +377,13 @@ def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
     return TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest())
 
 
-def _new_secret(path: Path, made_for: "Format") -> bytes:
-    """A new secret of a format, and the file that holds it."""
+def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
+    """A new secret of a format, or one that is known, and the file that holds it."""
     from scanner.watermark.format import DrawsKeys
 
+    if known is not None:
+        secret = known.value
+        return new_secret_file(path, lambda _entropy: secret)
     if not isinstance(made_for, DrawsKeys):
         raise SecretError(f"secret file {path}: is not there, and no secret of format {made_for.name!r} can be drawn")
     return new_secret_file(path, made_for.draw_key)
