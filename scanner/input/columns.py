@@ -13,6 +13,9 @@ from scanner.input.times import times
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
 
+MAX_ID_BYTES = 4096
+"""A longer id is null: it stands in every table, and a file of some kB may hold one of 16 MB for each of its rows."""
+
 
 class Columns(NamedTuple):
     """Names of the columns that are read; None: there is no such column. time_zone: of times without one.
@@ -165,12 +168,13 @@ class _Names(NamedTuple):
 def _names(array: pa.Array) -> _Names:
     """Ids as string, each by itself where the column as a whole cannot be written."""
     try:
-        return _Names(_written(array), np.zeros(len(array), np.bool_))
+        written = _written(array)
     except pa.ArrowException:
-        pass
-    each = [_written_alone(array.slice(i, 1)) for i in range(len(array))]
-    unread = [name is None and there for name, there in zip(each, array.is_valid().to_pylist(), strict=True)]
-    return _Names(pa.array(each, pa.string()), np.array(unread, np.bool_))
+        written = pa.array([_written_alone(array.slice(i, 1)) for i in range(len(array))], pa.string())
+    short = pc.less_equal(pc.binary_length(written), MAX_ID_BYTES)
+    if not pc.all(short, min_count=0).as_py():
+        written = pc.if_else(short, written, None)
+    return _Names(written, np.asarray(pc.and_(array.is_valid(), written.is_null()), np.bool_))
 
 
 def _written_alone(one: pa.Array) -> str | None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.input import documents
+from scanner.input.columns import MAX_ID_BYTES
 from scanner.input.documents import Columns, Unreadable, read
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.identity import Identity, identify, identities
@@ -179,6 +180,16 @@ def test_ids_that_cannot_be_written_are_null_alone(tmp_path):
     assert found[0]["account_id"] == "1970-01-01"
     assert found[2]["account_id"] is None
     assert [row["doc_id"] for row in rows(file, Columns("text", "id", "day", None))] == [None] * 3
+
+
+def test_an_id_that_is_too_long_is_null(tmp_path):
+    ids = pa.array(["x" * MAX_ID_BYTES, "é" * (MAX_ID_BYTES // 2) + "x", None])
+    file = written(tmp_path / "a.parquet", pa.table({"text": TEXT, "id": ids.dictionary_encode(), "other": ids}))
+    columns = Columns("text", "id", "other", None)
+    inspect(file, columns)
+    found = rows(file, columns)
+    assert [row["doc_id"] for row in found] == [row["account_id"] for row in found] == [ids[0].as_py(), None, None]
+    assert [row["unread"] for row in found] == [False, True, False]
 
 
 def test_a_column_that_stands_twice(tmp_path):
