@@ -11,7 +11,7 @@ import click
 
 from jobs.text import complain, logs_printable, show_failure, show_usage_error
 from scanner.errors import BrickscanError, Refused
-from scanner.interrupts import Terminated, sigterm_interrupts, sigterm_noted
+from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
 
 _COMMANDS = {
     "init": "jobs.init:init",
@@ -90,7 +90,7 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
 def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
     """Say what an interrupt leaves. Gives what raises one that Python dropped; to be called now and then."""
     try:
-        with sigterm_noted() as check:
+        with interrupts_noted() as check:
             yield check
     except KeyboardInterrupt:
         complain(f"brickscan: {sentence}")

@@ -1,4 +1,4 @@
-"""SIGTERM as an interrupt like Ctrl-C, also where its exception gets lost: in a finaliser, or in Ray's own handler.
+"""SIGTERM as an interrupt like Ctrl-C; both noted where their exception gets lost: in a finaliser, or in Ray's handler.
 
 And both held back while something is written that should be there whole, once.
 """
@@ -37,8 +37,8 @@ def sigterm_interrupts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def sigterm_noted() -> Iterator[Callable[[], None]]:
-    """Gives what raises Terminated when SIGTERM came meanwhile: Python drops what a handler raises in a finaliser."""
+def interrupts_noted() -> Iterator[Callable[[], None]]:
+    """Gives what raises the interrupt that came meanwhile: Python drops what a handler raises in a finaliser."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -48,8 +48,11 @@ def sigterm_noted() -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         with contextlib.suppress(BlockingIOError):
-            if signal.SIGTERM in os.read(reader, 2**16):
+            came = os.read(reader, 2**16)
+            if signal.SIGTERM in came:
                 raise Terminated
+            if signal.SIGINT in came:
+                raise KeyboardInterrupt
 
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # whichever handler there is
     try:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
+
 ROOT = Path(__file__).parents[1]
 WAITING = """\
 import sys, time, click
@@ -35,3 +37,20 @@ def test_an_interrupted_command_says_so(number, code):
     name = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
     assert said == ["brickscan: what was finished is kept", f"brickscan: interrupted by {name}"]
     assert process.returncode == code
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python says what it dropped
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_an_interrupt_that_comes_in_a_finaliser_is_not_lost(number, raised):
+    class Dropping:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    with interrupts_noted() as check, sigterm_interrupts():
+        check()  # nothing came yet
+        dropping = Dropping()
+        del dropping  # the handler raises in here, and Python drops it
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            check()
+        assert interrupt.type is raised
+        check()  # once

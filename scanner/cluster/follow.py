@@ -19,7 +19,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.inspector import Inspector
-from scanner.interrupts import sigterm_interrupts
+from scanner.interrupts import interrupts_noted, sigterm_interrupts
 
 LOOK_SECONDS = 5.0
 """Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""
@@ -107,9 +107,16 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
 
     try:
         # around Ray's start, and again after it: Ray replaces the handler
-        with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts(), Inspector() as inspector:
+        with (
+            interrupts_noted() as end_if_told,
+            sigterm_interrupts(),
+            cluster(plan.config.cluster),
+            sigterm_interrupts(),
+            Inspector() as inspector,
+        ):
             landing = Landing(inspector)
             while True:
+                end_if_told()
                 listed = list_files(plan.locations, missing, passed_over)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")

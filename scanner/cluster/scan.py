@@ -26,7 +26,7 @@ from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
-from scanner.interrupts import interrupts_held, sigterm_interrupts, sigterm_noted
+from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import append_audits, append_scan, open_tables
 
@@ -72,7 +72,7 @@ def run_scan(
         Refused: something cannot be right; no document was scanned.
         ScanFailed: the work had to stop; what was committed stays.
     """
-    with sigterm_noted() as end_if_told, sigterm_interrupts():
+    with interrupts_noted() as end_if_told, sigterm_interrupts():
         return _Scan(plan, watch, worker, end_if_told).run(files)
 
 
@@ -81,7 +81,7 @@ class _Scan:
 
     Args:
         plan, watch, worker: as of run_scan.
-        end_if_told: raises Terminated when SIGTERM came.
+        end_if_told: raises the interrupt that came.
     """
 
     def __init__(
