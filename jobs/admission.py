@@ -32,7 +32,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     Example:
       brickscan keys admit summer-2026 --registry registry --results audit --down-to 1e-6
     """
-    from scanner.audit.admission import admission_of
+    from scanner.audit.calibration.admission import admission_of
     from scanner.results.queries import audits
 
     key = find_key(load_registry(registry), key_id)

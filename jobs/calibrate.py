@@ -15,11 +15,12 @@ import click
 from jobs.cli import end, run, when_interrupted
 from jobs.text import tell
 from scanner.errors import Refused
+from schemas.tables import AuditVerdict
 
 if TYPE_CHECKING:
-    from scanner.audit.figure import FigureCounts
-    from scanner.audit.keys import KeyCounts
-    from scanner.audit.plan import CalibrationPlan
+    from scanner.audit.calibration.calibration_plan import CalibrationPlan
+    from scanner.audit.calibration.one_key import KeyCounts
+    from scanner.audit.calibration.paper_figure import FigureCounts
     from scanner.watermark import Format
 
 AUDIT_FAILED = 3
@@ -96,10 +97,10 @@ def calibrate_and_tell(
     if importlib.util.find_spec("matplotlib") is None:
         raise Refused("calibrate needs matplotlib; install it with `pip install 'brickscan[audit]'`")
     from jobs.progress import Steps
-    from scanner.audit.admission import admissions
-    from scanner.audit.plan import plan_calibration
-    from scanner.audit.report import all_rows
-    from scanner.audit.rows import Audit, failing
+    from scanner.audit.calibration.admission import admissions
+    from scanner.audit.calibration.calibration_plan import plan_calibration
+    from scanner.audit.calibration.families import all_rows
+    from scanner.audit.statistics.audit_rows import Audit, failing
     from scanner.cluster.calibrate import FIGURE_THRESHOLDS, run_calibration
     from scanner.results.tables import append_audits
 
@@ -150,9 +151,9 @@ def _is_claim(row: Mapping[str, Any]) -> bool:
 
 def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     """The rows of whole methods and keys for people, and how many of the others say what; undecided ones if asked."""
-    from scanner.audit.rows import number
+    from scanner.audit.statistics.audit_rows import number
 
-    shown = [row for row in rows if everything or row["verdict"] != "undecided"]
+    shown = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
     lines = []
     for row in shown:
         if row["measure"] == "rate" and row["kind"] in ("law_total", "law_best_total", "key", "key_messages"):
@@ -183,8 +184,8 @@ def _write_files(
     show_text: bool,
 ) -> list[str]:
     """Figures and details beside the table. Returns their paths."""
-    from scanner.audit.details import details
-    from scanner.audit.plots import figure_png, law_png
+    from scanner.audit.calibration.calibration_plots import figure_png, law_png
+    from scanner.audit.calibration.details import details
     from scanner.storage.locations import filesystem_of
 
     files = {"details.json": json.dumps(details(plan, figure, keys, figure_thresholds, show_text), indent=1).encode()}

@@ -15,7 +15,7 @@ from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
 
 _COMMANDS = {
     "init": "jobs.init:init",
-    "keys": "jobs.registry:keys",
+    "keys": "jobs.keys:keys",
     "formats": "jobs.formats:formats",
     "users": "jobs.users:users",
     "scan": "jobs.scan:scan",

@@ -18,9 +18,9 @@ from scanner.errors import Refused
 from scanner.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
+    from scanner.evaluation.evaluation_plan import EvaluationPlan
     from scanner.evaluation.figures import Figure
-    from scanner.evaluation.plan import EvaluationPlan
-    from scanner.evaluation.texts import Texts
+    from scanner.evaluation.written_texts import Texts
 
 _CONFIG = click.Path(path_type=Path)
 _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
@@ -62,10 +62,10 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     from jobs.progress import Steps
     from scanner.cluster.connect import cluster
     from scanner.cluster.evaluate import measure, take_missing, write_missing
+    from scanner.evaluation.evaluation_plan import plan_evaluation, read_evaluation
     from scanner.evaluation.exams import Answers, utility_figures
-    from scanner.evaluation.plan import plan_evaluation, read_evaluation
-    from scanner.evaluation.texts import Texts
     from scanner.evaluation.units import folder_sha256
+    from scanner.evaluation.written_texts import Texts
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
@@ -101,8 +101,8 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from scanner.evaluation.plots import identification_png, robustness_png
-    from scanner.evaluation.report import report
+    from scanner.evaluation.paper_plots import identification_png, robustness_png
+    from scanner.evaluation.paper_report import report
     from schemas.tables import FIGURES
 
     table = pa.BufferOutputStream()

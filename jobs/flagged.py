@@ -8,6 +8,7 @@ import click
 
 from jobs.text import printable
 from scanner.detection.scan_plan import read_config, results_of
+from schemas.tables import Naming
 
 _HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "audit", "where")
 _WIDTH = 60  # characters of an id or a path that are shown
@@ -70,15 +71,17 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _marked_for(row: dict[str, Any]) -> str:
-    if row["naming"] == "held_later":
+    if row["naming"] == Naming.HELD_LATER:
         seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
     return {
-        "named": printable(row["user_id"] or "(name erased)", _WIDTH),
-        "unallocated": f"message {row['message']}, which no user held then",
-        "reserved": f"message {row['message']}, which is reserved: a false accusation",
-        "removed": f"message {row['message']}, of a removed user",
-        "ambiguous": "several messages",
+        Naming.NAMED: printable(row["user_id"] or "(name erased)", _WIDTH),
+        Naming.UNALLOCATED: f"message {row['message']}, which no user held then",
+        Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
+        Naming.REMOVED: f"message {row['message']}, of a removed user",
+        Naming.AMBIGUOUS: "several messages",
+        Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
+        Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
     }[row["naming"]]
 
 

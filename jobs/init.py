@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from jobs.registry import new
+from jobs.keys import new
 from jobs.text import tell
 from scanner.errors import Refused
 

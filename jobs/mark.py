@@ -148,7 +148,7 @@ def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     import numpy as np
 
-    from scanner.audit.admission import ASKED
+    from scanner.audit.calibration.admission import ASKED
     from scanner.detection.one_text import strengths_of
     from scanner.detection.scan_plan import keys_tested
     from scanner.measured import LEAST_SCORED, Measured

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from tqdm import tqdm
 
 from jobs.text import complain
-from scanner.audit.live import LiveAudit
+from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.cluster import Outcome, Totals, Work
 
 _STEPS_SECONDS = 5.0

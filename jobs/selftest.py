@@ -9,7 +9,7 @@ from jobs.text import tell
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
-    from scanner.watermark.selftest import GroupResult
+    from scanner.watermark.known_answers import GroupResult
 
 
 @click.command()
@@ -25,7 +25,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     Run it on every new type of machine before its verdicts are trusted. Integers must agree exactly, reals to 1e-9.
     Where torch finds GPUs, each of them is checked as well.
     """
-    from scanner.watermark.selftest import check, shipped
+    from scanner.watermark.known_answers import check, shipped
 
     passed = failed = 0
     for source in vectors or shipped():
@@ -47,8 +47,8 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 def _on_devices(text: str) -> "list[GroupResult]":
     """The same answers on every GPU; nothing where torch, or Triton, is not installed."""
     try:
+        from scanner.gpu.device_answers import check_device
         from scanner.gpu.devices import devices
-        from scanner.gpu.selftest import check_device
     except ImportError:
         return []
     return [result for device in devices() for result in check_device(text, device)]

@@ -157,7 +157,7 @@ class MasterKey(_Frozen):
 class Registry(_Frozen):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
-    audit_secret: where the secret lives that decoy keys are derived from (scanner.audit.decoys); None: no decoys.
+    audit_secret: where the secret lives that decoy keys are derived from; None: no decoys.
     """
 
     audit_secret: SecretReference | None = None

@@ -1,5 +1,7 @@
 """The Arrow schema of every table. Delta has no unsigned integers, so ids that are hashes are binary or hex text."""
 
+from enum import StrEnum
+
 import pyarrow as pa
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -44,7 +46,7 @@ VERDICTS = pa.schema(
         pa.field("key_id", pa.string(), nullable=False),
         pa.field("message", pa.int64()),  # null when too short
         pa.field("user_id", pa.string()),
-        pa.field("naming", pa.string(), nullable=False),  # see NAMING
+        pa.field("naming", pa.string(), nullable=False),  # a Naming
         pa.field("score", pa.float64(), nullable=False),
         pa.field("log10_p", pa.float64(), nullable=False),
         pa.field("log10_p_global", pa.float64(), nullable=False),
@@ -65,10 +67,20 @@ VERDICTS = pa.schema(
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
 
-NAMING = ("named", "unallocated", "held_later", "reserved", "removed", "ambiguous", "none")
-"""Why a row names a user or does not. `unallocated`: no user had the message when it was scanned; `held_later`: its
-user got it after `first_seen_at`; `removed`: the message was a user's whose allocation was withdrawn. Before there was
-`held_later`, its rows read `unallocated`."""
+
+class Naming(StrEnum):
+    """Why a row names a user or does not. Before there was `held_later`, its rows read `unallocated`."""
+
+    NAMED = "named"
+    UNALLOCATED = "unallocated"  # no user had the message when it was scanned
+    HELD_LATER = "held_later"  # its user got it after `first_seen_at`
+    RESERVED = "reserved"  # the message is never given to anybody
+    REMOVED = "removed"  # the message was a user's whose allocation was withdrawn
+    AMBIGUOUS = "ambiguous"  # several messages pass, and one mark raises the scores of others
+    UNDECIDED = "undecided"  # messages pass, but none by what it shares with no other
+    ASSUMED = "assumed"  # p holds only if the format's hash behaves
+    NONE = "none"  # not flagged
+
 
 QUARANTINE = pa.schema(
     [
@@ -169,7 +181,7 @@ SCANS = pa.schema(
         pa.field("quarantined", pa.int64(), nullable=False),
         pa.field("files_quarantined", pa.int64(), nullable=False),  # as a whole; not among the documents
         pa.field("flagged", pa.int64(), nullable=False),
-        pa.field("audit", pa.string(), nullable=False),  # see AUDIT_STATES
+        pa.field("audit", pa.string(), nullable=False),  # an AuditState
         pa.field("audited_scans", pa.list_(pa.string()), nullable=False),  # whose verdicts the audit covers
         pa.field("exit_code", pa.int64(), nullable=False),
         pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
@@ -179,9 +191,15 @@ SCANS = pa.schema(
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""
 
-AUDIT_STATES = ("no alarm", "alarm", "no decoys", "not judged")
-"""How the audit of a scan ended. No alarm: nothing was incompatible with the stated rates; no decoys: nor was it here,
-but no document was scored under decoy keys, so the law itself was not tested; not judged: the scan did not end."""
+
+class AuditState(StrEnum):
+    """How the audit of a scan ended."""
+
+    NO_ALARM = "no alarm"  # nothing was incompatible with the stated rates
+    ALARM = "alarm"
+    NO_DECOYS = "no decoys"  # no alarm, but no document was scored under decoy keys: the law itself was not tested
+    NOT_JUDGED = "not judged"  # the scan did not end
+
 
 AUDIT_COUNTS = pa.schema(
     [
@@ -241,7 +259,7 @@ AUDITS = pa.schema(
         pa.field("smallest_excess", pa.float64()),  # true over expected rate that would have been seen; null: none
         pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
         pa.field("family_error", pa.float64(), nullable=False),
-        pa.field("verdict", pa.string(), nullable=False),  # see AUDIT_VERDICTS
+        pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
         pa.field("label", pa.string()),  # of the format; null: all of a method together, or written before labels
     ]
 )
@@ -256,8 +274,15 @@ In a scan, whose id is then the audit's. Decoy: a key for each document, one mes
 messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never
 given to anybody. Unheld: flags for a message that no user held, reserved ones included."""
 
-AUDIT_VERDICTS = ("holds", "too small", "conservative", "undecided")
-"""Holds: the upper limit is at most twice the expectation. Too small: p-values are, a bug."""
+
+class AuditVerdict(StrEnum):
+    """What a row of an audit says of a stated rate."""
+
+    HOLDS = "holds"  # the upper limit is at most twice the expectation
+    TOO_SMALL = "too small"  # p-values are: a bug
+    CONSERVATIVE = "conservative"
+    UNDECIDED = "undecided"
+
 
 TEXTS = pa.schema(
     [

@@ -16,17 +16,17 @@ PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {
     "scanner/watermark": "the formats",
     "scanner/gpu/marks.py": "which are scored on a GPU",
-    "scanner/gpu/selftest.py": "the native answers, on a GPU",
+    "scanner/gpu/device_answers.py": "the native answers, on a GPU",
     "scanner/generation/mark.py": "which mark text",
     "scanner/generation/processor.py": "how the native ones do",
     "scanner/generation/stack_processors.py": "how other stacks do",
     "scanner/power.py": "of which power is known",
     "scanner/detection/second_score.py": "which have a second score",
     "scanner/evaluation": "the paper's experiments, whose files name the paper's methods",
-    "scanner/audit/plan.py": "the paper's experiment of p-values, likewise",
+    "scanner/audit/calibration/calibration_plan.py": "the paper's experiment of p-values, likewise",
     "jobs/evaluate.py": "likewise",
-    "jobs/registry.py": "the method of a new key that names none",
-    "jobs/demo/registry.py": "the demo's keys",
+    "jobs/keys.py": "the method of a new key that names none",
+    "jobs/demo/demo_keys.py": "the demo's keys",
 }
 """Where it may be asked, and what for."""
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from jobs.demo.registry import HERE, make_registry
+from jobs.demo.demo_keys import HERE, make_registry
 from jobs.plan import plan
 from scanner.detection.one_text import strengths_of
 from scanner.errors import Refused

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.selftest import selftest
+from scanner.watermark.known_answers import check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED
-from scanner.watermark.selftest import check
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()
 GROUPS = json.loads(SHIPPED)

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from jobs.cli import run
-from jobs.demo.registry import HERE, KEYS, MESSAGES, make_registry
+from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, make_registry
 from jobs.scan import scan
 from scanner import results
 

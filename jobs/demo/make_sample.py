@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.bad_rows import BAD_ROWS
+from jobs.demo.demo_keys import HERE, KEYS, SECRETS, USERS_FILE, make_registry
 from jobs.demo.get_model import DEFAULT_FOLDER
-from jobs.demo.registry import HERE, KEYS, SECRETS, USERS_FILE, make_registry
 from scanner.registry import add_users, list_users, load_registry, open_key
 from schemas.tables import USERS
 

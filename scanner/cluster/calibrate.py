@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.figure import FigureCounts, figure_counts, pieces
-from scanner.audit.keys import KeyCounts, key_counts
-from scanner.audit.law import Case, LawCounts, law_counts
-from scanner.audit.plan import CalibrationPlan, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.calibration.calibration_plan import CalibrationPlan, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.calibration.law import Case, LawCounts, law_counts
+from scanner.audit.calibration.one_key import KeyCounts, key_counts
+from scanner.audit.calibration.paper_figure import FigureCounts, figure_counts, pieces
+from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.spread import Call, spread

@@ -17,14 +17,14 @@ from scanner.cluster.corpus import sources
 from scanner.cluster.spread import Call, spread
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
+from scanner.evaluation.evaluation_plan import Cell, EvaluationPlan
 from scanner.evaluation.exams import Answer, Answers, Exam
 from scanner.evaluation.figures import Figure
 from scanner.evaluation.identification import identification_figures, search_texts, together
-from scanner.evaluation.plan import Cell, EvaluationPlan
 from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
 from scanner.evaluation.scores import Search
-from scanner.evaluation.texts import Texts
 from scanner.evaluation.units import Setting, Unit
+from scanner.evaluation.written_texts import Texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.input.files import FileFault
 from scanner.tokens import Tokenizer, load_tokenizer

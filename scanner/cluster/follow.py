@@ -20,6 +20,7 @@ from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
+from schemas.tables import AuditState
 
 LOOK_SECONDS = 5.0
 """Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""
@@ -127,7 +128,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                         landing.forget()
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= ExitCode.INTERRUPTED:
-                        alarmed = outcome.audit is not None and outcome.audit.state == "alarm"
+                        alarmed = outcome.audit is not None and outcome.audit.state == AuditState.ALARM
                         return ExitCode.ALARM if alarmed else worst
                     if outcome.unread.nothing:
                         _log.warning("scan %s: %s", outcome.scan_id, outcome.unread.nothing)

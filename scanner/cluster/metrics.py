@@ -11,7 +11,7 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.commits import Totals
-from schemas.tables import AUDIT_STATES
+from schemas.tables import AuditState
 
 COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),
@@ -50,7 +50,7 @@ class Metrics:
         Args:
             shards: that the scan found to do.
             totals: what it has committed.
-            audit: one of AUDIT_STATES, of which exactly one has the value 1.
+            audit: the state of which exactly one has the value 1.
         """
         if not ray.is_initialized():
             return
@@ -60,10 +60,10 @@ class Metrics:
             self._count(SECONDS, "Wall seconds by stage, summed over the workers", seconds, {"stage": stage})
         self._set(SHARDS_LEFT, "Shards that this scan has found and not committed yet", shards - totals.shards, {})
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
-        for state in AUDIT_STATES:
+        for state in AuditState:
             self._set(AUDIT, "1 for what the audit says", state == audit, {"state": state})
         # the audit speaks last, and a gauge ends with its driver, before anyone has looked: a counter stays
-        self._count(ALARMS, "Scans whose audit raised the alarm", float(audit == "alarm"), {})
+        self._count(ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:
         if name not in self._counters:

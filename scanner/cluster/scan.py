@@ -11,14 +11,14 @@ from typing import Any
 
 import ray
 
-from scanner.audit.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
 from scanner.cluster.gpus import share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
-from scanner.cluster.second import flagged_without, second_pass
+from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, refuse_wrong_columns
 from scanner.cluster.worker import Worker
@@ -29,6 +29,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import append_audits, append_scan, open_tables
+from schemas.tables import AuditState
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class _Scan:
             plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
         )
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
-        alarm = self._audit is not None and self._audit.state == "alarm"
+        alarm = self._audit is not None and self._audit.state == AuditState.ALARM
         return exit_code_of(alarm=alarm, too_little_read=empty or self._too_much_in_quarantine())
 
     def _find_work(self, files: Sequence[InputFile], *, whole: bool) -> None:
@@ -187,7 +188,7 @@ class _Scan:
         self._watch(self._work, self._committer.totals)
 
     def _tell_metrics(self) -> None:
-        state = self._audit.state if self._audit else "not judged"
+        state = self._audit.state if self._audit else AuditState.NOT_JUDGED
         self._metrics.tell(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
 
     def _judge(self) -> None:

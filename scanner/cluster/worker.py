@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.audit.decoys import Decoys, open_decoys
+from scanner.audit.in_every_scan.decoys import Decoys, open_decoys
 from scanner.cluster.gpus import own_device
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written

@@ -25,13 +25,13 @@ from scanner.watermark.rank import ranked
 from scanner.watermark.search import Found, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
-from schemas.tables import QUARANTINE, VERDICTS
+from schemas.tables import QUARANTINE, VERDICTS, Naming
 
 MOST_COMPILED_WITH = 2**16
 """Tokens that are scored to compile kernels; where more must be scored, none are, which compiles the same."""
 
 
-class Naming(Protocol):
+class NamesUsers(Protocol):
     """Who holds a message; scanner.registry.Holders is one."""
 
     def naming(self, key_id: str, message: int, at: datetime) -> Named:
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
 
 class Witness(Protocol):
-    """Is shown what is scored, as it is scored; scanner.audit.decoys.PieceDecoys is one."""
+    """Is shown what is scored, as it is scored; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
     def see(self, digests: Sequence[bytes], seen: Sequence[Seen]) -> None:
         """Take a batch: SHA-256 of its texts, and what each key scored."""
@@ -92,7 +92,7 @@ class Detector:
     def __init__(
         self,
         keys: Sequence[KeyUnderTest],
-        holders: Naming,
+        holders: NamesUsers,
         *,
         keys_tested: int,
         dedup: Dedup,
@@ -216,11 +216,11 @@ class Detector:
         """Columns of VERDICTS that say who had the message."""
         naming = verdicts["naming"].copy()
         user_id, first_seen, held_since = (np.full(len(naming), None) for _ in range(3))
-        for i in np.flatnonzero(naming == "named").tolist():
+        for i in np.flatnonzero(naming == Naming.NAMED).tolist():
             first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
             key_id, message = verdicts["key_id"][i].as_py(), verdicts["message"][i].as_py()
             naming[i], user_id[i], held_since[i] = self._holders.naming(key_id, message, first or known.began)
-            first_seen[i] = first or (known.began if naming[i] == "held_later" else None)
+            first_seen[i] = first or (known.began if naming[i] == Naming.HELD_LATER else None)
         return {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from scanner.evaluation.metrics import Estimate
+from scanner.evaluation.clustered_means import Estimate
 from scanner.evaluation.units import Setting
 from schemas.tables import FIGURES
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.evaluation.clustered_means import share
 from scanner.evaluation.figures import Figure, figure
-from scanner.evaluation.metrics import share
 from scanner.evaluation.scores import Search, name, search
 from scanner.evaluation.units import Setting, key_secret
 from scanner.tokens import Tokenizer

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.evaluation.attacks import Tools, attack
+from scanner.evaluation.clustered_means import mean, share
 from scanner.evaluation.figures import Figure, figure
-from scanner.evaluation.metrics import mean, share
 from scanner.evaluation.scores import OneMessage, score_each
 from scanner.evaluation.units import Setting, Unit
 from scanner.tokens import Tokenizer

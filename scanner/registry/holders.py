@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scanner.registry import ledger
 from scanner.registry.users import given_messages
 from schemas.registry import is_reserved
+from schemas.tables import Naming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -27,9 +28,9 @@ class _OfKey(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Whom a message names. naming: of schemas.tables.NAMING; held_since: when the message was given, if it was."""
+    """Whom a message names. naming: why, or why not; held_since: when the message was given, if it was."""
 
-    naming: str
+    naming: Naming
     user_id: str | None
     held_since: datetime | None
 
@@ -64,17 +65,17 @@ class Holders:
             `held_later` when its user got it after `at`, since removed or not; `removed` when its user was removed.
         """
         if is_reserved(message):
-            return Named("reserved", None, None)
+            return Named(Naming.RESERVED, None, None)
         given = self._of_key[key_id]
         i = int(np.searchsorted(given.message, message))
         if i == len(given.message) or given.message[i] != message:
-            return Named("unallocated", None, None)
+            return Named(Naming.UNALLOCATED, None, None)
         since = _EPOCH + int(given.allocated[i]) * _MICROSECOND
         if since > at:
-            return Named("held_later", None, since)
+            return Named(Naming.HELD_LATER, None, since)
         if given.removed[i]:
-            return Named("removed", None, since)
-        return Named("named", given.user_id[i], since)
+            return Named(Naming.REMOVED, None, since)
+        return Named(Naming.NAMED, given.user_id[i], since)
 
 
 def _of_key(rows: pl.DataFrame) -> _OfKey:

@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.registry.files import USERS_FOLDER, local_folder, locked, read_far
+from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import is_uri
@@ -218,7 +218,7 @@ def new_key(
 
 
 def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
-    """Name the secret that the audits of scans draw decoy keys from (scanner.audit.decoys). Returns its reference.
+    """Name the secret that the audits of scans draw decoy keys from. Returns its reference.
 
     Args:
         folder: of the registry.
@@ -280,7 +280,7 @@ def retire_key(folder: Path | str, key_id: str) -> MasterKey:
 
 
 def admit_key(folder: Path | str, key_id: str, admission: Admission) -> MasterKey:
-    """Record the audit that a key passed (scanner.audit.admission), in place of an earlier one.
+    """Record the audit that a key passed (scanner.audit.calibration.admission), in place of an earlier one.
 
     Raises:
         Refused: the key is unknown.

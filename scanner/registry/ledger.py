@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed
-from scanner.registry.files import USERS_FOLDER
+from scanner.registry.locked_files import USERS_FOLDER
 from scanner.storage.delta import read
 from scanner.storage.permissions import make_private
 from schemas.tables import USERS

@@ -15,6 +15,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import list_users
 from scanner.results.queries import ask, committed_verdicts, quarantine
+from schemas.tables import Naming
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
 _FIRST = pl.min_horizontal("first", _BEGAN).alias("first")
@@ -70,7 +71,7 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     more_keys = (plan.keys_tested / pl.col("keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_keys <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
-    same_message = pl.col("key_id").is_in(keys) & passes & (pl.col("naming") != "ambiguous")
+    same_message = pl.col("key_id").is_in(keys) & passes & (pl.col("naming") != Naming.AMBIGUOUS)
     given = list_users(plan.registry, keys).lazy().select("key_id", "message", "allocated_at")
     flagged = committed_verdicts(plan.results).filter("flagged").with_columns(first="scanned_at")
     rows = (

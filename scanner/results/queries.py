@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from scanner.errors import Refused, ScanFailed
 from scanner.results.tables import SCHEMAS
 from scanner.storage.delta import open_table, read, table_uri
-from schemas.tables import SCORED
+from schemas.tables import SCORED, AuditState
 
 _LN10 = math.log(10.0)
 _ATTEMPTS = 10
@@ -70,7 +70,7 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
 
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
-    rows that would not have been flagged under it. The column `audit` is one of schemas.tables.AUDIT_STATES, or null
+    rows that would not have been flagged under it. The column `audit` is one of schemas.tables.AuditState, or null
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else what the newest such audit said.
     """
@@ -97,9 +97,9 @@ def second_scores(results: str) -> pl.LazyFrame:
 
 def _audit_states(results: str) -> pl.LazyFrame:
     """What audits say about the verdicts of each scan: scan_id, audit."""
-    alarm = (pl.col("audit") == "alarm").any()
+    alarm = (pl.col("audit") == AuditState.ALARM).any()
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
-    said = pl.when(alarm).then(pl.lit("alarm")).otherwise(pl.col("audit").last())
+    said = pl.when(alarm).then(pl.lit(AuditState.ALARM)).otherwise(pl.col("audit").last())
     return judged.group_by("scan_id").agg(said.alias("audit"))
 
 

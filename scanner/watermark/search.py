@@ -14,6 +14,7 @@ from scanner.watermark.format import Basis, Candidates, Searches, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.pvalues import log10_any_of
+from schemas.tables import Naming
 
 DECOYS = 999
 """Keys that a key must beat whose p-values are not proven over all of it (scanner.watermark.rank)."""
@@ -194,9 +195,9 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
         np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passing, facts, strict=True)], axis=0)
         for facts in ([not said.independent for said in found], [not said.basis.assumed for said in found])
     )
-    naming = np.full(len(count), "none", object)
-    naming[count > 0] = "undecided"
-    naming[shared & (count > 1)] = "ambiguous"
-    naming[(count > 0) & ~proven] = "assumed"
-    naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = "named"
+    naming = np.full(len(count), Naming.NONE, object)
+    naming[count > 0] = Naming.UNDECIDED
+    naming[shared & (count > 1)] = Naming.AMBIGUOUS
+    naming[(count > 0) & ~proven] = Naming.ASSUMED
+    naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = Naming.NAMED
     return Decision(choose(found), count > 0, named, naming)

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from jobs.cli import brickscan, run
-from scanner.audit.admission import admission_of, admissions
-from scanner.audit.intervals import moments
-from scanner.audit.rows import Audit, Question, rate_rows
-from scanner.audit.verdicts import Count, judge
+from scanner.audit.calibration.admission import admission_of, admissions
+from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
+from scanner.audit.statistics.intervals import moments
+from scanner.audit.statistics.judgement import Count, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables

@@ -17,12 +17,12 @@ import pytest
 from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
 from scanner import results
-from scanner.audit.expectation import THRESHOLDS
+from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.registry import new_key
 from scanner.tokens import sha256_file
 from schemas.config import ClusterConfig
-from schemas.tables import AUDIT_KINDS, AUDIT_VERDICTS, AUDITS
+from schemas.tables import AUDIT_KINDS, AUDITS, AuditVerdict
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
 
@@ -92,7 +92,7 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
         "key_messages": thresholds,
     }
     assert set(rows["kind"]) == set(AUDIT_KINDS)
-    assert set(rows["verdict"]) <= set(AUDIT_VERDICTS)
+    assert set(rows["verdict"]) <= set(AuditVerdict)
     assert rows.columns == AUDITS.names
     totals = rows.filter(pl.col("kind") == "law_total")
     assert (totals["tests"] >= 1_000_000).all()

@@ -17,8 +17,8 @@ BROKEN = "(x[0] + s[0]) & uint32(0xFFFFFF7F), x[1] + s[1],"
 AUDIT = """
 import numpy as np
 from scanner.watermark.native.version1 import GreenListFormat
-from scanner.audit.law import Case, law_counts
-from scanner.audit.verdicts import counts, judge
+from scanner.audit.calibration.law import Case, law_counts
+from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark import Tokens
 
 tokens = Tokens(np.random.default_rng(1).integers(0, 32_000, 200 * 256, dtype=np.uint32), np.arange(201) * 256)
@@ -31,7 +31,7 @@ verdicts = [row.verdict for row in judge(counts(found.sums), 0.01)]
 LIVE = """
 import sys
 from pathlib import Path
-from scanner.audit.live import audit_scan
+from scanner.audit.in_every_scan.live import audit_scan
 from tests.audit.test_live import Key, make, pieces, scan
 from tests.audit.conftest import sample_texts
 

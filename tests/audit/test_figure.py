@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.figure import PANELS, figure_counts, pieces, repeated
-from scanner.audit.plots import figure_png, law_png
+from scanner.audit.calibration.calibration_plots import figure_png, law_png
+from scanner.audit.calibration.paper_figure import PANELS, figure_counts, pieces, repeated
+from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, log10_greenlist, log10_gumbel, log10_z, ragged, scored_positions
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import format_for

@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from scanner.audit.intervals import (
+from scanner.audit.statistics.intervals import (
     Moments,
     binomial_limits,
     binomial_tail,

@@ -5,12 +5,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit import expectation
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.figure import pieces
-from scanner.audit.keys import key_counts, sampled_messages
-from scanner.audit.law import Case, law_counts
-from scanner.audit.verdicts import counts, judge
+from scanner.audit.calibration.law import Case, law_counts
+from scanner.audit.calibration.one_key import key_counts, sampled_messages
+from scanner.audit.calibration.paper_figure import pieces
+from scanner.audit.statistics import expectation
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions, search
 from tests.audit.conftest import DEMO, sample_texts
 from tests.watermark.pairs import format_for, law_of

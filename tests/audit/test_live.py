@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
-from scanner.audit import live, traffic
-from scanner.audit.decoys import FIXED, _entropy_of, open_decoys
-from scanner.audit.expectation import THRESHOLDS, levels
-from scanner.audit.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan import live, traffic
+from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys
+from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.audit.statistics.expectation import THRESHOLDS, levels
 from scanner.cluster.worker import Piece, Worker
 from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from scanner.audit.plan import KEY_STRIDE, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.calibration.calibration_plan import KEY_STRIDE, distinct_documents, draw_documents, draw_pieces
 
 
 def test_a_text_counts_once():

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from scanner import results
-from scanner.audit.intervals import moments
-from scanner.audit.rows import Audit, Question, failing, number, rate_rows, uniformity_rows
+from scanner.audit.statistics.audit_rows import Audit, Question, failing, number, rate_rows, uniformity_rows
+from scanner.audit.statistics.intervals import moments
 from scanner.errors import Refused, ScanFailed
 from scanner.results import tables
 from schemas.tables import AUDITS

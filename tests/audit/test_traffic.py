@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from scanner.audit.traffic import measure
-from schemas.tables import NAMING
+from scanner.audit.in_every_scan.traffic import measure
+from schemas.tables import Naming
 from tests.scan.test_results import verdict
 
 
@@ -14,7 +14,7 @@ def rows(*namings: str) -> pl.LazyFrame:
     return pl.LazyFrame([verdict(i, naming=how, flagged=how != "none", log10_p_global=-9.0) for i, how in copies])
 
 
-@pytest.mark.parametrize("naming", NAMING)
+@pytest.mark.parametrize("naming", Naming)
 def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
     held_by_nobody = naming in ("reserved", "unallocated", "held_later")
     assert measure(rows(naming), -6.0).unheld == held_by_nobody

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from scanner.audit.intervals import moments
-from scanner.audit.verdicts import POWER, Count, counts, holm, judge, smallest_excess
+from scanner.audit.statistics.intervals import moments
+from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, smallest_excess
 
 MANY = 1e9
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from scanner.cluster import Worker
-from scanner.cluster.second import SecondWorker
+from scanner.cluster.second_pass import SecondWorker
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict

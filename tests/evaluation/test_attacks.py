@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jobs.demo.registry import TOKENIZER
+from jobs.demo.demo_keys import TOKENIZER
 from scanner.errors import TokenizerError
 from scanner.evaluation.attacks import EVERY, HOMOGLYPHS, Tools, attack
 from scanner.evaluation.robustness import attacked

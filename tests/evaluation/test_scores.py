@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
-from jobs.demo.registry import TOKENIZER
+from jobs.demo.demo_keys import TOKENIZER
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.scores import Search, name, score_each, score_one, search

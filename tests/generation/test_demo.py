@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from jobs.demo.__main__ import compare
-from jobs.demo.registry import HERE
+from jobs.demo.demo_keys import HERE
 
 
 @pytest.mark.long

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs.demo.demo_keys import TOKENIZER
 from jobs.demo.get_model import DEFAULT_FOLDER
-from jobs.demo.registry import TOKENIZER
 from scanner.generation import LocalModel, Sampling, complete, load_model
 from scanner.tokens import load_tokenizer
 from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions

@@ -7,7 +7,8 @@ from typing import Any
 
 import promql_parser
 
-from scanner.cluster.metrics import AUDIT_STATES, NAMES
+from scanner.cluster.metrics import NAMES
+from schemas.tables import AuditState
 from tests.infra.manifests import Manifests
 
 OURS = {f"ray_{name}" for name in NAMES}
@@ -72,7 +73,7 @@ def expression_problems(text: str) -> list[str]:
     said = [f"metric {name} does not exist" for name in sorted(names - OURS - OTHERS)]
     for selector in selectors(promql_parser.parse(text)):
         states = {matcher.value for matcher in selector.matchers.matchers if matcher.name == "state"}
-        said += [f"the audit has no state {state!r}" for state in states - set(AUDIT_STATES)]
+        said += [f"the audit has no state {state!r}" for state in states - set(AuditState)]
     return said
 
 

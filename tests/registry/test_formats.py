@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scanner.audit.decoys import Decoys, _entropy_of, _kind
+from scanner.audit.in_every_scan.decoys import Decoys, _entropy_of, _kind
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import InputFile

@@ -19,7 +19,7 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
-from schemas.tables import NAMING, VERDICTS
+from schemas.tables import VERDICTS, Naming
 from tests.scan.conftest import message_of
 
 
@@ -101,7 +101,7 @@ def verdict(i: int, **changes: object) -> dict[str, object]:
 def test_every_naming_has_its_words(night):
     open_tables(night.results)
     rows = [
-        verdict(i, naming=naming, user_id="alice" if naming == "named" else None) for i, naming in enumerate(NAMING)
+        verdict(i, naming=naming, user_id="alice" if naming == "named" else None) for i, naming in enumerate(Naming)
     ]
     rows = [row for row in rows if row["naming"] != "none"]
     dates = {"first_seen_at": datetime(2026, 2, 27, 9, 30, tzinfo=UTC), "held_since": datetime(2026, 3, 2, tzinfo=UTC)}
@@ -112,7 +112,7 @@ def test_every_naming_has_its_words(night):
     code, out, _ = call("flagged", night.config)
     assert code == 0
     lines = out.splitlines()
-    assert len(lines) == 1 + len(NAMING)
+    assert len(lines) == 1 + len(Naming)
     assert "evil\\x1b[2J\\nname" in lines[1]  # the newest first, and no terminal is steered
     assert "alice" in lines[-1]
     assert "2026-08-01" in lines[-1]

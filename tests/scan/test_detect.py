@@ -12,7 +12,7 @@ from scanner.input import documents
 from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
-from schemas.tables import DOCUMENTS, NAMING, QUARANTINE, VERDICTS
+from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS, Naming
 from tests import reference
 from tests.scan.conftest import MESSAGES, message_of
 
@@ -56,7 +56,7 @@ def verdicts(detector, texts, created_at=None) -> list[dict]:
     assert len(scored) + len(refused) == len(texts)
     scored.validate(full=True)
     rows = scored.to_pylist()
-    assert all(row["naming"] in NAMING for row in rows)
+    assert all(row["naming"] in set(Naming) for row in rows)
     assert all(row["flagged"] == (row["log10_p_global"] <= math.log10(RATE)) for row in rows)
     return rows
 

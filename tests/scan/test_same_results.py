@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.demo.registry import HERE, make_registry
+from jobs.demo.demo_keys import HERE, make_registry
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scanner import results
-from scanner.cluster import pool, second
+from scanner.cluster import pool, second_pass
 from scanner.cluster.work import find_work, inspect_input
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
@@ -92,7 +92,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert before["flagged"].sum() == 4
     mixed.configure(more=LN_R)
     shards = find_work(mixed.plan(), inspect_input(mixed.plan(), list_files(mixed.plan().locations))).found
-    flagged = second.flagged_without(mixed.plan(), shards)  # as another driver finds it that comes too late
+    flagged = second_pass.flagged_without(mixed.plan(), shards)  # as another driver finds it that comes too late
     outcome = mixed.scan()
     assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again
     rows = scores(mixed)
@@ -109,7 +109,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert (rows["log10_p_not_independent"] < -3).all()
     assert rows["fault"].null_count() == 3
     assert mixed.scan().second_scores == 0
-    assert second.second_pass(mixed.plan(), "late", shards, flagged) == 0
+    assert second_pass.second_pass(mixed.plan(), "late", shards, flagged) == 0
     assert scores(mixed).equals(rows)
 
 
@@ -142,7 +142,7 @@ def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, 
 
 def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch):
     mixed.configure(more=LN_R)
-    commit, calls = second.commit, []
+    commit, calls = second_pass.commit, []
 
     def interrupted(*arguments):
         if calls:
@@ -150,7 +150,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
         calls.append(arguments)
         return commit(*arguments)
 
-    monkeypatch.setattr(second, "commit", interrupted)
+    monkeypatch.setattr(second_pass, "commit", interrupted)
     assert mixed.scan().exit_code == 130
     assert 0 < scores(mixed).height < 3
     monkeypatch.undo()
@@ -162,7 +162,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
         def prepare(self) -> None:
             raise Refused("no model on this machine")
 
-    monkeypatch.setattr(second, "SecondWorker", Refusing)
+    monkeypatch.setattr(second_pass, "SecondWorker", Refusing)
     with pytest.raises(ScanFailed, match="a worker cannot begin: no model on this machine"):  # verdicts are there
         mixed.scan()
     assert mixed.last_scan()["exit_code"] == 1
@@ -171,7 +171,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
     def no_table(*_) -> None:
         raise Refused("no table here")
 
-    monkeypatch.setattr(second, "open_tables", no_table)
+    monkeypatch.setattr(second_pass, "open_tables", no_table)
     with pytest.raises(ScanFailed, match="no table here"):
         mixed.scan()
     monkeypatch.undo()
@@ -187,7 +187,7 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     night.configure(more=LN_R)
     night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 1024\n")
     (night.folder / PLAN).write_text(json.dumps({"documents": {"a.parquet:1": "memory", "a.parquet:2": "endless"}}))
-    monkeypatch.setattr(second, "SecondWorker", FaultySecondWorker)
+    monkeypatch.setattr(second_pass, "SecondWorker", FaultySecondWorker)
     monkeypatch.setattr(pool, "ATTEMPTS", 1)
     outcome = night.scan()
     assert (outcome.exit_code, outcome.second_scores) == (0, 3)

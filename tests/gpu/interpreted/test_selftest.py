@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from jobs.selftest import selftest
-from scanner.gpu.selftest import check_device
+from scanner.gpu.device_answers import check_device
 from tests.gpu.interpreted.sides import CPU
 
 GROUPS = json.loads((resources.files("scanner.watermark.native") / "known_answers.json").read_text())

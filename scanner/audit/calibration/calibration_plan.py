@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.law import Case, cases
+from scanner.audit.calibration.law import Case, cases
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve

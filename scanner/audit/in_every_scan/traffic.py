@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.intervals import Moments
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.intervals import Moments
 from schemas.registry import MasterKey, is_reserved, reserved_count
-from schemas.tables import SCORED
+from schemas.tables import SCORED, Naming
 
 AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
@@ -60,7 +60,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         p="log10_p_global",
         flagged=pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate),
         reserved=is_reserved(pl.col("message")),
-        unheld=pl.col("naming").is_in(["reserved", "unallocated", "held_later"]),
+        unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER]),
     )
     totals, hits = np.zeros(4, np.int64), []
     for part in range(parts):

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.intervals import Limits, Moments, poisson_limits
-from scanner.audit.report import KEY_BOUND
-from scanner.audit.rows import Audit, Question, Row, failing, number, rate_rows
-from scanner.audit.traffic import Traffic, measure, reserved_moments
-from scanner.audit.verdicts import counts
+from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, number, rate_rows
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.intervals import Limits, Moments, poisson_limits
+from scanner.audit.statistics.judgement import KEY_BOUND, counts
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, reserved_count
+from schemas.tables import AuditState, AuditVerdict
 
 ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
@@ -31,7 +31,7 @@ SHOWN_DOWN_TO = 0.99e-4
 RISK = 0.025
 """Of each limit of the share of false flags."""
 
-_HOLD = ("holds", "conservative")
+_HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
 """Verdicts on a rate that is known not to be too high."""
 
 _ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
@@ -42,13 +42,13 @@ _SAME = (*_ABOUT, "decoy", "threshold")
 class LiveAudit:
     """What the audit of a scan found.
 
-    state: of schemas.tables.AUDIT_STATES; rows: of AUDITS; traffic: counts over distinct texts; expected_false: flags
+    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: flags
     by chance, at most; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts
     flagged, from those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys
     under test that never passed an audit.
     """
 
-    state: str
+    state: AuditState
     rows: tuple[Row, ...]
     traffic: Traffic
     expected_false: float
@@ -78,7 +78,7 @@ class LiveAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": sum(row["verdict"] == "too small" and row["kind"] in ALARMING for row in self.rows),
+            "alarms": len(_wrong(self.rows)),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -90,7 +90,7 @@ class LiveAudit:
 
     def alarms(self) -> list[str]:
         """A sentence for each row that raises the alarm, and what to do."""
-        wrong = [row for row in self.rows if row["verdict"] == "too small" and row["kind"] in ALARMING]
+        wrong = _wrong(self.rows)
         if not wrong:
             return []
         if any(row["kind"] != "reserved" for row in wrong):
@@ -116,10 +116,20 @@ class LiveAudit:
         return [*failing(wrong), advice]
 
 
+def _wrong(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL and row["kind"] in ALARMING]
+
+
+def _state(rows: Sequence[Row], *, tested: bool) -> AuditState:
+    if _wrong(rows):
+        return AuditState.ALARM
+    return AuditState.NO_ALARM if tested else AuditState.NO_DECOYS
+
+
 _MEANING = {
-    "no alarm": "nothing is incompatible with the stated rates",
-    "alarm": "an observed rate is incompatible with the stated one",
-    "no decoys": "no document was scored under decoy keys, so the law itself was not tested",
+    AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
+    AuditState.ALARM: "an observed rate is incompatible with the stated one",
+    AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
 }
 
 
@@ -143,7 +153,7 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
 
     def counted() -> tuple[pl.DataFrame, Traffic]:
         verdicts = queries.committed_verdicts(plan.results)
-        judged = queries.scans(plan.results).filter(pl.col("audit") != "not judged")
+        judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         begun = verdicts.filter(ours).select("scan_id").unique().join(judged, on="scan_id", how="anti")
         verdicts = verdicts.filter(ours | of_scan.is_in(begun.collect(engine="streaming")["scan_id"].to_list()))
         # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
@@ -187,9 +197,8 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
         *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
-    alarm = any(row["verdict"] == "too small" and row["kind"] in ALARMING for row in rows)
     return LiveAudit(
-        state="alarm" if alarm else "no alarm" if len(fresh) else "no decoys",
+        state=_state(rows, tested=len(fresh) > 0),
         rows=tuple(rows),
         traffic=traffic,
         expected_false=traffic.texts * plan.config.false_positive_rate,

@@ -4,13 +4,13 @@ Nothing is called proven for want of data: a row that can decide neither way rea
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.intervals import (
+from scanner.audit.statistics.intervals import (
     Moments,
     binomial_limits,
     binomial_tail,
@@ -18,14 +18,16 @@ from scanner.audit.intervals import (
     few_clusters,
     poisson_limits,
 )
-
-Verdict = Literal["holds", "too small", "conservative", "undecided"]
+from schemas.tables import AuditVerdict
 
 TOLERANCE = 2.0
 """A rate holds when its upper limit is at most so many times its expectation."""
 
 ENOUGH_HITS = 100
 """Below, a design effect of one's own is too uncertain: that of the next larger threshold with so many counts too."""
+
+KEY_BOUND = 2.0
+"""A key fails when its rate is above the stated one times this: a little off it always is (SPEC §4)."""
 
 POWER = 0.9
 """Probability with which a row would have seen the smallest excess that is stated for it."""
@@ -53,7 +55,7 @@ class Judged(NamedTuple):
     low: float
     high: float
     smallest_excess: float
-    verdict: Verdict
+    verdict: AuditVerdict
 
 
 def counts(sums: Moments) -> list[Count]:
@@ -100,12 +102,12 @@ def _tail(count: Count, effect: float, bound: float) -> float:
     return binomial_tail(count.hits / effect, count.tests / effect, count.expected * bound / count.tests)
 
 
-def _verdict(too_small: bool, high: float, expected: float) -> Verdict:
+def _verdict(too_small: bool, high: float, expected: float) -> AuditVerdict:
     if too_small:
-        return "too small"
+        return AuditVerdict.TOO_SMALL
     if high < expected:
-        return "conservative"
-    return "holds" if high <= TOLERANCE * expected else "undecided"
+        return AuditVerdict.CONSERVATIVE
+    return AuditVerdict.HOLDS if high <= TOLERANCE * expected else AuditVerdict.UNDECIDED
 
 
 def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from scanner.audit.expectation import uniformity
-from scanner.audit.intervals import Moments
-from scanner.audit.verdicts import Count, counts, holm, judge
+from scanner.audit.statistics.expectation import uniformity
+from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.judgement import Count, counts, holm, judge
 from scanner.watermark import Format
+from schemas.tables import AuditVerdict
 
 Row = dict[str, Any]
 
@@ -108,7 +109,7 @@ def uniformity_rows(audit: Audit, answers: Sequence[tuple[Question, Any]]) -> li
             "tests": len(p),
             "clusters": len(p),
             "p_value": float(p_value),
-            "verdict": "too small" if too_small else "undecided",
+            "verdict": AuditVerdict.TOO_SMALL if too_small else AuditVerdict.UNDECIDED,
         }
         for (question, p), p_value, too_small in zip(answers, p_values, holm(p_values, audit.family_error), strict=True)
     ]

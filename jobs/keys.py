@@ -14,7 +14,7 @@ from jobs.options import Place, dry_run_option, sure, time_of, yes_option
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
-from scanner.registry.files import local_folder
+from scanner.registry.locked_files import local_folder
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     """What a key's few bits mean for its flags; nothing where they are many."""
-    from scanner.audit.admission import ASKED
+    from scanner.audit.calibration.admission import ASKED
     from scanner.detection.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
     from scanner.watermark.search import corrected

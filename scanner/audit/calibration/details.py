@@ -5,9 +5,9 @@ from typing import Any
 
 import tokenizers
 
-from scanner.audit.figure import PANELS, FigureCounts, repeated
-from scanner.audit.keys import KeyCounts
-from scanner.audit.plan import CalibrationPlan
+from scanner.audit.calibration.calibration_plan import CalibrationPlan
+from scanner.audit.calibration.one_key import KeyCounts
+from scanner.audit.calibration.paper_figure import PANELS, FigureCounts, repeated
 from scanner.registry import tokenizer_path
 from scanner.watermark import Format
 from scanner.watermark.positions import PositionRule

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import THRESHOLDS, Remembered, chances, levels
-from scanner.audit.intervals import Moments, moments
+from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances, levels
+from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Origin, Seen
 from scanner.detection.scan_plan import Plan
 from scanner.registry import read_secret
@@ -138,7 +138,7 @@ class Decoys:
         return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
 
     def chances(self, law: Law, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
-        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.expectation)."""
+        """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.expectation)."""
         return self._chances.of((law, messages), scored, lambda missing: chances(law, missing, THRESHOLDS, messages))
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scanner.evaluation.figures import Figure
-from scanner.evaluation.report import STRENGTHS, strength
+from scanner.evaluation.paper_report import STRENGTHS, strength
 from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import chances
-from scanner.audit.intervals import Moments, moments
+from scanner.audit.statistics.expectation import chances
+from scanner.audit.statistics.intervals import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Positions, Tokens, Watermark
 from scanner.watermark.laws import Law

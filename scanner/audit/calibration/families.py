@@ -9,22 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from scanner.audit.expectation import THRESHOLDS
-from scanner.audit.figure import PANELS, FigureCounts
-from scanner.audit.intervals import Moments, moments
-from scanner.audit.keys import KeyCounts
-from scanner.audit.law import Case, LawCounts
-from scanner.audit.plan import CalibrationPlan
-from scanner.audit.rows import Audit, Question, Row, rate_rows, uniformity_rows
+from scanner.audit.calibration.calibration_plan import CalibrationPlan
+from scanner.audit.calibration.law import Case, LawCounts
+from scanner.audit.calibration.one_key import KeyCounts
+from scanner.audit.calibration.paper_figure import PANELS, FigureCounts
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.intervals import Moments, moments
+from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
 FIGURE_JUDGED = 6
 """Powers of ten at which the figure is judged, from 1e-1 down: below, a million tests decide nothing."""
-
-KEY_BOUND = 2.0
-"""A key fails when its rate is above the stated one times this: a little off it always is (SPEC §4)."""
 
 
 def all_rows(

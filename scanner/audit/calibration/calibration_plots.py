@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.figure import PANELS, FigureCounts
-from scanner.audit.rows import Row
+from scanner.audit.calibration.paper_figure import PANELS, FigureCounts
+from scanner.audit.statistics.audit_rows import Row
 from scanner.watermark import Format
 from scanner.watermark.formats import FORMATS
 

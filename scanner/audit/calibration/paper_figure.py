@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.expectation import chances
+from scanner.audit.statistics.expectation import chances
 from scanner.watermark import Dedup, Format, Tokens
 from scanner.watermark.laws import Law, Normal
 from scanner.watermark.positions import PositionRule

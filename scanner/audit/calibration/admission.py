@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from scanner.audit.intervals import poisson_limits
-from scanner.audit.rows import Row, failing
-from scanner.audit.verdicts import TOLERANCE
+from scanner.audit.statistics.audit_rows import Row, failing
+from scanner.audit.statistics.intervals import poisson_limits
+from scanner.audit.statistics.judgement import TOLERANCE
 from scanner.errors import Refused
 from schemas.registry import Admission, MasterKey
 

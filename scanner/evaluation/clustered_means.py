@@ -3,8 +3,8 @@
 Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
 clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
 never below either alone. Limits of a share are those of Clopper and Pearson at the effective number of texts (Korn and
-Graubard 1998; see scanner.audit.intervals), limits of a mean Student's; the degrees of freedom are those of the
-clustering with the fewest clusters.
+Graubard 1998; see scanner.audit.statistics.intervals), limits of a mean Student's; the degrees of freedom are those of
+the clustering with the fewest clusters.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.intervals import binomial_limits, few_clusters
+from scanner.audit.statistics.intervals import binomial_limits, few_clusters
 
 RISK = 0.025
 """Of each limit."""

@@ -1,0 +1,1 @@
+"""Calibration: a long audit of keys on text that nobody marked, after which a key may be admitted."""

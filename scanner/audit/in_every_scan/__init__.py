@@ -1,0 +1,1 @@
+"""The audit that comes with every scan: decoys, reserved messages, and what the verdicts say about themselves."""
