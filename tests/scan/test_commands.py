@@ -106,7 +106,7 @@ def test_every_naming_has_its_words(night):
     rows = [row for row in rows if row["naming"] != "none"]
     dates = {"first_seen_at": datetime(2026, 2, 27, 9, 30, tzinfo=UTC), "held_since": datetime(2026, 3, 2, tzinfo=UTC)}
     rows = [row | dates if row["naming"] == "held_later" else row for row in rows]
-    rows += [verdict(10, user_id="evil\x1b[2J\nname", doc_id=None), verdict(11, flagged=False, user_id="nobody")]
+    rows += [verdict(10, user_id="evil\x1b[2J\nname", doc_id=None), verdict(11, flagged=False, user_id="unflagged")]
     file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
     commit(night.results, "verdicts", [Entry("t", (file,))])
     code, out, _ = call("flagged", night.config)
@@ -117,10 +117,17 @@ def test_every_naming_has_its_words(night):
     assert "alice" in lines[-1]
     assert "2026-08-01" in lines[-1]
     assert "5.0e-401" in lines[-1]
-    for words in ("no user held", "reserved: a false accusation", "of a removed user", "several messages"):
+    for words in (
+        "no user held",
+        "reserved: a false accusation",
+        "of a removed user",
+        "several messages",
+        "too weak",
+        "a hash",
+    ):
         assert words in out
     assert "message 19, seen by 2026-02-27 09:30, which its user got later: 2026-03-02 00:00" in out
-    assert "nobody" not in out
+    assert "unflagged" not in out
     assert len(call("flagged", night.config, "--limit", "2")[1].splitlines()) == 3
 
 
