@@ -45,8 +45,7 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
 
     if config is not None:
         asked = Check.of_config(config, key_ids)
-    else:
-        assert registry is not None  # noqa: S101
+    elif registry is not None:
         place = registry if is_uri(registry) else Path(registry)
         asked = Check.of_registry(place, key_ids, 1e-6 if fpr is None else fpr)
     rows = [_line(row) for row in check_text(asked, _read(source))]

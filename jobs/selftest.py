@@ -9,7 +9,7 @@ from jobs.text import tell
 from scanner.errors import Refused
 
 if TYPE_CHECKING:
-    from scanner.watermark.known_answers import GroupResult
+    from scanner.watermark.installation import GroupResult
 
 
 @click.command()
@@ -25,7 +25,7 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     Run it on every new type of machine before its verdicts are trusted. Integers must agree exactly, reals to 1e-9.
     Where torch finds GPUs, each of them is checked as well.
     """
-    from scanner.watermark.known_answers import check, shipped
+    from scanner.watermark.installation import check, shipped
 
     passed = failed = 0
     for source in vectors or shipped():

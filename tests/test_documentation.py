@@ -4,7 +4,7 @@ import importlib
 import re
 from pathlib import Path
 
-from tests.test_layers import FLOORS
+from tests.support.floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

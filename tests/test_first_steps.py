@@ -16,7 +16,7 @@ import pytest
 from scanner.detection.scan_plan import make_plan
 from scanner.registry import load_registry
 from schemas.config import ConfigError, ScanConfig, read_toml_text
-from tests.scan.test_commands import call
+from tests.support.command_line import call
 
 ROOT = Path(__file__).parents[1]
 TOKENIZER = ROOT / "jobs" / "demo" / "tokenizer.json"

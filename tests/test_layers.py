@@ -9,31 +9,10 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.floors import FLOORS
+
 ROOT = Path(__file__).parents[1]
 
-FLOORS = [
-    "schemas",
-    "scanner.errors",
-    "scanner.interrupts",
-    "scanner.normalise",
-    "scanner.storage",
-    "scanner.watermark",
-    "scanner.power",
-    "scanner.gpu",
-    "scanner.measured",
-    "scanner.tokens",
-    "scanner.registry",
-    "scanner.generation",
-    "scanner.input",
-    "scanner.detection",
-    "scanner.results",
-    "scanner.audit.statistics",
-    "scanner.audit.in_every_scan",
-    "scanner.audit.calibration",
-    "scanner.evaluation",
-    "scanner.cluster",
-    "jobs",
-]
 EMPTY = {"scanner", "scanner.audit"}  # what only holds packages
 OURS = {"schemas", "scanner", "jobs"}
 TORCH = {"torch", "transformers", "triton", "accelerate", "safetensors", "gguf"}
@@ -157,3 +136,21 @@ def test_importing_stays_light(module, forbidden):
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & set({sorted(forbidden)!r})))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_no_two_files_share_a_name_for_different_ideas():
+    """A command, its job on Ray and what they call may share a name; kernels are called as what they are kernels of."""
+    named: dict[str, set[str]] = {}
+    for path in FILES:
+        if not path.name.startswith("__") and path.parent not in (ROOT / "jobs", ROOT / "scanner/cluster"):
+            named.setdefault(path.name, set()).add(str(path.parent.relative_to(ROOT)))
+    of_one_idea = {"greenlist.py", "gumbel.py", "ciphers.py", "vectors.py"}  # of the native format, on CPU and GPU
+    of_one_idea |= {"tables.py"}  # schemas, and the tables of them
+    shared = {name: sorted(folders) for name, folders in named.items() if len(folders) > 1}
+    assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}
+
+
+def test_no_test_imports_from_a_test():
+    """What several tests need stands in tests/support, or beside them under its own name."""
+    imported = [found for path in (ROOT / "tests").rglob("*.py") for found in imports_of(path)]
+    assert [f for f in imported if f.module.startswith("tests.") and f.module.split(".")[-1].startswith("test_")] == []

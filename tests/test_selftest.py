@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.selftest import selftest
-from scanner.watermark.known_answers import check
+from scanner.watermark.installation import check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()

@@ -9,19 +9,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.calibration.calibration_plan import CalibrationPlan, distinct_documents, draw_documents, draw_pieces
+from scanner.audit.calibration.calibration_plan import (
+    AuditedKeys,
+    CalibrationPlan,
+    distinct_documents,
+    draw_documents,
+    draw_pieces,
+)
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.calibration.paper_figure import FigureCounts, figure_counts, pieces
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
-from scanner.cluster.spread import Call, spread
+from scanner.cluster.in_flight import Call, spread
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import FileFault
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format
+from schemas.config import FigureConfig, LawConfig
 from schemas.registry import MasterKey
 
 FIGURE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
@@ -65,11 +72,17 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
             corpus = _Corpus(plan, scratch, workers, watch)
             encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, scratch)
             parts = corpus.parts(encoding) if plan.config.law or plan.config.figure else []
-            law = _run(_law_calls(plan, encoding, parts), workers, watch, "law") if plan.config.law else {}
-            figure = _run(_figure_calls(plan, encoding, parts), workers, watch, "figure") if plan.config.figure else {}
+            law: dict[Case, LawCounts] = {}
+            if plan.config.law:
+                law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
+            figure: Figure = {}
+            if plan.config.figure:
+                figure = _run(_figure_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
             keys: dict[str, KeyCounts] = {}
-            for key in plan.keys:
-                keys |= _run(_key_calls(plan, key, scratch, corpus), workers, watch, f"key {key.key_id}")
+            if plan.audited:
+                for key in plan.audited.keys:
+                    calls = _key_calls(plan.audited, key, scratch, corpus)
+                    keys |= _run(calls, workers, watch, f"key {key.key_id}")
             return Findings(law, figure, keys, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
@@ -115,9 +128,7 @@ def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[A
     return sums
 
 
-def _law_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
-    law = plan.config.law
-    assert law is not None  # noqa: S101
+def _law_calls(plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     long_enough = [places[part.lengths[places] >= LEAST_TOKENS] for part, places in zip(parts, distinct, strict=True)]
     if not sum(map(len, long_enough)):
@@ -150,9 +161,9 @@ def score_law(
     return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
 
 
-def _figure_calls(plan: CalibrationPlan, encoding: Encoding, parts: Sequence[Part]) -> Iterator[Call]:
-    figure = plan.config.figure
-    assert figure is not None  # noqa: S101
+def _figure_calls(
+    plan: CalibrationPlan, figure: FigureConfig, encoding: Encoding, parts: Sequence[Part]
+) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
     taken = draw_pieces([part.lengths for part in parts], distinct, figure.pieces, figure.tokens, plan.seed)
     found = sum(int(counts.sum()) for counts in taken)
@@ -180,19 +191,18 @@ def score_figure(
     return figure_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
 
 
-def _key_calls(plan: CalibrationPlan, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:
-    assert plan.registry is not None  # noqa: S101
-    encoding = Encoding(str(tokenizer_path(plan.registry, key)), key.tokenizer.sha256, scratch)
+def _key_calls(audited: AuditedKeys, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:
+    encoding = Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, scratch)
     parts = corpus.parts(encoding)
     for part, places in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
         if len(places):
             accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
             clusters = [accounts[i] for i in places]
-            yield Call(key.key_id, score_key, (plan, key, encoding, part.number, places, clusters))
+            yield Call(key.key_id, score_key, (audited, key, encoding, part.number, places, clusters))
 
 
 def score_key(
-    plan: CalibrationPlan,
+    audited: AuditedKeys,
     key: MasterKey,
     encoding: Encoding,
     part: int,
@@ -200,8 +210,7 @@ def score_key(
     clusters: Sequence[str],
 ) -> KeyCounts:
     """One key of the registry on the distinct texts of one part, on a worker, which reads the secret itself."""
-    assert plan.registry is not None and plan.config.keys is not None  # noqa: S101, PT018
-    how = plan.config.keys
+    how = audited.config
     tokens = cut_documents(load(encoding, part), documents, how.tokens)
-    mark = open_key(plan.registry, key)
+    mark = open_key(audited.registry, key)
     return key_counts(mark, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages)

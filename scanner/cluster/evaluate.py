@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.cluster.actors import on_actors
 from scanner.cluster.corpus import sources
-from scanner.cluster.spread import Call, spread
+from scanner.cluster.in_flight import Call, on_actors, spread
 from scanner.errors import Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.evaluation_plan import Cell, EvaluationPlan
@@ -28,6 +27,8 @@ from scanner.evaluation.written_texts import Texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.input.files import FileFault
 from scanner.tokens import Tokenizer, load_tokenizer
+from schemas.config import InputConfig
+from schemas.evaluation import IdentificationConfig
 
 TEXTS_A_SEARCH = 16
 """Texts that are searched for all messages in one call."""
@@ -157,8 +158,9 @@ def measure(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> l
     found = _detected(plan, cells, {one.setting.temperature: one for one, _ in pairs}, workers, watch)
     if plan.sentence_model is not None:
         found += _similarities(plan.sentence_model, cells, pairs, workers, watch)
-    for cell in plan.identification:
-        found += _identified(plan, _read(cell, texts), workers, watch)
+    if plan.config.identification:
+        for cell in plan.identification:
+            found += _identified(plan, plan.config.identification, _read(cell, texts), workers, watch)
     return found
 
 
@@ -176,7 +178,9 @@ def _tokenizer(path: Path, sha256: str) -> Tokenizer:
 def _detected(
     plan: EvaluationPlan, cells: Sequence[Written], unmarked: dict[float, Written], workers: int, watch: Watch
 ) -> list[Figure]:
-    human = human_texts(plan) if any(attack.startswith("paste") for attack in plan.attacks) else ()
+    corpus = plan.config.robustness.human if plan.config.robustness else None
+    pasted = any(attack.startswith("paste") for attack in plan.attacks)
+    human = human_texts(plan, corpus) if corpus and pasted else ()
     calls = []
     for number, cell in enumerate(cells):
         beside = unmarked[cell.setting.temperature]
@@ -197,19 +201,17 @@ def detect_cell(how: How, cell: Written, plain: dict[str, str], human: tuple[str
     return detection_figures(cell, said, how.false_positive_rate)
 
 
-def human_texts(plan: EvaluationPlan) -> tuple[str, ...]:
+def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
     """Texts by people, drawn from one random part of the corpus after the other; the same seed gives the same.
 
     Raises:
         Refused: there is no text.
         ScanFailed: a file cannot be read.
     """
-    how = plan.config.robustness
-    assert how is not None and how.human is not None  # noqa: S101, PT018
     random = np.random.default_rng(list(plan.config.seed.encode("ascii")))
     texts: list[str] = []
     try:
-        parts = sources(plan.human, Columns.of(how.human))
+        parts = sources(plan.human, Columns.of(corpus))
         for place in random.permutation(len(parts)):
             part = parts[place]
             for batch in read(part.file, part.columns, part.start, part.stop):
@@ -245,9 +247,9 @@ def _similarities(
     return [similarity_figure(cell, one, of(cell), of(one)) for cell, one in beside]
 
 
-def _identified(plan: EvaluationPlan, cell: Written, workers: int, watch: Watch) -> list[Figure]:
-    how = plan.config.identification
-    assert how is not None  # noqa: S101
+def _identified(
+    plan: EvaluationPlan, how: IdentificationConfig, cell: Written, workers: int, watch: Watch
+) -> list[Figure]:
     begins = range(0, len(cell.texts), TEXTS_A_SEARCH)
     calls = []
     for begin in begins:

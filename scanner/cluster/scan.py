@@ -200,10 +200,10 @@ class _Scan:
     def _score_again(self) -> None:
         """Second scores of flagged documents that have none, if they are configured."""
         try:
-            flagged = flagged_without(self._plan, self._work.found) if self._plan.second is not None else {}
-            if flagged:
+            second = self._plan.second
+            if second and (flagged := flagged_without(self._plan, second, self._work.found)):
                 with sigterm_interrupts(), cluster(self._plan.config.cluster), sigterm_interrupts():
-                    self._second_scores = second_pass(self._plan, self._scan_id, self._work.found, flagged)
+                    self._second_scores = second_pass(self._plan, second, self._scan_id, self._work.found, flagged)
         except Refused as refused:
             raise ScanFailed(str(refused)) from None  # verdicts are committed
 

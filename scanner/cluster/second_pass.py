@@ -26,6 +26,7 @@ from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 from scanner.results.queries import flagged_in
 from scanner.results.tables import Entry, commit, committed, open_tables, write_file
+from schemas.config import SecondScoreConfig
 from schemas.tables import SECOND_SCORES
 
 _log = logging.getLogger(__name__)
@@ -44,18 +45,17 @@ BYTES_A_STALL = 2**11
 """With a model, text that has another `stall_seconds`: about what goes through it at a time, if a token is a byte."""
 
 
-def flagged_without(plan: Plan, shards: Sequence[Shard]) -> Flagged:
-    """Flagged documents of these shards that have no second score by the plan's settings.
+def flagged_without(plan: Plan, second: SecondScoreConfig, shards: Sequence[Shard]) -> Flagged:
+    """Flagged documents of these shards that have no second score by these settings.
 
     Raises:
         Refused: the table cannot be opened or made.
     """
-    assert plan.second is not None  # noqa: S101
     open_tables(plan.results, [TABLE])
     keys = [key.key_id for key in keys_with_draws(plan)]
     rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys).select(NEEDED)
     found = {str(shard): part for (shard,), part in rows.group_by(pl.col("shard_id"))}
-    names = {transaction(shard, plan.second): shard for shard in found}
+    names = {transaction(shard, second): shard for shard in found}
     for done in committed(plan.results, TABLE, names):
         del found[names[done]]
     return {shard: {row["row"]: row for row in part.iter_rows(named=True)} for shard, part in found.items()}
@@ -66,17 +66,18 @@ class SecondWorker:
 
     Args:
         plan: of the scan.
+        second: how its second scores are computed.
         scan_id: of this run.
         flagged: what is to be scored.
         memory: bytes that this process may take beyond what it has when it begins, a model included.
     """
 
-    def __init__(self, plan: Plan, scan_id: str, flagged: Flagged, memory: int) -> None:
-        self._plan, self._scan_id, self._flagged, self._memory = plan, scan_id, flagged, memory
+    def __init__(self, plan: Plan, second: SecondScoreConfig, scan_id: str, flagged: Flagged, memory: int) -> None:
+        self._plan, self._second, self._scan_id, self._flagged, self._memory = plan, second, scan_id, flagged, memory
 
     @cached_property
     def _scorer(self) -> SecondScorer:
-        return SecondScorer(self._plan, "cuda" if ray.get_gpu_ids() else "cpu")
+        return SecondScorer(self._plan, self._second, "cuda" if ray.get_gpu_ids() else "cpu")
 
     def prepare(self) -> None:
         """Open keys, tokenizers and the model on this machine, and limit its memory; raises as SecondScorer does."""
@@ -102,9 +103,8 @@ class SecondWorker:
         except FileFault as fault:
             yield Report(fault=fault)
             return
-        assert self._plan.second is not None  # noqa: S101
         lost = [
-            second_row(verdict, self._scan_id, self._plan.second) | {"fault": "unreadable: it was readable once"}
+            second_row(verdict, self._scan_id, self._second) | {"fault": "unreadable: it was readable once"}
             for verdict in left.values()
         ]
         batches.append(pa.RecordBatch.from_pylist(lost, SECOND_SCORES))
@@ -116,9 +116,8 @@ class SecondWorker:
         yield UNKNOWN
 
     def _busy(self, text_bytes: int) -> Busy:
-        second, stall_seconds = self._plan.second, self._plan.config.cluster.stall_seconds
-        passes = text_bytes // BYTES_A_STALL if second and second.model else 0
-        return Busy(stall_seconds * (1 + passes))
+        passes = text_bytes // BYTES_A_STALL if self._second.model else 0
+        return Busy(self._plan.config.cluster.stall_seconds * (1 + passes))
 
 
 def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tuple[list[Verdict], list[str], int]]:
@@ -143,7 +142,7 @@ def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tupl
         yield verdicts, texts, size
 
 
-def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flagged) -> int:
+def second_pass(plan: Plan, second: SecondScoreConfig, scan_id: str, shards: Sequence[Shard], flagged: Flagged) -> int:
     """Give a second score to flagged documents, on a cluster that is there. Returns how many rows were committed.
 
     A document that cannot be scored gets a row with a fault. A shard whose file cannot be read now is left for a later
@@ -153,8 +152,6 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
         Refused: a worker cannot begin.
         ScanFailed: results cannot be written.
     """
-    second = plan.second
-    assert second is not None  # noqa: S101
     todo = [shard for shard in shards if shard.shard_id in flagged]
     workers, gpus = min(second.workers, len(todo)), second.gpus
     fit, missing = fit_gpus(gpus, workers, "second_score.gpus")
@@ -166,26 +163,29 @@ def second_pass(plan: Plan, scan_id: str, shards: Sequence[Shard], flagged: Flag
     actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(SecondWorker)
     shared, given, memory = ray.put(plan), ray.put(flagged), worker_memory(plan.config.cluster)
     stall_seconds = plan.config.cluster.stall_seconds
-    pool = Pool(lambda: actor.remote(shared, scan_id, given, memory), workers, stall_seconds, on_devices=gpus > 0)
+    pool = Pool(
+        lambda: actor.remote(shared, second, scan_id, given, memory), workers, stall_seconds, on_devices=gpus > 0
+    )
     rows = 0
     try:
         for finished in pool.run(todo):
             if finished is not None and finished.fault is None:
-                rows += _commit(plan, scan_id, finished, flagged[finished.shard.shard_id])
+                rows += _commit(plan, second, scan_id, finished, flagged[finished.shard.shard_id])
     finally:
         pool.close()
     return rows
 
 
-def _commit(plan: Plan, scan_id: str, finished: Finished, flagged: Mapping[int, Verdict]) -> int:
+def _commit(
+    plan: Plan, second: SecondScoreConfig, scan_id: str, finished: Finished, flagged: Mapping[int, Verdict]
+) -> int:
     """Commit the rows of a shard, lost documents included. Returns how many; 0 when another run was first."""
-    assert plan.second is not None  # noqa: S101
     files = [file for report in finished.reports for file in report.verdicts]
     lost = [
-        second_row(flagged[lost.row], scan_id, plan.second) | {"fault": f"{lost.reason}: {lost.detail}"}
+        second_row(flagged[lost.row], scan_id, second) | {"fault": f"{lost.reason}: {lost.detail}"}
         for lost in finished.lost
         if lost.row in flagged
     ]
     written = write_file(plan.results, TABLE, [pa.RecordBatch.from_pylist(lost, SECOND_SCORES)])
-    entry = Entry(transaction(finished.shard.shard_id, plan.second), (*files, written) if written else tuple(files))
+    entry = Entry(transaction(finished.shard.shard_id, second), (*files, written) if written else tuple(files))
     return sum(file.rows for file in entry.files) if commit(plan.results, TABLE, [entry]) else 0

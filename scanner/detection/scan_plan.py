@@ -161,12 +161,11 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
 
 def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float) -> None:
     for key in keys:
-        if key.admitted_by is None:
+        if key.admission is None or key.admitted_by is None:
             raise Refused(
                 f"audit.require_admission: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
                 f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
             )
-        assert key.admission is not None  # noqa: S101
         if key.admission.holds_down_to > rate:
             raise Refused(
                 f"audit.require_admission: the rate of key {key.key_id!r} is known to hold down to "

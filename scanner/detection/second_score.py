@@ -90,16 +90,16 @@ class SecondScorer:
     """Scores flagged documents again. Opens keys, tokenizers and the model itself; a worker holds one.
 
     Args:
-        plan: of the scan, with a second score.
+        plan: of the scan.
+        second: how second scores are computed.
         device: torch's name of where the model runs.
 
     Raises:
         BrickscanError: one of them cannot be opened.
     """
 
-    def __init__(self, plan: Plan, device: str) -> None:
-        assert plan.second is not None  # noqa: S101
-        self._second, self._dedup = plan.second, plan.config.dedup
+    def __init__(self, plan: Plan, second: SecondScoreConfig, device: str) -> None:
+        self._second, self._dedup = second, plan.config.dedup
         self._keys = {}
         for key in keys_with_draws(plan):
             mark, pinned = open_key(plan.registry, key), key.tokenizer.sha256

@@ -43,7 +43,8 @@ def search_texts(
         One for each number of messages.
     """
     mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
-    assert mark is not None  # noqa: S101
+    if mark is None:
+        raise ValueError("texts that nobody marked are of no user")
     messages = np.array(own, np.int64)
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
 

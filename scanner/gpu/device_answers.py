@@ -12,7 +12,7 @@ from scanner.gpu.batch import Batch
 from scanner.gpu.marks import rule_of
 from scanner.gpu.vectors import Vectors
 from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
-from scanner.watermark.known_answers import GroupResult
+from scanner.watermark.installation import GroupResult
 from scanner.watermark.native import secret
 
 Case = dict[str, Any]
@@ -22,7 +22,7 @@ def check_device(text: str, device: torch.device) -> list[GroupResult]:
     """Run the known answers of known_answers.json that a device computes: words of streams, and documents.
 
     Args:
-        text: as scanner.watermark.known_answers.check takes it, and has checked it.
+        text: as scanner.watermark.installation.check takes it, and has checked it.
         device: where to compute.
     """
     groups = json.loads(text)

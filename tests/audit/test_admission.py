@@ -17,7 +17,7 @@ from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables
 from tests.audit.conftest import DEMO
-from tests.audit.test_rows import THRESHOLDS, sums
+from tests.support.counted import THRESHOLDS, sums
 
 
 @pytest.fixture

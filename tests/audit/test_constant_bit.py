@@ -32,7 +32,7 @@ LIVE = """
 import sys
 from pathlib import Path
 from scanner.audit.in_every_scan.live import audit_scan
-from tests.audit.test_live import Key, make, pieces, scan
+from tests.support.audited_scan import Key, make, pieces, scan
 from tests.audit.conftest import sample_texts
 
 texts = sample_texts("human")

@@ -4,28 +4,23 @@ import functools
 import hashlib
 import re
 from fractions import Fraction
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan import live, traffic
 from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys
-from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import THRESHOLDS, levels
 from scanner.cluster.worker import Piece, Worker
 from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module
 from scanner.detection.detector import Origin
-from scanner.detection.scan_plan import Plan, make_plan
-from scanner.input.files import list_files
-from scanner.input.shards import Shard, cut, shard_id
-from scanner.registry import load_registry, new_key
+from scanner.detection.scan_plan import make_plan
+from scanner.registry import load_registry
 from scanner.results import tables
 from scanner.watermark import (
     GreenList,
@@ -42,22 +37,8 @@ from scanner.watermark.positions import WholeWindows
 from schemas.registry import reserved_count
 from schemas.tables import AUDIT_COUNTS, DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
-from tests.fixed import fix_secrets
-from tests.support.inspection import inspect
+from tests.support.audited_scan import Key, make, pieces, scan, shards_of
 from tests.watermark.pairs import law_of
-
-CONFIG = """\
-registry = "registry"
-results = "results"
-false_positive_rate = 1e-6
-{more}
-[input]
-paths = ["in.parquet"]
-[audit]
-share = {share}
-all_messages_share = {share}
-family_error = 1e-6
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,61 +49,8 @@ def one_tokenizer():
         yield
 
 
-class Key(NamedTuple):
-    """Parameters of a key of the registry."""
-
-    messages: int
-    window: int = 4
-    format: str = "greenlist"
-    secret: str | None = None
-
-    @property
-    def parameters(self) -> dict:
-        return {"window": self.window} | ({"gamma": "1/4"} if self.format == "greenlist" else {})
-
-
-def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:
-    folder.mkdir(exist_ok=True)
-    fix_secrets(folder / "registry", *(f"k{i}" for i, key in enumerate(keys) if key.secret is None))
-    for i, key in enumerate(keys):
-        new_key(
-            folder / "registry", f"k{i}", format=key.format, **key.parameters, messages=key.messages,
-            tokenizer=DEMO / "tokenizer.json", secret=key.secret,
-        )  # fmt: skip
-    pq.write_table(pa.table({"text": texts}), folder / "in.parquet", row_group_size=2000)
-    config = folder / "scan.toml"
-    config.write_text(CONFIG.format(share=share, more=more))
-    return make_plan(config)
-
-
-def shards_of(plan: Plan) -> list[Shard]:
-    (file,) = list_files(plan.locations)
-    return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
-
-
-def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
-    """Scan as a worker and the driver do, in this process."""
-    tables.open_tables(plan.results)
-    worker, shards = Worker(plan, scan_id), shards_of(plan)
-    worker.prepare()
-    for shard in shards:
-        *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
-        for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
-            tables.commit(plan.results, name, [tables.Entry(shard.shard_id, files)])
-    return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
-
-
 def alarming(audit: LiveAudit) -> set[str]:
     return {row["kind"] for row in audit.rows if row["verdict"] == "too small" and row["kind"] in live.ALARMING}
-
-
-def pieces(texts: list[str], words: int, most: int, step: int | None = None) -> list[str]:
-    """Runs of so many words; they may overlap, since every text has a key of its own."""
-    found = []
-    for text in texts:
-        split = text.split()
-        found += [" ".join(split[i : i + words]) for i in range(0, len(split) - words, step or words)]
-    return list(dict.fromkeys(found))[:most]
 
 
 def test_real_text_raises_no_alarm(tmp_path, human_texts):

@@ -6,22 +6,14 @@ import pytest
 
 from scanner import results
 from scanner.audit.statistics.audit_rows import Audit, Question, failing, number, rate_rows, uniformity_rows
-from scanner.audit.statistics.intervals import moments
 from scanner.errors import Refused, ScanFailed
 from scanner.results import tables
 from schemas.tables import AUDITS
+from tests.support.counted import THRESHOLDS, sums
 
-THRESHOLDS = (0.1, 0.01)
 AUDIT = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
 GREEN = Question("law", "exact", "greenlist", "document", gamma="1/4", window=4, dedup="ngram")
 KEY = Question("key", "exact", "gumbel", "account", messages=1000, key_id="k1", window=2, dedup="ngram")
-
-
-def sums(factor: float):
-    """400 clusters of 1,000 tests whose rate is the threshold times a factor."""
-    chance = np.tile(THRESHOLDS, (400, 1))
-    hits = np.random.default_rng(7).binomial(1000, chance * factor)
-    return moments(hits, np.full(400, 1000), chance)
 
 
 def test_rates():

@@ -5,7 +5,7 @@ import pytest
 
 from scanner.audit.in_every_scan.traffic import measure
 from schemas.tables import Naming
-from tests.scan.test_results import verdict
+from tests.support.rows import verdict
 
 
 def rows(*namings: str) -> pl.LazyFrame:

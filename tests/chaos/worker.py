@@ -20,6 +20,7 @@ from scanner.cluster.second_pass import SecondWorker
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict
+from schemas.config import SecondScoreConfig
 
 PLAN = "faults.json"
 PIDS = "pids"
@@ -67,12 +68,12 @@ class FaultySecondWorker(SecondWorker):
 
     @cached_property
     def _scorer(self) -> SecondScorer:
-        return _FaultyScorer(self._plan, "cpu")
+        return _FaultyScorer(self._plan, self._second, "cpu")
 
 
 class _FaultyScorer(SecondScorer):
-    def __init__(self, plan: Plan, device: str) -> None:
-        super().__init__(plan, device)
+    def __init__(self, plan: Plan, second: SecondScoreConfig, device: str) -> None:
+        super().__init__(plan, second, device)
         self._documents = faults_of(plan).get("documents", {})
 
     def score(self, verdicts: Sequence[Verdict], texts: Sequence[str], scan_id: str) -> pa.RecordBatch:

@@ -15,8 +15,8 @@ import pytest
 
 from jobs.cli import run
 from jobs.evaluate import evaluate, module
-from scanner.cluster.actors import on_actors
 from scanner.cluster.connect import cluster
+from scanner.cluster.in_flight import on_actors
 from scanner.errors import Refused, ScanFailed
 from schemas.config import ClusterConfig
 from schemas.tables import FIGURES, MEASURES, TEXTS

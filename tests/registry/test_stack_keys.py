@@ -9,8 +9,8 @@ import pytest
 from scanner.registry import load_registry, open_key
 from scanner.watermark import ragged
 from scanner.watermark.formats import FORMATS
-from tests.scan.test_commands import call
-from tests.watermark.test_no_key_shown import forms
+from tests.support.command_line import call
+from tests.support.key_bytes import forms
 from tests.watermark.vllm.reference import safe_score
 
 KEY = 0x9F8A41C27D03E65B

@@ -17,6 +17,7 @@ from scanner.cluster import Outcome, run_scan
 from scanner.cluster.connect import cluster
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.registry import add_users, list_users, load_registry, new_key, open_key
+from scanner.results.tables import open_tables
 from scanner.watermark import GreenList
 from schemas.config import ClusterConfig
 from tests.fixed import fix_secrets
@@ -206,3 +207,9 @@ def submitted(tmp_path_factory, registry, marked, plain) -> Iterator[tuple[Submi
     night.write("c", [*(plain(60, 200 + i) for i in range(7)), SLOW])
     for head in start_head(environment):
         yield submit(head, night), night, secrets | {"token": bytes.fromhex(head.token)}
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    open_tables(str(tmp_path / "some" / "results"))
+    return str(tmp_path / "some" / "results")

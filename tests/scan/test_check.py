@@ -12,7 +12,7 @@ from scanner.cluster import scan
 from scanner.detection.one_text import Check, check_text
 from scanner.watermark.native import keyed
 from tests.scan.conftest import message_of
-from tests.scan.test_commands import call
+from tests.support.command_line import call
 
 ROOT = Path(__file__).parents[2]
 

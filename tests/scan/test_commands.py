@@ -3,7 +3,7 @@
 import io
 import re
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -14,20 +14,13 @@ from jobs import cli, flagged
 from jobs.progress import Progress
 from jobs.scan import module
 from jobs.text import printable
-from scanner.cluster import Counts, Totals, Work
-from scanner.input.files import InputFile
-from scanner.input.shards import Range, Shard
+from scanner.cluster import Counts, Totals
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
 from schemas.tables import VERDICTS, Naming
 from tests.scan.conftest import message_of
-
-
-def call(*arguments: object, command=cli.brickscan) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = cli.run(command, [str(argument) for argument in arguments])
-    return code, out.getvalue(), err.getvalue()
+from tests.support.command_line import call
+from tests.support.found_work import work
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -164,11 +157,6 @@ def test_long_ids_and_paths_are_cut(night):
 )
 def test_a_p_value_however_small(log10_p, text):
     assert flagged._p_value(log10_p) == text
-
-
-def work(documents: int) -> Work:
-    file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
-    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())
 
 
 def test_a_bar_on_a_terminal(monkeypatch):

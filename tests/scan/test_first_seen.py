@@ -15,8 +15,8 @@ from scanner.results.first_seen import first_seen
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from schemas.tables import QUARANTINE, USERS, VERDICTS
 from tests.scan.conftest import TOKENIZER, Night, message_of
-from tests.scan.test_commands import call
-from tests.scan.test_results import verdict
+from tests.support.command_line import call
+from tests.support.rows import verdict
 
 DAY = timedelta(days=1)
 ALL_KEYS, GUM_ALONE = "", 'keys = ["gum"]'

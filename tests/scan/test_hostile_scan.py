@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.scan.test_hostile_footers import (
+from tests.support.footers import File
+from tests.support.hostile_files import (
     CONTRADICTIONS,
     FATAL,
     encrypted,
@@ -18,7 +19,6 @@ from tests.scan.test_hostile_footers import (
     with_wrong_text,
     written,
 )
-from tests.support.footers import File
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -18,9 +18,9 @@ from scanner.input.columns import Columns
 from scanner.input.files import FileFault, InputFile, list_files
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
-from tests.scan.test_hostile_footers import histogram
 from tests.support import footers
 from tests.support.footers import File
+from tests.support.hostile_files import histogram
 from tests.support.thrift import I64, LIST, STRUCT, Field, List, write_struct
 
 COLUMNS = Columns("text", None, None, None)

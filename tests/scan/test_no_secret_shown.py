@@ -21,7 +21,7 @@ from scanner.detection.scan_plan import make_plan
 from tests.scan.encodings import found
 from tests.scan.faulty_scan import PLANTED
 from tests.scan.submitted import secrets_of
-from tests.scan.test_commands import call
+from tests.support.command_line import call
 
 WAYS = {
     "raw": bytes,

@@ -13,8 +13,8 @@ from scanner.cluster.follow import Landing
 from scanner.cluster.unread import other_names
 from scanner.input.files import list_files
 from scanner.results.reasons import Reason, in_words
-from tests.scan.test_commands import call
-from tests.scan.test_follow import COLUMNS
+from tests.support.columns import COLUMNS
+from tests.support.command_line import call
 
 following_module = importlib.import_module("scanner.cluster.follow")
 

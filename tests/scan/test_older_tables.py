@@ -16,7 +16,7 @@ from scanner.results.tables import Entry, commit, open_tables, table_uri, write_
 from scanner.results.upkeep import compact
 from scanner.storage import delta
 from schemas.tables import SCANS, VERDICTS
-from tests.scan.test_results import filled, verdict
+from tests.support.rows import filled, verdict
 
 SINCE = [pa.field("first", pa.timestamp("us", "UTC")), pa.field("names", pa.list_(pa.string()))]
 FIRST = datetime(2026, 8, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.scan.conftest import message_of
-from tests.scan.test_commands import call
+from tests.support.command_line import call
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

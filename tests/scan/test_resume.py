@@ -14,6 +14,7 @@ import pytest
 
 from scanner import results
 from tests.scan.conftest import Night
+from tests.support.rows import same
 
 SHARDS, ROWS = 24, 80
 
@@ -64,10 +65,6 @@ def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
             return
         time.sleep(0.02)
     pytest.fail(f"no commit was seen: {process.communicate()}")
-
-
-def same(a: pl.DataFrame, b: pl.DataFrame) -> bool:
-    return a.drop("scan_id", "scanned_at").equals(b.drop("scan_id", "scanned_at"))
 
 
 def test_a_killed_driver_loses_nothing_and_doubles_nothing(night, full):

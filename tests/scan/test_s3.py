@@ -27,9 +27,8 @@ from schemas.tables import VERDICTS
 from tests.scan import encodings
 from tests.scan.conftest import TOKENIZER, Night, message_of
 from tests.scan.submitted import free_ports, secrets_of, wait_for
-from tests.scan.test_commands import call
-from tests.scan.test_results import add, entry, rows_of, verdict
-from tests.scan.test_resume import same
+from tests.support.command_line import call
+from tests.support.rows import add, entry, rows_of, same, verdict
 
 BUCKET = "s3://night"
 CREDENTIALS = {

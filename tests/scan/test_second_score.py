@@ -92,7 +92,8 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert before["flagged"].sum() == 4
     mixed.configure(more=LN_R)
     shards = find_work(mixed.plan(), inspect_input(mixed.plan(), list_files(mixed.plan().locations))).found
-    flagged = second_pass.flagged_without(mixed.plan(), shards)  # as another driver finds it that comes too late
+    plan = mixed.plan()
+    flagged = second_pass.flagged_without(plan, plan.second, shards)  # as another driver finds it that comes too late
     outcome = mixed.scan()
     assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again
     rows = scores(mixed)
@@ -109,7 +110,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert (rows["log10_p_not_independent"] < -3).all()
     assert rows["fault"].null_count() == 3
     assert mixed.scan().second_scores == 0
-    assert second_pass.second_pass(mixed.plan(), "late", shards, flagged) == 0
+    assert second_pass.second_pass(plan, plan.second, "late", shards, flagged) == 0
     assert scores(mixed).equals(rows)
 
 

@@ -17,10 +17,8 @@ from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
 from scanner.results.upkeep import compact, vacuum
 from schemas.tables import AUDITS, QUARANTINE, SCANS
-from tests.scan.test_commands import call
-from tests.scan.test_results import NOW, add, entry, filled, folder, rows_of, verdict
-
-__all__ = ["folder"]
+from tests.support.command_line import call
+from tests.support.rows import NOW, add, entry, filled, rows_of, verdict
 
 DAY = 86_400
 

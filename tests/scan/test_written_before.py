@@ -22,7 +22,7 @@ from scanner.results.erasure import erase_user
 from scanner.results.tables import TABLES, open_tables, table_uri
 from scanner.results.upkeep import compact
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
-from tests.scan.test_commands import call
+from tests.support.command_line import call
 
 ZIP = Path(__file__).parent / "written_before.zip"
 NEW = {

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from scanner.watermark.native.greenlist import TILE
 from tests.watermark import brute_force
-from tests.watermark.pairs import both, greenlist, gumbel, ragged, scores_of_all, split, sum_error
+from tests.watermark.one_message_path import assert_best_of_the_one_message_path
+from tests.watermark.pairs import both, greenlist, gumbel, ragged, split, sum_error
 from tests.watermark.strategies import DEDUPS, GAMMAS, documents, few, many, random_documents, windows
 
 COUNTS = [1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 4095, 4096, 4097, 5000]
@@ -60,15 +61,6 @@ def test_gumbel(dedup, batch, window, count):
 def test_more_messages(batch, window, count, gamma):
     for pair in (greenlist(window, gamma), gumbel(window)):
         assert_same_best(pair, batch, count, scores=brute_force.scores)
-
-
-def assert_best_of_the_one_message_path(pair, batch, count):
-    tokens = ragged(batch)
-    positions = pair.positions(tokens)
-    best = pair.fast.best_two(tokens, positions, count)
-    for d, row in enumerate(scores_of_all(pair, tokens, positions, count)):
-        assert [best.message[d], best.second_message[d]] == brute_force.best_two(row)
-        assert [best.score[d], best.second_score[d]] == row[[best.message[d], best.second_message[d]]].tolist()
 
 
 LENGTHS = [7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 255, 256, 257, 300, 1000, 1023, 1024, 5000]

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from scanner.watermark.native import bounds
 from scanner.watermark.native.ciphers import GROUP
+from tests.watermark.one_message_path import assert_best_of_the_one_message_path
 from tests.watermark.pairs import gumbel, ragged, scores_of_all
 from tests.watermark.strategies import documents, few, random_documents
-from tests.watermark.test_best_two import assert_best_of_the_one_message_path
 
 UNIT = np.log(2) / 2**11
 

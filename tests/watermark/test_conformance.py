@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import known_answers, ragged
+from scanner.watermark import installation, ragged
 from scanner.watermark.format import Commits, DrawsKeys, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.search import log10_p_of
-from tests.watermark.test_no_key_shown import forms
+from tests.support.key_bytes import forms
 
 PARAMETERS = {
     "greenlist": [
@@ -136,8 +136,8 @@ def test_only_parameters_of_the_format(form):
 
 
 def test_known_answers_of_every_format_pass():
-    assert {entry.answers.shipped for entry in FORMATS.values()} == set(known_answers.shipped())
-    for file in known_answers.shipped():
-        results = known_answers.check(file.read_text(encoding="utf-8"))
+    assert {entry.answers.shipped for entry in FORMATS.values()} == set(installation.shipped())
+    for file in installation.shipped():
+        results = installation.check(file.read_text(encoding="utf-8"))
         assert all(result.passed for result in results)
         assert not [failure for result in results for failure in result.failures]

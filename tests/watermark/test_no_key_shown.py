@@ -6,18 +6,10 @@ import pickle
 import pytest
 
 from tests import reference
+from tests.support.key_bytes import forms
 from tests.watermark.pairs import SECRET, greenlist, gumbel, log_gumbel
 
 MAKERS = [greenlist, gumbel, log_gumbel]
-
-
-def forms(secret: bytes) -> list[str]:
-    """How a run of key bytes would look: hex, escapes, decimal words and bytes."""
-    words = [int.from_bytes(secret[i : i + 4], "little") for i in range(0, len(secret) - 3, 4)]
-    longs = [int.from_bytes(secret[i : i + 8], "little") for i in range(0, len(secret) - 7, 8)]
-    pieces = [secret[i : i + 4] for i in range(0, len(secret) - 3, 4)]
-    texts = [piece.hex() for piece in pieces] + [repr(piece)[2:-1] for piece in pieces]
-    return texts + [", ".join(map(str, piece)) for piece in pieces] + [str(number) for number in words + longs]
 
 
 def keys_of(pair) -> list[bytes]:

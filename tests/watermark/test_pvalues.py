@@ -12,21 +12,11 @@ from hypothesis import strategies as st
 from scanner.watermark import pvalues
 from scanner.watermark.pvalues import log10_greenlist, log10_gumbel, log10_gumbel_log
 from tests import reference
+from tests.watermark.mpmath_oracle import assert_right
 from tests.watermark.strategies import GAMMAS, many
 
 SCORED = [1, 2, 3, 7, 15, 16, 17, 50, 149, 1000, 9999, 100_000]
 SOME_GAMMAS = [Fraction(1, 256), Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256), Fraction(255, 256)]
-DEEPEST = -300  # the precision is promised down to p = 1e-300; below, log10 p stays finite and monotone
-
-
-def assert_right(got: float, wanted: mpmath.mpf) -> None:
-    assert got <= 0
-    error = abs(mpmath.mpf(float(got)) - wanted)
-    if wanted >= DEEPEST:
-        assert error <= max(1e-9 * abs(wanted), mpmath.mpf("1e-300")), (got, float(wanted))
-    else:
-        assert math.isfinite(got)
-        assert error <= 1e-7 * abs(wanted), (got, float(wanted))
 
 
 def around(mean: float, deviation: float) -> list[float]:

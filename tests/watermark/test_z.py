@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scanner.watermark import log10_z
-from tests.watermark.test_pvalues import assert_right
+from tests.watermark.mpmath_oracle import assert_right
 
 SCORES = [-40.0, -9.0, -3.0, -1e-3, 0.0, 1e-3, 0.5, 2.0, 5.9, 6.1, 20.0, 29.999, 30.0, 37.0, 60.0, 1e4]
 

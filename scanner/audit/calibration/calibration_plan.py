@@ -5,6 +5,7 @@ import hashlib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,26 +20,33 @@ from scanner.storage.locations import refuse_password
 from scanner.tokens import load_tokenizer
 from scanner.watermark import Format
 from scanner.watermark.native.version1 import of_the_paper
-from schemas.config import CalibrationConfig, ConfigError, read_toml
+from schemas.config import CalibrationConfig, ConfigError, RegistryAuditConfig, read_toml
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
 """Numbers of documents, which decide their keys, are so far apart between cases that none comes twice."""
 
 
+class AuditedKeys(NamedTuple):
+    """The keys that are audited, how, and the folder of their registry. No secrets."""
+
+    config: RegistryAuditConfig
+    registry: str
+    keys: tuple[MasterKey, ...]
+
+
 @dataclass(frozen=True)
 class CalibrationPlan:
     """What an audit is to do. No secrets.
 
-    results: folder or URI; locations: the corpus, resolved; tokenizer: path; registry: folder, when keys are audited.
+    results: folder or URI; locations: the corpus, resolved; tokenizer: path; audited: None when no keys are.
     """
 
     config: CalibrationConfig
     results: str
     locations: tuple[str, ...]
     tokenizer: str
-    registry: str | None
-    keys: tuple[MasterKey, ...]
+    audited: AuditedKeys | None
 
     @property
     def columns(self) -> Columns:
@@ -102,26 +110,24 @@ def plan_calibration(
     results = config.results if "://" in config.results else str(base / config.results)
     tokenizer = base / config.tokenizer.file
     load_tokenizer(tokenizer, config.tokenizer.sha256)
-    registry = None if config.keys is None else str(base / config.keys.registry)
     return CalibrationPlan(
         config=config,
         results=results,
         locations=tuple(resolve(path, base, date) for path in config.input.paths),
         tokenizer=str(tokenizer),
-        registry=registry,
-        keys=() if registry is None or config.keys is None else _keys(registry, config.keys.keys),
+        audited=None if config.keys is None else _audited(config.keys, str(base / config.keys.registry)),
     )
 
 
-def _keys(registry: str, wanted: tuple[str, ...] | None) -> tuple[MasterKey, ...]:
-    record = load_registry(registry)
+def _audited(config: RegistryAuditConfig, registry: str) -> AuditedKeys:
+    record, wanted = load_registry(registry), config.keys
     keys = record.keys if wanted is None else tuple(find_key(record, key_id) for key_id in wanted)
     if not keys:
         raise Refused(f"keys.registry: {registry} has no keys; make one with `brickscan keys new`")
     for key in keys:
         open_key(registry, key)
         load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256)
-    return keys
+    return AuditedKeys(config, registry, keys)
 
 
 def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int64]]:

@@ -48,9 +48,9 @@ def details(
                 "smallest_p": _vanilla(counts, how.rule(), reader),
             }
         )
-    for key in plan.keys:
-        if key.key_id in keys and plan.registry is not None:
-            own = _Reader(str(tokenizer_path(plan.registry, key))) if show_text else None
+    if plan.audited is not None:
+        for key in plan.audited.keys:
+            own = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
             found["keys"][key.key_id] = _excess(keys[key.key_id], own)
     return found
 

@@ -50,10 +50,12 @@ def all_rows(
         rows += _law_rows(share, law)
     if figure:
         rows += _figure_rows(share, figure, figure_thresholds)
-    if plan.config.keys is not None:
+    if plan.audited is not None:
         cluster = "account" if plan.columns.account else "document"
-        how = plan.config.keys
-        answers = [answer for key in plan.keys for answer in _key_answers(key, keys[key.key_id], how.dedup, cluster)]
+        dedup = plan.audited.config.dedup
+        answers = [
+            answer for key in plan.audited.keys for answer in _key_answers(key, keys[key.key_id], dedup, cluster)
+        ]
         rows += rate_rows(share, answers, THRESHOLDS, KEY_BOUND)
     return rows
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from scanner.cluster.connect import cluster
-from scanner.cluster.spread import Call, spread
+from scanner.cluster.in_flight import Call, spread
 from scanner.errors import Refused, ScanFailed
 from schemas.config import ClusterConfig
 

@@ -1,0 +1,110 @@
+"""Items worked through on a Ray cluster: few in flight, results as they come, the first failure ends it.
+
+By plain functions (`spread`), or by a few actors that hold something heavy, such as a language model (`on_actors`).
+A scan has more to ask, that no item is lost whatever it does to its worker: scanner.cluster.pool.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from scanner.errors import BrickscanError, ScanFailed
+
+IN_FLIGHT = 2
+"""Items that a worker holds: one that it works on, one that waits."""
+
+RETRIES = 2
+"""Deaths of a worker that are made good, each with another try of what it held."""
+
+Item = TypeVar("Item")
+Place = TypeVar("Place")
+
+
+class Call(NamedTuple):
+    """A function and what it is called with; it must be deterministic, since a worker that dies is replaced."""
+
+    name: Any
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+def spread(calls: Iterable[Call], workers: int) -> Iterator[tuple[Any, Any]]:
+    """Make all calls on the cluster. Yields (name, result), in the order in which they finish.
+
+    Raises:
+        BrickscanError: of the first call that raised one.
+        ScanFailed: a call failed in another way.
+    """
+
+    @functools.cache
+    def remote(function: Callable[..., Any]) -> Any:  # noqa: ANN401
+        return ray.remote(num_cpus=1, max_retries=RETRIES)(function)
+
+    def ask(_place: int, call: Call) -> Any:  # noqa: ANN401
+        return remote(call.function).remote(*call.arguments)
+
+    for call, result in _work_through(calls, range(IN_FLIGHT * workers), ask, lambda call: str(call.name)):
+        yield call.name, result
+
+
+def on_actors(
+    kind: type, arguments: tuple[Any, ...], items: Iterable[Item], workers: int
+) -> Iterator[tuple[Item, Any]]:
+    """Give each item to one of the actors. Yields (item, what came of it), in the order in which they finish.
+
+    Args:
+        kind: class of the actors, with a method `do(item)` that is deterministic, since an actor that dies is replaced.
+        arguments: of its constructor.
+        items: what is to be done; no actor is started for none.
+        workers: the most actors, each of one CPU.
+
+    Raises:
+        BrickscanError: of the first item that raised one.
+        ScanFailed: an item failed in another way, or kept killing its actor.
+    """
+    todo = list(items)
+    remote: Any = ray.remote(num_cpus=1, max_restarts=RETRIES, max_task_retries=RETRIES)(kind)
+    actors: list[Any] = [remote.remote(*arguments) for _ in range(min(workers, len(todo)))]
+    try:
+        # every actor gets its first item before any gets its second
+        yield from _work_through(
+            todo, actors * IN_FLIGHT, lambda actor, item: actor.do.remote(item), lambda _item: kind.__name__
+        )
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+def _work_through(
+    items: Iterable[Item], places: Sequence[Place], ask: Callable[[Place, Item], Any], name: Callable[[Item], str]
+) -> Iterator[tuple[Item, Any]]:
+    """Each item to the first place that is free; `places` names one as often as it may hold an item."""
+    waiting: dict[Any, tuple[Place, Item]] = {}
+    turns, free = iter(items), list(places)
+    try:
+        while True:
+            for place, item in zip(free, turns, strict=False):
+                waiting[ask(place, item)] = (place, item)
+            if not waiting:
+                return
+            done, _ = ray.wait(list(waiting), num_returns=1)
+            place, item = waiting.pop(done[0])
+            free = [place]
+            yield item, _result(done[0], name(item))
+    finally:
+        for reference in waiting:
+            ray.cancel(reference, force=False)
+
+
+def _result(reference: Any, name: str) -> Any:  # noqa: ANN401
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, BrickscanError):
+            raise error.cause from None
+        raise ScanFailed(f"{name} failed: {type(error.cause).__name__}: {error.cause}") from None
+    except RayError as error:
+        raise ScanFailed(f"{name} failed: {str(error).splitlines()[0]}") from None

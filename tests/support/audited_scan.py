@@ -1,0 +1,84 @@
+"""A scan and its audit in this process, without Ray, of texts and keys that a test gives."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.cluster.worker import Piece, Worker
+from scanner.detection.scan_plan import Plan, make_plan
+from scanner.input.files import list_files
+from scanner.input.shards import Shard, cut, shard_id
+from scanner.registry import new_key
+from scanner.results import tables
+from tests.audit.conftest import DEMO
+from tests.fixed import fix_secrets
+from tests.support.inspection import inspect
+
+CONFIG = """\
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-6
+{more}
+[input]
+paths = ["in.parquet"]
+[audit]
+share = {share}
+all_messages_share = {share}
+family_error = 1e-6
+"""
+
+
+class Key(NamedTuple):
+    """Parameters of a key of the registry."""
+
+    messages: int
+    window: int = 4
+    format: str = "greenlist"
+    secret: str | None = None
+
+    @property
+    def parameters(self) -> dict:
+        return {"window": self.window} | ({"gamma": "1/4"} if self.format == "greenlist" else {})
+
+
+def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:
+    folder.mkdir(exist_ok=True)
+    fix_secrets(folder / "registry", *(f"k{i}" for i, key in enumerate(keys) if key.secret is None))
+    for i, key in enumerate(keys):
+        new_key(
+            folder / "registry", f"k{i}", format=key.format, **key.parameters, messages=key.messages,
+            tokenizer=DEMO / "tokenizer.json", secret=key.secret,
+        )  # fmt: skip
+    pq.write_table(pa.table({"text": texts}), folder / "in.parquet", row_group_size=2000)
+    config = folder / "scan.toml"
+    config.write_text(CONFIG.format(share=share, more=more))
+    return make_plan(config)
+
+
+def shards_of(plan: Plan) -> list[Shard]:
+    (file,) = list_files(plan.locations)
+    return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
+
+
+def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
+    """Scan as a worker and the driver do, in this process."""
+    tables.open_tables(plan.results)
+    worker, shards = Worker(plan, scan_id), shards_of(plan)
+    worker.prepare()
+    for shard in shards:
+        *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
+        for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
+            tables.commit(plan.results, name, [tables.Entry(shard.shard_id, files)])
+    return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
+
+
+def pieces(texts: list[str], words: int, most: int, step: int | None = None) -> list[str]:
+    """Runs of so many words; they may overlap, since every text has a key of its own."""
+    found = []
+    for text in texts:
+        split = text.split()
+        found += [" ".join(split[i : i + words]) for i in range(0, len(split) - words, step or words)]
+    return list(dict.fromkeys(found))[:most]

@@ -1,0 +1,14 @@
+"""Counts of an audit whose rate is known."""
+
+import numpy as np
+
+from scanner.audit.statistics.intervals import moments
+
+THRESHOLDS = (0.1, 0.01)
+
+
+def sums(factor: float):
+    """400 clusters of 1,000 tests whose rate is the threshold times a factor."""
+    chance = np.tile(THRESHOLDS, (400, 1))
+    hits = np.random.default_rng(7).binomial(1000, chance * factor)
+    return moments(hits, np.full(400, 1000), chance)

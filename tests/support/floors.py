@@ -1,0 +1,25 @@
+"""The floors of the house, lowest first: what tests check, and what the documentation prints."""
+
+FLOORS = [
+    "schemas",
+    "scanner.errors",
+    "scanner.interrupts",
+    "scanner.normalise",
+    "scanner.storage",
+    "scanner.watermark",
+    "scanner.power",
+    "scanner.gpu",
+    "scanner.measured",
+    "scanner.tokens",
+    "scanner.registry",
+    "scanner.generation",
+    "scanner.input",
+    "scanner.detection",
+    "scanner.results",
+    "scanner.audit.statistics",
+    "scanner.audit.in_every_scan",
+    "scanner.audit.calibration",
+    "scanner.evaluation",
+    "scanner.cluster",
+    "jobs",
+]

@@ -1,0 +1,10 @@
+"""What a scan found to do, without any files."""
+
+from scanner.cluster import Work
+from scanner.input.files import InputFile
+from scanner.input.shards import Range, Shard
+
+
+def work(documents: int) -> Work:
+    file = InputFile("/in/a", "/in/a", "/in/a", 1, 1)
+    return Work(shards=1, skipped=0, left=(Shard("s", file, Range(0, documents, 1)),), found=(), faults=())

@@ -1,0 +1,67 @@
+"""Rows of verdicts and of any table, written and read as a scan does, without a scan."""
+
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+import pyarrow as pa
+
+from scanner.results.tables import Entry, commit, table_uri, write_file
+from schemas.tables import VERDICTS
+
+NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
+
+
+def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0, **changes) -> dict:
+    return {
+        "scan_id": "scan",
+        "shard_id": "shard",
+        "path": path,
+        "row": row,
+        "text_sha256": bytes(32),
+        "status": "scored",
+        "tokens": 10,
+        "scored": 8,
+        "key_id": "key",
+        "message": 3,
+        "user_id": user,
+        "naming": "named" if user else "none",
+        "score": 1.5,
+        "log10_p": -2.0,
+        "log10_p_global": -1.0,
+        "messages_tested": 10,
+        "keys_tested": 1,
+        "flagged": user is not None,
+        "scanned_at": NOW - timedelta(days=age),
+        **changes,
+    }
+
+
+def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
+    """A row of a table, with something in every column."""
+
+    def something(kind: pa.DataType) -> object:
+        if pa.types.is_list(kind):
+            return [something(kind.value_type)] * 2
+        if pa.types.is_struct(kind):
+            return {field.name: something(field.type) for field in kind}
+        return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
+
+    return {field.name: something(field.type) for field in schema} | values
+
+
+def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
+    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
+    assert file is not None
+    return Entry(transaction, (file,))
+
+
+def add(folder: str, transaction: str, rows: list[dict]) -> set[str]:
+    return commit(folder, "verdicts", [entry(folder, transaction, rows)])
+
+
+def rows_of(folder: str) -> list[int]:
+    return pl.read_delta(table_uri(folder, "verdicts"))["row"].sort().to_list()
+
+
+def same(a: pl.DataFrame, b: pl.DataFrame) -> bool:
+    return a.drop("scan_id", "scanned_at").equals(b.drop("scan_id", "scanned_at"))
