@@ -15,7 +15,7 @@ import click
 from jobs.cli import end, run, when_interrupted
 from jobs.text import tell
 from scanner.errors import Refused
-from schemas.tables import AuditVerdict
+from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
     from scanner.audit.calibration.calibration_plan import CalibrationPlan

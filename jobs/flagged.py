@@ -8,7 +8,7 @@ import click
 
 from jobs.text import printable
 from scanner.detection.scan_plan import read_config, results_of
-from schemas.tables import Naming
+from schemas.words import Naming
 
 _HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "audit", "where")
 _WIDTH = 60  # characters of an id or a path that are shown

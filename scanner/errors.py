@@ -1,13 +1,22 @@
-"""What can go wrong, as one tree. Each message says what was wrong (where, which value), what is allowed, what to do.
+"""What can go wrong, as two trees: what people are told, and what parts of ours tell each other.
+
+A message for people says what was wrong (where, which value), what is allowed, what to do.
 
 BrickscanError
 ├── Refused            before any work: a configuration, registry or argument that cannot be right (exit code 2)
 │   ├── SecretError    a secret that cannot be read or that too many can read
 │   └── TokenizerError a tokenizer file that is missing or is not the one that was pinned
 └── ScanFailed         work that had to stop (exit code 1)
+InternalFault
+├── FileFault          a file that cannot be scanned as it is, which puts it into quarantine
+├── BackendMissing     a faster tokenizer that is not installed
+├── BackendUnlike      a faster tokenizer that does not give the reference's tokens
+└── TooLate            a change of the users table that another one came before
 """
 
 import re
+
+from schemas.words import LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 
 class BrickscanError(Exception):
@@ -28,6 +37,38 @@ class TokenizerError(Refused):
 
 class ScanFailed(BrickscanError):
     """A job that had to stop; what was committed stays, and running it again goes on from there."""
+
+
+class InternalFault(Exception):
+    """What one part tells another, which knows what to do: nobody outside meets it."""
+
+
+class FileFault(InternalFault):
+    """A file that cannot be scanned as it is: a reason of schemas.tables and a detail for people."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:
+            raise ValueError(f"{reason!r} is no reason for a file's quarantine")
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+    @property
+    def lasting(self) -> bool:
+        """The fault is the file's own: as long as the file is the same, another look is of no use."""
+        return self.reason in LASTING_FILE_REASONS
+
+
+class BackendMissing(InternalFault):
+    """A faster tokenizer that is not installed."""
+
+
+class BackendUnlike(InternalFault):
+    """A faster tokenizer that cannot load a tokenizer file, or does not give the reference's tokens."""
+
+
+class TooLate(InternalFault):
+    """What was decided on is no longer the state of the table."""
 
 
 def in_a_line(error: Exception) -> str:

@@ -1,11 +1,8 @@
 """What a job is told: one TOML file, read into frozen models; an unknown or impossible value is refused by name."""
 
-import tomllib
-from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.registry import MAX_MESSAGES, Gamma, KeyId, PathText, TokenizerFile
 
@@ -180,88 +177,3 @@ class CalibrationConfig(_Frozen):
         if self.law is None and self.figure is None and self.keys is None:
             raise ValueError("nothing to do: add a section [law], [figure] or [keys], which may be empty but for keys")
         return self
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be right: file, field, value and what is allowed."""
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_toml(path: Path, model: type[Model]) -> Model:
-    """Read a TOML file into a model.
-
-    Raises:
-        ConfigError: the file is missing, is not TOML, or holds a value that is not allowed.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); name an existing TOML file") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text; a TOML file is needed") from None
-    return read_toml_text(str(path), text, model)
-
-
-def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
-    """Read the text of a TOML file into a model; raises ConfigError as `read_toml` does, naming `path`."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
-    try:
-        return model.model_validate(_with_tuples(data))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {explained(error, model)}") from None
-
-
-def explained(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
-    """What is wrong with the fields of a model, in a line; `within` names where the model stands, such as `keys.0.`."""
-    return "; ".join(_explain(model, item, within) for item in error.errors())
-
-
-def _with_tuples(value: object) -> object:
-    """What TOML holds, its lists made tuples: strict models take no list for a tuple."""
-    if isinstance(value, dict):
-        return {name: _with_tuples(inner) for name, inner in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
-
-
-def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
-    where = (within + ".".join(str(part) for part in item["loc"])).removesuffix(".") or "the file as a whole"
-    if item["type"] == "extra_forbidden":
-        return f"field '{where}' is unknown; allowed: {', '.join(_fields_at(model, item['loc']))}"
-    if item["type"] == "missing":
-        return f"field '{where}' is missing"
-    hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)
-    value = "..." if hidden else repr(_with_lists(item["input"]))
-    told = "" if hidden else f" = {value}"
-    if item["type"] == "tuple_type":
-        return f"field '{where}'{told}: a list is needed, such as [{value}]"
-    if item["type"] == "too_short":
-        return f"field '{where}'{told}: a list of at least {item['ctx']['min_length']} is needed"
-    if item["type"] == "model_type":
-        return f"field '{where}'{told}: a section of fields is needed"
-    return f"field '{where}'{told}: {str(item['msg']).removeprefix('Value error, ')}"
-
-
-def _with_lists(value: object) -> object:
-    """What `_with_tuples` was given, for those who wrote it."""
-    if isinstance(value, dict):
-        return {name: _with_lists(inner) for name, inner in value.items()}
-    return list(map(_with_lists, value)) if isinstance(value, tuple) else value
-
-
-def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    for part in loc[:-1]:
-        field = model.model_fields.get(str(part))
-        model = _model_in(field.annotation if field else None) or model
-    return sorted(model.model_fields)
-
-
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model of a field, or of the items of a field."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_model_in, get_args(annotation))), None)

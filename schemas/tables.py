@@ -1,7 +1,5 @@
 """The Arrow schema of every table. Delta has no unsigned integers, so ids that are hashes are binary or hex text."""
 
-from enum import StrEnum
-
 import pyarrow as pa
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -67,21 +65,6 @@ VERDICTS = pa.schema(
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
 
-
-class Naming(StrEnum):
-    """Why a row names a user or does not. Before there was `held_later`, its rows read `unallocated`."""
-
-    NAMED = "named"
-    UNALLOCATED = "unallocated"  # no user had the message when it was scanned
-    HELD_LATER = "held_later"  # its user got it after `first_seen_at`
-    RESERVED = "reserved"  # the message is never given to anybody
-    REMOVED = "removed"  # the message was a user's whose allocation was withdrawn
-    AMBIGUOUS = "ambiguous"  # several messages pass, and one mark raises the scores of others
-    UNDECIDED = "undecided"  # messages pass, but none by what it shares with no other
-    ASSUMED = "assumed"  # p holds only if the format's hash behaves
-    NONE = "none"  # not flagged
-
-
 QUARANTINE = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -125,25 +108,6 @@ must not be multiplied with `verdicts.log10_p`, and `flagged` never goes by it.
 
 SCORED = ("scored", "scored_in_part")
 """Values of `status` of a document that was tested, and has a p-value of its own."""
-
-PART_REASONS = ("too_long", "invalid_utf8", "surrogates")
-"""Why a text was looked at in part alone, the first that holds: it is longer than what is scored; bytes of it are no
-UTF-8, or are surrogates, which are no characters. Who posts a text chooses these, so none of them keeps it from being
-scored."""
-
-DOCUMENT_REASONS = (
-    *("null_text", "unreadable"),
-    *("failed", "killed_worker", "out_of_memory", "timed_out"),
-    *PART_REASONS,
-)
-"""Why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: what became of its
-worker, each time that it was tried. PART_REASONS stand in rows of earlier versions, which scored no part of a text."""
-
-LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
-"""Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""
-
-PASSING_FILE_REASONS = ("vanished", "changed", "io_error")
-"""Why a file is in quarantine for now: a rerun scans it, if it can be read then."""
 
 SCANS = pa.schema(
     [
@@ -190,16 +154,6 @@ SCANS = pa.schema(
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""
-
-
-class AuditState(StrEnum):
-    """How the audit of a scan ended."""
-
-    NO_ALARM = "no alarm"  # nothing was incompatible with the stated rates
-    ALARM = "alarm"
-    NO_DECOYS = "no decoys"  # no alarm, but no document was scored under decoy keys: the law itself was not tested
-    NOT_JUDGED = "not judged"  # the scan did not end
-
 
 AUDIT_COUNTS = pa.schema(
     [
@@ -273,16 +227,6 @@ paper's, a few keys over one corpus. Key: one of the registry, the best of its m
 In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
 messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never
 given to anybody. Unheld: flags for a message that no user held, reserved ones included."""
-
-
-class AuditVerdict(StrEnum):
-    """What a row of an audit says of a stated rate."""
-
-    HOLDS = "holds"  # the upper limit is at most twice the expectation
-    TOO_SMALL = "too small"  # p-values are: a bug
-    CONSERVATIVE = "conservative"
-    UNDECIDED = "undecided"
-
 
 TEXTS = pa.schema(
     [

@@ -14,7 +14,7 @@ settings.register_profile("same", derandomize=True, deadline=None, suppress_heal
 settings.load_profile("same")
 
 NOT_QUICK = re.compile(
-    r"ray_cluster|\bimport ray\b|subprocess|multiprocessing|inspect\(|torch|\bnight\b|\btiny\b|\.png"
+    r"ray_cluster|\bimport ray\b|subprocess|multiprocessing|inspect\(|audited_scan|torch|\bnight\b|\btiny\b|\.png"
 )
 """What files speak of that need Ray, a process (drawing asks one for fonts) or seconds for an import."""
 

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.detection.scan_plan import make_plan
+from scanner.errors import Refused
 from scanner.registry import load_registry
-from schemas.config import ConfigError, ScanConfig, read_toml_text
+from scanner.storage.toml import read_toml_text
+from schemas.config import ScanConfig
 from tests.support.command_line import call
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +131,7 @@ def test_the_schema_allows_what_a_scan_allows(text, allowed):
     assert jsonschema.Draft202012Validator(schema).is_valid(tomllib.loads(text)) == allowed
     try:
         read_toml_text("scan.toml", text, ScanConfig)
-    except ConfigError:
+    except Refused:
         assert not allowed
     else:
         assert allowed

@@ -1,6 +1,7 @@
 """The floors of the house (lowest first) and who may import what is heavy; imports are read with ast, not run."""
 
 import ast
+import builtins
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,3 +155,22 @@ def test_no_test_imports_from_a_test():
     """What several tests need stands in tests/support, or beside them under its own name."""
     imported = [found for path in (ROOT / "tests").rglob("*.py") for found in imports_of(path)]
     assert [f for f in imported if f.module.startswith("tests.") and f.module.split(".")[-1].startswith("test_")] == []
+
+
+def test_every_error_of_ours_stands_in_one_tree():
+    """But for what ends a process, which has to be a KeyboardInterrupt."""
+    raised = {"BaseException", *(name for name, kind in vars(builtins).items() if is_error(kind))}
+    elsewhere = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and raised & {ast.unparse(base) for base in node.bases}:
+                elsewhere.append((module_name(path), node.name))
+    assert sorted(elsewhere) == [
+        ("scanner.errors", "BrickscanError"),
+        ("scanner.errors", "InternalFault"),
+        ("scanner.interrupts", "Terminated"),
+    ]
+
+
+def is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)

@@ -23,8 +23,7 @@ from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.in_flight import Call, spread
-from scanner.errors import Refused, ScanFailed
-from scanner.input.files import FileFault
+from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format

@@ -7,7 +7,8 @@ from scanner.cluster.pool import Finished
 from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan
-from scanner.input.files import FileFault, InputFile
+from scanner.errors import FileFault
+from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
 from scanner.input.shards import shard_id
 from scanner.results.settlement import enter_beside, run_number, settle

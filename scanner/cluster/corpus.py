@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import fs
 
+from scanner.errors import FileFault
 from scanner.input.documents import Columns, Unreadable, read, read_text
-from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
 from scanner.storage.locations import filesystem_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scanner.cluster.corpus import sources
 from scanner.cluster.in_flight import Call, on_actors, spread
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evaluation.attacks import Tools
 from scanner.evaluation.evaluation_plan import Cell, EvaluationPlan
 from scanner.evaluation.exams import Answer, Answers, Exam
@@ -25,7 +25,6 @@ from scanner.evaluation.scores import Search
 from scanner.evaluation.units import Setting, Unit
 from scanner.evaluation.written_texts import Texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
-from scanner.input.files import FileFault
 from scanner.tokens import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
 from schemas.evaluation import IdentificationConfig

@@ -16,11 +16,12 @@ from scanner.cluster.endings import ExitCode
 from scanner.cluster.scan import Outcome, run_scan
 from scanner.cluster.work import Work
 from scanner.detection.scan_plan import Plan
+from scanner.errors import FileFault
 from scanner.input.columns import Columns
-from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
-from schemas.tables import AuditState
+from schemas.words import AuditState
 
 LOOK_SECONDS = 5.0
 """Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""

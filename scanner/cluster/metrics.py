@@ -11,7 +11,7 @@ import ray
 from ray.util.metrics import Counter, Gauge
 
 from scanner.cluster.commits import Totals
-from schemas.tables import AuditState
+from schemas.words import AuditState
 
 COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "brickscan_shards": ("Shards that were committed", lambda totals: totals.shards),

@@ -19,8 +19,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from scanner.cluster.worker import Busy, Piece, Report
-from scanner.errors import BrickscanError, Refused, ScanFailed
-from scanner.input.files import FileFault
+from scanner.errors import BrickscanError, FileFault, Refused, ScanFailed
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
@@ -45,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """A document that could not be scored: its row, why (schemas.tables.DOCUMENT_REASONS) and in words, and whose."""
+    """A document that could not be scored: its row, why (schemas.words.DOCUMENT_REASONS) and in words, and whose."""
 
     row: int
     reason: str

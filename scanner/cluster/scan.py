@@ -29,7 +29,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import append_audits, append_scan, open_tables
-from schemas.tables import AuditState
+from schemas.words import AuditState
 
 
 @dataclass(frozen=True)

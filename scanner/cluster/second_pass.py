@@ -20,8 +20,8 @@ from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
+from scanner.errors import FileFault
 from scanner.input.documents import Unreadable, read, read_text
-from scanner.input.files import FileFault
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 from scanner.results.queries import flagged_in

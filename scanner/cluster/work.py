@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scanner.detection.scan_plan import Plan
-from scanner.errors import Refused
-from scanner.input.files import FileFault, InputFile
+from scanner.errors import FileFault, Refused
+from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from scanner.input.shards import Shard, cut, shard_id

@@ -19,9 +19,8 @@ from scanner.cluster.gpus import own_device
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.scan_plan import Plan, open_detector
-from scanner.errors import ScanFailed
+from scanner.errors import FileFault, ScanFailed
 from scanner.input.documents import MEMORY_A_BYTE, Unreadable, read
-from scanner.input.files import FileFault
 from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file

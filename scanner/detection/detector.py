@@ -25,7 +25,8 @@ from scanner.watermark.rank import ranked
 from scanner.watermark.search import Found, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
-from schemas.tables import QUARANTINE, VERDICTS, Naming
+from schemas.tables import QUARANTINE, VERDICTS
+from schemas.words import Naming
 
 MOST_COMPILED_WITH = 2**16
 """Tokens that are scored to compile kernels; where more must be scored, none are, which compiles the same."""

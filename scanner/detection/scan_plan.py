@@ -16,10 +16,11 @@ from scanner.input.shards import what_decides
 from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import place, real_place
+from scanner.storage.toml import read_toml
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
 from scanner.watermark.formats import format_of
-from schemas.config import ConfigError, ScanConfig, SecondScoreConfig, read_toml
+from schemas.config import ScanConfig, SecondScoreConfig
 from schemas.registry import MasterKey, Registry
 
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ def read_config(config_file: Path) -> ScanConfig:
     Raises:
         Refused: it cannot be right; names file, field, value and what is allowed.
     """
-    try:
-        return read_toml(config_file, ScanConfig)
-    except ConfigError as error:
-        raise Refused(str(error)) from None
+    return read_toml(config_file, ScanConfig)
 
 
 def results_of(config: ScanConfig, config_file: Path) -> str:

@@ -19,7 +19,7 @@ class Texts(NamedTuple):
     """D stored texts, R of which can be read, as a whole or in part.
 
     readable: bool[D]; digests: D times SHA-256 of what is stored, None where nothing is; tokens: of R documents, by
-    tokenizer; faults: by document, reason and detail of those that cannot be read, by schemas.tables.DOCUMENT_REASONS,
+    tokenizer; faults: by document, reason and detail of those that cannot be read, by schemas.words.DOCUMENT_REASONS,
     and of those that are read in part, by PART_REASONS.
     """
 

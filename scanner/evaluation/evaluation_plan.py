@@ -11,9 +11,9 @@ from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.input.files import resolve
+from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark.native.version1 import of_the_paper
-from schemas.config import ConfigError, read_toml
 from schemas.evaluation import EvaluationConfig
 
 PAPER_SIZE = {
@@ -103,10 +103,7 @@ def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
     Raises:
         Refused: file, field, value and what is allowed.
     """
-    try:
-        config = read_toml(config_file, EvaluationConfig)
-    except ConfigError as error:
-        raise Refused(str(error)) from None
+    config = read_toml(config_file, EvaluationConfig)
     if not paper_size:
         return config
     sections = {name: getattr(config, name) for name in PAPER_SIZE}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from scanner.input.files import FileFault
+from scanner.errors import FileFault
 from scanner.input.times import times
 from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
-from scanner.input.files import FileFault, InputFile
+from scanner.input.files import InputFile
 from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
 
 __all__ = ["Columns", "Unreadable", "read", "read_text"]
@@ -233,7 +234,7 @@ def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
     from the stored bytes alone, so p-values hold for it as for any text (SPEC §3).
 
     Returns:
-        (text, "", ""); (what is scored, reason, detail) by schemas.tables.PART_REASONS; (None, "null_text", detail).
+        (text, "", ""); (what is scored, reason, detail) by schemas.words.PART_REASONS; (None, "null_text", detail).
     """
     if raw is None:
         return None, "null_text", "there is no text"

@@ -16,25 +16,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.storage.locations import filesystem_of, refuse_password
-from schemas.tables import LASTING_FILE_REASONS, PASSING_FILE_REASONS
-
-
-class FileFault(Exception):
-    """A file that cannot be scanned as it is: a reason of schemas.tables and a detail for people."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:
-            raise ValueError(f"{reason!r} is no reason for a file's quarantine")
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
-
-    @property
-    def lasting(self) -> bool:
-        """The fault is the file's own: as long as the file is the same, another look is of no use."""
-        return self.reason in LASTING_FILE_REASONS
 
 
 @dataclass(frozen=True)

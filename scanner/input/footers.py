@@ -12,8 +12,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns, check_columns
-from scanner.input.files import FileFault, InputFile
+from scanner.input.files import InputFile
 
 MAX_FOOTER_BYTES = 64 * 2**20
 """Of a longer footer nothing is read. One of 100,000 column chunks with statistics takes some 20 MB."""

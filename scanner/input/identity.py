@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.documents import Unreadable, read
-from scanner.input.files import FileFault, InputFile
+from scanner.input.files import InputFile
 
 
 class Identity(NamedTuple):

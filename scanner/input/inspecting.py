@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 
 import pyarrow as pa
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns
-from scanner.input.files import FileFault
 from scanner.input.footers import row_groups
 
 CPU_SECONDS = 20.0

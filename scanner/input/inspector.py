@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from scanner.errors import ScanFailed
+from scanner.errors import FileFault, ScanFailed
 from scanner.input.columns import Columns
-from scanner.input.files import FileFault, InputFile
+from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup, read_footer
 
 _THREADS = 16  # that read footers: an object store answers slowly

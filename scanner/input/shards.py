@@ -12,8 +12,9 @@ from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns
-from scanner.input.files import FileFault, InputFile
+from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scanner.registry import ledger
 from scanner.registry.users import given_messages
 from schemas.registry import is_reserved
-from schemas.tables import Naming
+from schemas.words import Naming
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -18,8 +18,8 @@ from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private, writable_by_others
+from scanner.storage.toml import explained, read_toml, read_toml_text
 from scanner.storage.whole import write_whole
-from schemas.config import ConfigError, explained, read_toml, read_toml_text
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
@@ -46,17 +46,14 @@ def load_registry(folder: Path | str) -> Registry:
             Others can change it.
     """
     path = f"{folder}/{KEYS_FILE}" if is_uri(folder) else Path(folder) / KEYS_FILE
-    try:
-        if isinstance(path, Path):
-            _refuse_writable(path.parent)
-        if isinstance(path, str):
-            registry = read_toml_text(path, read_far(path), Registry)
-        elif path.is_file():
-            registry = read_toml(path, Registry)
-        else:
-            raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
-    except ConfigError as error:
-        raise Refused(str(error)) from None
+    if isinstance(path, Path):
+        _refuse_writable(path.parent)
+    if isinstance(path, str):
+        registry = read_toml_text(path, read_far(path), Registry)
+    elif path.is_file():
+        registry = read_toml(path, Registry)
+    else:
+        raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
     for number, key in enumerate(registry.keys):
         try:
             _checked_format(key)

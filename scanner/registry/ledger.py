@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from scanner.errors import ScanFailed
+from scanner.errors import ScanFailed, TooLate
 from scanner.registry.locked_files import USERS_FOLDER
 from scanner.storage.delta import read
 from scanner.storage.permissions import make_private
@@ -30,10 +30,6 @@ _MOST_FILES = 200  # every change is a file, and reading slows down with them: t
 _ORPHANS_AFTER = 1  # hours in which a running change has certainly ended
 
 Result = TypeVar("Result")
-
-
-class _TooLateError(Exception):
-    """What was decided on is no longer the state of the table."""
 
 
 def read_events(folder: Path | str) -> pl.DataFrame:
@@ -58,7 +54,7 @@ def append(folder: Path | str, decide: Callable[[pl.DataFrame], tuple[pl.DataFra
             return result
         if table is None:
             _create(folder)
-            raise _TooLateError  # another process may have made it, and written to it
+            raise TooLate  # another process may have made it, and written to it
         if len(table.file_uris()) < _MOST_FILES:
             write_deltalake(table, new.to_arrow().cast(USERS), mode="append", commit_properties=_next(table))
         else:  # not optimize.compact: two at once both succeed, and every row stands twice (deltalake 1.6.6)
@@ -130,7 +126,7 @@ def _events(table: DeltaTable | None) -> pl.DataFrame:
 def _raise_if_outdated(table: DeltaTable) -> None:
     """Files of an outdated snapshot may be gone, when a name was erased; files of the newest one never are."""
     if DeltaTable(table.table_uri).version() != table.version():
-        raise _TooLateError
+        raise TooLate
 
 
 def _next(table: DeltaTable) -> CommitProperties:
@@ -150,6 +146,6 @@ def _retry(attempt: Callable[[], Result]) -> Result:
     for n in range(_TRIES):
         try:
             return attempt()
-        except (CommitFailedError, _TooLateError):
+        except (CommitFailedError, TooLate):
             time.sleep(jitter.uniform(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**n)))
     raise ScanFailed(f"users table: other processes changed it first {_TRIES} times; nothing was written, try again")

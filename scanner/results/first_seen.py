@@ -15,7 +15,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import list_users
 from scanner.results.queries import ask, committed_verdicts, quarantine
-from schemas.tables import Naming
+from schemas.words import Naming
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
 _FIRST = pl.min_horizontal("first", _BEGAN).alias("first")

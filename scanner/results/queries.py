@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 from scanner.errors import Refused, ScanFailed
 from scanner.results.tables import SCHEMAS
 from scanner.storage.delta import open_table, read, table_uri
-from schemas.tables import SCORED, AuditState
+from schemas.tables import SCORED
+from schemas.words import AuditState
 
 _LN10 = math.log(10.0)
 _ATTEMPTS = 10
@@ -70,7 +71,7 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
 
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
-    rows that would not have been flagged under it. The column `audit` is one of schemas.tables.AuditState, or null
+    rows that would not have been flagged under it. The column `audit` is one of schemas.words.AuditState, or null
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else what the newest such audit said.
     """

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.errors import BackendMissing, BackendUnlike
 from scanner.tokens.golden import golden_strings
 from scanner.tokens.reference import HuggingFaceTokenizer
 from scanner.watermark import Tokens, joined
@@ -24,14 +25,6 @@ _log = logging.getLogger(__name__)
 Scalar = TypeVar("Scalar", np.uint32, np.int64)
 
 
-class NotInstalled(Exception):
-    """The backend is not there."""
-
-
-class Unlike(Exception):
-    """The backend cannot load a tokenizer, or does not give the reference's tokens."""
-
-
 class FastTokenizer:
     """A tokenizer that was found to agree with the reference.
 
@@ -40,8 +33,8 @@ class FastTokenizer:
         reference: loaded from the same bytes.
 
     Raises:
-        NotInstalled: `fastokens` is not installed.
-        Unlike: it cannot load these bytes, or gives other tokens for a golden string.
+        BackendMissing: `fastokens` is not installed.
+        BackendUnlike: it cannot load these bytes, or gives other tokens for a golden string.
     """
 
     def __init__(self, data: bytes, reference: HuggingFaceTokenizer) -> None:
@@ -49,13 +42,13 @@ class FastTokenizer:
         try:
             library: Any = importlib.import_module("fastokens")
         except ImportError:
-            raise NotInstalled("fastokens is not installed; the extra `fast` brings it, and faster scans") from None
+            raise BackendMissing("fastokens is not installed; the extra `fast` brings it, and faster scans") from None
         try:
             self._inner: Any = library.Tokenizer.from_json_str(data.decode())
             self._inner.no_truncation()
         except BaseException as error:
             _end_if_told_to(error)
-            raise Unlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
+            raise BackendUnlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
         self.vocab_size = reference.vocab_size
         self._reference = reference
         self._trusted = True
@@ -68,7 +61,7 @@ class FastTokenizer:
         if sample:
             try:
                 self._compare(sample)
-            except Unlike as error:
+            except BackendUnlike as error:
                 _log.warning("%s; Hugging Face tokenizers is used instead, which is slower", error)
                 self._trusted = False
         return self._encode(texts) if self._trusted else self._reference.encode(texts)
@@ -103,7 +96,7 @@ class FastTokenizer:
         for i, text in enumerate(texts):
             a, b = (tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() for tokens in (expected, found))
             if a != b:
-                raise Unlike(f"fastokens reads {text[:40]!r} as {b[:8]}, not as {a[:8]}")
+                raise BackendUnlike(f"fastokens reads {text[:40]!r} as {b[:8]}, not as {a[:8]}")
 
 
 def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:

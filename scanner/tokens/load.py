@@ -4,9 +4,9 @@ import hashlib
 import logging
 from pathlib import Path
 
-from scanner.errors import TokenizerError
+from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
 from scanner.storage.locations import filesystem_of, is_uri
-from scanner.tokens.fast import FastTokenizer, NotInstalled, Unlike
+from scanner.tokens.fast import FastTokenizer
 from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
 
 _log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Token
         return reference
     try:
         return FastTokenizer(data, reference)
-    except NotInstalled as error:
+    except BackendMissing as error:
         _log.info("%s", error)
-    except Unlike as error:
+    except BackendUnlike as error:
         _log.warning("tokenizer %s: %s; Hugging Face tokenizers is used instead, which is slower", path, error)
     return reference
 

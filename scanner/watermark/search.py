@@ -14,7 +14,7 @@ from scanner.watermark.format import Basis, Candidates, Searches, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.pvalues import log10_any_of
-from schemas.tables import Naming
+from schemas.words import Naming
 
 DECOYS = 999
 """Keys that a key must beat whose p-values are not proven over all of it (scanner.watermark.rank)."""

@@ -22,7 +22,8 @@ from scanner.cluster.connect import cluster
 from scanner.registry import new_key
 from scanner.tokens import sha256_file
 from schemas.config import ClusterConfig
-from schemas.tables import AUDIT_KINDS, AUDITS, AuditVerdict
+from schemas.tables import AUDIT_KINDS, AUDITS
+from schemas.words import AuditVerdict
 from tests.audit.conftest import DEMO, sample_texts
 from tests.fixed import fix_secrets
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from scanner.audit.in_every_scan.traffic import measure
-from schemas.tables import Naming
+from schemas.words import Naming
 from tests.support.rows import verdict
 
 

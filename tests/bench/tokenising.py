@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
+from scanner.errors import BackendMissing, BackendUnlike
 from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
-from scanner.tokens.fast import SAMPLE_TEXTS, NotInstalled, Unlike
+from scanner.tokens.fast import SAMPLE_TEXTS
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Figure, Work, compare, rate
 
@@ -30,7 +31,7 @@ def backends(options: Namespace) -> Iterator[Figure]:
         yield figure._replace(note=f"{1e9 * megabytes / figure.rate / tokens:.4g} ns a token")
         try:
             FastTokenizer(path.read_bytes(), slow)
-        except (NotInstalled, Unlike) as error:
+        except (BackendMissing, BackendUnlike) as error:
             print(f"row 5: {path.stem}: {error}")
             continue
 

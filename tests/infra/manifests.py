@@ -10,7 +10,9 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from schemas.config import ConfigError, ScanConfig, read_toml
+from scanner.errors import Refused
+from scanner.storage.toml import read_toml
+from schemas.config import ScanConfig
 
 VERSION = "1.37"
 
@@ -201,7 +203,7 @@ def name_problems(found: Manifests) -> Iterator[str]:
         yield f"CronJob: script {script} is mounted nowhere"
     try:
         read_toml(folder / "scan.toml", ScanConfig)
-    except ConfigError as error:
+    except Refused as error:
         yield f"scan.toml: {error}"
     images = {where: template["spec"]["containers"][0]["image"] for where, template in templates.items()}
     if len({image for where, image in images.items() if where != "submitter"}) != 1:

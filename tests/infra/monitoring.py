@@ -8,7 +8,7 @@ from typing import Any
 import promql_parser
 
 from scanner.cluster.metrics import NAMES
-from schemas.tables import AuditState
+from schemas.words import AuditState
 from tests.infra.manifests import Manifests
 
 OURS = {f"ray_{name}" for name in NAMES}

@@ -17,7 +17,8 @@ from jobs.text import printable
 from scanner.cluster import Counts, Totals
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
-from schemas.tables import VERDICTS, Naming
+from schemas.tables import VERDICTS
+from schemas.words import Naming
 from tests.scan.conftest import message_of
 from tests.support.command_line import call
 from tests.support.found_work import work

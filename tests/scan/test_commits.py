@@ -15,7 +15,8 @@ from scanner.cluster.pool import Finished, Lost
 from scanner.cluster.work import find_work, inspect_input
 from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import Plan
-from scanner.input.files import FileFault, list_files
+from scanner.errors import FileFault
+from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import tables
 from scanner.results.tables import open_tables, table_uri

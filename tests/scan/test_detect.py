@@ -12,7 +12,8 @@ from scanner.input import documents
 from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
-from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS, Naming
+from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
+from schemas.words import Naming
 from tests import reference
 from tests.scan.conftest import MESSAGES, message_of
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scanner.errors import FileFault
 from scanner.input import documents
 from scanner.input.columns import MAX_ID_BYTES
 from scanner.input.documents import Columns, Unreadable, read
-from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.files import InputFile, list_files
 from scanner.input.identity import Identity, identify, identities
 from schemas.tables import DOCUMENTS
 from tests.support.inspection import inspect

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scanner.errors import Refused
+from scanner.errors import FileFault, Refused
 from scanner.input import files
-from scanner.input.files import FileFault, InputFile, list_files, resolve
+from scanner.input.files import InputFile, list_files, resolve
 
 DATE = datetime.date(2026, 8, 31)
 

@@ -12,7 +12,8 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.input.files import FileFault, list_files
+from scanner.errors import FileFault
+from scanner.input.files import list_files
 from scanner.input.shards import cut
 from tests.support.inspection import inspect
 from tests.support.mutants import KINDS, mutate, sound_files

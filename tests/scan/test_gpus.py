@@ -7,7 +7,8 @@ import pytest
 from scanner.cluster import pool
 from scanner.cluster.pool import Pool
 from scanner.errors import Refused
-from schemas.config import ConfigError, ScanConfig, read_toml
+from scanner.storage.toml import read_toml
+from schemas.config import ScanConfig
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -45,7 +46,7 @@ def test_it_refuses_where_gpus_are_required(night, plain):
 )
 def test_what_ray_cannot_give_is_refused(night, lines, complaint):
     ask(night, lines)
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(Refused, match=complaint):
         read_toml(night.config, ScanConfig)
 
 

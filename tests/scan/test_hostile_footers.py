@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.documents import Unreadable, read
-from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MOST_SHARDS, cut
 from tests.support import footers
 from tests.support.footers import File

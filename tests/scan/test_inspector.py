@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.errors import ScanFailed
+from scanner.errors import FileFault, ScanFailed
 from scanner.input import inspector as module
 from scanner.input.columns import Columns
-from scanner.input.files import FileFault, InputFile, list_files
+from scanner.input.files import InputFile, list_files
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from tests.support import footers

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scanner.input import documents
 from scanner.input.documents import read_text
-from schemas.tables import PART_REASONS
+from schemas.words import PART_REASONS
 
 LEFT = "\ufffd"
 

@@ -15,8 +15,8 @@ from scanner.cluster import pool
 from scanner.cluster.connect import worker_memory
 from scanner.cluster.pool import LARGE_ATTEMPTS, LARGE_LOST, Finished, Pool
 from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
-from scanner.errors import Refused, ScanFailed, SecretError
-from scanner.input.files import FileFault, InputFile
+from scanner.errors import FileFault, Refused, ScanFailed, SecretError
+from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Range, Shard
 from schemas.config import ScanClusterConfig

@@ -17,10 +17,11 @@ from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import refuse_password
+from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer
 from scanner.watermark import Format
 from scanner.watermark.native.version1 import of_the_paper
-from schemas.config import CalibrationConfig, ConfigError, RegistryAuditConfig, read_toml
+from schemas.config import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
@@ -97,10 +98,7 @@ def plan_calibration(
     Raises:
         Refused: something cannot be right; names file, field, value and what is allowed.
     """
-    try:
-        config = read_toml(config_file, CalibrationConfig)
-    except ConfigError as error:
-        raise Refused(str(error)) from None
+    config = read_toml(config_file, CalibrationConfig)
     if law_tests is not None:
         if config.law is None:
             raise Refused(f"--tests {law_tests}: {config_file} has no section [law]; add it, or leave the option out")

@@ -20,7 +20,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, reserved_count
-from schemas.tables import AuditState, AuditVerdict
+from schemas.words import AuditState, AuditVerdict
 
 ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.intervals import Moments
 from schemas.registry import MasterKey, is_reserved, reserved_count
-from schemas.tables import SCORED, Naming
+from schemas.tables import SCORED
+from schemas.words import Naming
 
 AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""

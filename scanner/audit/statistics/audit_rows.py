@@ -13,7 +13,7 @@ from scanner.audit.statistics.expectation import uniformity
 from scanner.audit.statistics.intervals import Moments
 from scanner.audit.statistics.judgement import Count, counts, holm, judge
 from scanner.watermark import Format
-from schemas.tables import AuditVerdict
+from schemas.words import AuditVerdict
 
 Row = dict[str, Any]
 

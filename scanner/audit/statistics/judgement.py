@@ -18,7 +18,7 @@ from scanner.audit.statistics.intervals import (
     few_clusters,
     poisson_limits,
 )
-from schemas.tables import AuditVerdict
+from schemas.words import AuditVerdict
 
 TOLERANCE = 2.0
 """A rate holds when its upper limit is at most so many times its expectation."""

@@ -1,0 +1,55 @@
+"""The words that tables hold: why a row is what it is. Plain Python, so that everything may know them."""
+
+from enum import StrEnum
+
+
+class Naming(StrEnum):
+    """Why a row names a user or does not. Before there was `held_later`, its rows read `unallocated`."""
+
+    NAMED = "named"
+    UNALLOCATED = "unallocated"  # no user had the message when it was scanned
+    HELD_LATER = "held_later"  # its user got it after `first_seen_at`
+    RESERVED = "reserved"  # the message is never given to anybody
+    REMOVED = "removed"  # the message was a user's whose allocation was withdrawn
+    AMBIGUOUS = "ambiguous"  # several messages pass, and one mark raises the scores of others
+    UNDECIDED = "undecided"  # messages pass, but none by what it shares with no other
+    ASSUMED = "assumed"  # p holds only if the format's hash behaves
+    NONE = "none"  # not flagged
+
+
+class AuditState(StrEnum):
+    """How the audit of a scan ended."""
+
+    NO_ALARM = "no alarm"  # nothing was incompatible with the stated rates
+    ALARM = "alarm"
+    NO_DECOYS = "no decoys"  # no alarm, but no document was scored under decoy keys: the law itself was not tested
+    NOT_JUDGED = "not judged"  # the scan did not end
+
+
+class AuditVerdict(StrEnum):
+    """What a row of an audit says of a stated rate."""
+
+    HOLDS = "holds"  # the upper limit is at most twice the expectation
+    TOO_SMALL = "too small"  # p-values are: a bug
+    CONSERVATIVE = "conservative"
+    UNDECIDED = "undecided"
+
+
+PART_REASONS = ("too_long", "invalid_utf8", "surrogates")
+"""Why a text was looked at in part alone, the first that holds: it is longer than what is scored; bytes of it are no
+UTF-8, or are surrogates, which are no characters. Who posts a text chooses these, so none of them keeps it from being
+scored."""
+
+DOCUMENT_REASONS = (
+    *("null_text", "unreadable"),
+    *("failed", "killed_worker", "out_of_memory", "timed_out"),
+    *PART_REASONS,
+)
+"""Why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: what became of its
+worker, each time that it was tried. PART_REASONS stand in rows of earlier versions, which scored no part of a text."""
+
+LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")
+"""Why a file is in quarantine for as long as it stays what it is: a rerun does not look at it again."""
+
+PASSING_FILE_REASONS = ("vanished", "changed", "io_error")
+"""Why a file is in quarantine for now: a rerun scans it, if it can be read then."""
