@@ -160,12 +160,13 @@ def test_no_test_imports_from_a_test():
 def test_every_error_of_ours_stands_in_one_tree():
     """But for what ends a process, which has to be a KeyboardInterrupt."""
     raised = {"BaseException", *(name for name, kind in vars(builtins).items() if is_error(kind))}
-    elsewhere = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and raised & {ast.unparse(base) for base in node.bases}:
-                elsewhere.append((module_name(path), node.name))
-    assert sorted(elsewhere) == [
+    roots = [
+        (module_name(path), node.name)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and raised & {ast.unparse(base) for base in node.bases}
+    ]
+    assert sorted(roots) == [
         ("scanner.errors", "BrickscanError"),
         ("scanner.errors", "InternalFault"),
         ("scanner.interrupts", "Terminated"),

@@ -17,7 +17,7 @@ PROMISED = {
     "scanner.watermark": {"GreenList", "Gumbel", "Tokens", "ragged", "scored_positions"},
     "scanner.errors": {"BrickscanError", "Refused", "SecretError", "TokenizerError", "ScanFailed"},
 }
-"""Names that somebody's notebook or server may hold. One that goes, or changes its meaning, needs an issue of its own."""
+"""What somebody's notebook or server may hold: one that goes, or changes its meaning, needs an issue of its own."""
 
 TYPES_ALONE = {"Dedup"}  # typing.Literal holds no docstring
 
