@@ -23,6 +23,7 @@ from scanner.input.shards import cut
 from scanner.storage.locations import filesystem_of
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
+from scanner.watermark.positions import places
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,8 @@ def cut_documents(tokens: Tokens, documents: NDArray[np.int64], length: int | No
     """Chosen documents of a part, each cut to at most so many tokens (None: whole)."""
     begins, ends = tokens.offsets[documents], tokens.offsets[documents + 1]
     lengths = ends - begins if length is None else np.minimum(ends - begins, length)
-    offsets = np.zeros(len(documents) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    index = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-    return Tokens(tokens.ids[index], offsets)
+    taken = places(begins, lengths)
+    return Tokens(tokens.ids[taken.index], taken.offsets)
 
 
 def make_scratch(scratch: str) -> None:

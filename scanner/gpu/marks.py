@@ -19,6 +19,7 @@ from scanner.watermark.format import format_name
 from scanner.watermark.native.gumbel import draws_at, sum_scores
 from scanner.watermark.native.keyed import Keyed
 from scanner.watermark.native.secret import planes_of, window_nonces
+from scanner.watermark.positions import places
 
 
 def rule_of(mark: GreenList) -> greenlist.Rule:
@@ -88,10 +89,9 @@ def _gumbel(
     def exact(documents: NDArray[np.int64], messages: NDArray[np.int64]) -> NDArray[np.float64]:
         """Published scores of pairs, by the CPU's one-message path: their draws in one run, summed in order."""
         lengths = positions.scored[documents]
-        ends = np.cumsum(np.concatenate([[0], lengths]))
-        places = np.arange(ends[-1]) + np.repeat(offsets[documents] - ends[:-1], lengths)
-        entries = ids[places].astype(np.int64) + np.repeat(messages, lengths)
-        return sum_scores(draws_at(mark.sub_keys.chacha, nonces[places], entries), ends)
+        at = places(offsets[documents], lengths)
+        entries = ids[at.index].astype(np.int64) + np.repeat(messages, lengths)
+        return sum_scores(draws_at(mark.sub_keys.chacha, nonces[at.index], entries), at.offsets)
 
     return Best(*gumbel.best_two(batch, offsets, count, exact))
 

@@ -107,6 +107,13 @@ def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> 
     return Positions(index, offsets)
 
 
+def places(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
+    """Places in a batch that run from each beginning on, int64[D], so many of each, int64[D]."""
+    offsets = np.zeros(len(begins) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Positions(np.arange(offsets[-1], dtype=np.int64) + np.repeat(begins - offsets[:-1], lengths), offsets)
+
+
 def _runs(
     values: NDArray[Any], offsets: NDArray[np.int64], which: NDArray[np.int64]
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -166,7 +173,7 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
     if dedup not in ("ngram", "context", "none"):
         raise ValueError(f"dedup {dedup!r} is unknown; allowed: ngram, context, none")
     if dedup == "none":
-        return Positions(*_with_whole_window(tokens.offsets, window))
+        return places(tokens.offsets[:-1] + window, np.maximum(np.diff(tokens.offsets) - window, 0))
     width = window + 1 if dedup == "ngram" else window
     return Positions(*_first_occurrences(tokens.ids, tokens.offsets, window, width, _PLACE_KEY, _table(tokens)))
 
@@ -199,14 +206,6 @@ def _table(tokens: Tokens) -> NDArray[np.signedinteger[Any]]:
     longest = int(np.diff(tokens.offsets).max(initial=1))
     size = 1 << (TABLE_FACTOR * longest - 1).bit_length()
     return np.full(size, -1, np.int32 if len(tokens.ids) < 2**31 else np.int64)
-
-
-def _with_whole_window(offsets: NDArray[np.int64], window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    lengths = np.maximum(np.diff(offsets) - window, 0)
-    kept = np.zeros(len(offsets), np.int64)
-    np.cumsum(lengths, out=kept[1:])
-    shift = np.repeat(offsets[:-1] + window - kept[:-1], lengths)
-    return np.arange(kept[-1], dtype=np.int64) + shift, kept
 
 
 @kernel
