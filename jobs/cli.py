@@ -23,6 +23,7 @@ _COMMANDS = {
     "check": "jobs.check:check",
     "compact": "jobs.upkeep:compact",
     "vacuum": "jobs.upkeep:vacuum",
+    "migrate": "jobs.upkeep:migrate",
     "mark": "jobs.mark:mark",
     "plan": "jobs.plan:plan",
     "calibrate": "jobs.calibrate:calibrate",

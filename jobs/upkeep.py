@@ -1,4 +1,4 @@
-"""`brickscan compact` and `brickscan vacuum`: what keeps tables of results small and quick, also while scans run."""
+"""`brickscan compact`, `vacuum` and `migrate`: tables of results small, quick and of today, also while scans run."""
 
 from pathlib import Path
 
@@ -48,6 +48,27 @@ def vacuum(results: str, retention: int) -> None:
 
     for table, gone, _ in upkeep.vacuum(_folder(results), retention):
         tell(f"{table:<13} {gone:,} files deleted")
+
+
+@click.command()
+@_results
+def migrate(results: str) -> None:
+    """Move results of an older version on: tables and columns that came since are made and filled. No row changes.
+
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. Every scan does this when it
+    begins; called here, it is done before the night. It may be interrupted, and called again, at any time.
+
+    \b
+    Example:
+      brickscan migrate scan.toml
+    """
+    from scanner.results.newest import bring_up_to_date
+    from scanner.results.queries import exist
+
+    folder = _folder(results)
+    if not exist(folder):
+        raise Refused(f"results: there are no tables in {folder}; name the folder of a scan's results")
+    tell(f"{bring_up_to_date(folder):,} rows of older versions were taken over")
 
 
 def _folder(results: str) -> str:

@@ -65,6 +65,31 @@ VERDICTS = pa.schema(
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
 
+FLAGS = pa.schema([pa.field("keys", pa.string(), nullable=False), *VERDICTS])
+"""The flagged rows of VERDICTS once more, so that who asks for flags reads nothing else. keys: as in SHARDS."""
+
+SHARDS = pa.schema(
+    [
+        pa.field("night", pa.string(), nullable=False),  # date (UTC) on which the scan began, 2026-11-21
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),  # within the file
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("keys", pa.string(), nullable=False),  # digest of the ids of the keys under test
+        pa.field("file", pa.string()),  # size and time of the last change; null: written before there was this table
+        pa.field("began_at", _TIME, nullable=False),  # when its scan began
+        pa.field("scanned_at", _TIME, nullable=False),  # when it was finished
+        pa.field("documents", pa.int64(), nullable=False),  # in verdicts and in quarantine
+        pa.field("quarantined", pa.int64(), nullable=False),
+        pa.field("too_short", pa.int64(), nullable=False),
+        pa.field("scored_in_part", pa.int64(), nullable=False),
+        pa.field("flagged", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+    ]
+)
+"""One row per range of rows of a file that a scan finished: what it held, and which rows of VERDICTS are the newest."""
+
 QUARANTINE = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),

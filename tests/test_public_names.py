@@ -9,8 +9,8 @@ import scanner
 
 PROMISED = {
     "scanner.results": {
-        *("audit_counts", "audits", "exist", "flagged", "q_values", "quarantine", "scans", "second_scores"),
-        *("table_uri", "verdicts"),
+        *("audit_counts", "audits", "exist", "flagged", "nights", "q_values", "quarantine", "scans", "second_scores"),
+        *("shards", "table_uri", "verdicts"),
     },
     "scanner.generation": {"GreenListProcessor", "GumbelProcessor", "Sampling", "complete", "load_model"},
     "scanner.registry": {"add_users", "find_key", "list_users", "load_registry", "new_key", "open_key"},

@@ -2,6 +2,9 @@
 
 import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
 
 from scanner.cluster.pool import Finished
 from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
@@ -10,9 +13,10 @@ from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
-from scanner.input.shards import shard_id
+from scanner.input.shards import Shard, shard_id
 from scanner.results.settlement import enter_beside, run_number, settle
 from scanner.results.tables import DataFile, Entry, commit, committed, write_file
+from schemas.tables import SHARDS
 
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0
@@ -44,9 +48,12 @@ class Committer:
     def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan = plan
         self._scan_id = scan_id
+        self._began = datetime.now(UTC)
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
         self._audit: dict[str, Entry] = {}
+        self._flags: dict[str, Entry] = {}
+        self._shards: dict[str, dict[str, object]] = {}
         self._passing: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
@@ -73,8 +80,12 @@ class Committer:
         audit = [file for report in finished.reports for file in report.audit]
         if audit:
             self._audit[shard] = Entry(shard, tuple(audit))
+        flags = [file for report in finished.reports for file in report.flags]
+        if flags:
+            self._flags[shard] = Entry(shard, tuple(flags))
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
         self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
+        self._shards[shard] = self._row(finished.shard, self._counts[shard])
         # last: without verdicts, the shard is not done, whatever interrupts us before
         self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
 
@@ -113,10 +124,11 @@ class Committer:
         results, done = self._plan.results, set[str]()
         if self._passing:
             commit(results, "quarantine", list(self._passing.values()))
-        for table, beside in (("quarantine", self._quarantine), ("audit_counts", self._audit)):
-            if beside:
-                taken = committed(results, "verdicts", beside)  # by another driver
-                enter_beside(results, table, [beside[shard] for shard in beside if shard not in taken], self._scan_id)
+        taken = committed(results, "verdicts", self._verdicts)  # by another driver
+        beside = {"quarantine": self._quarantine, "audit_counts": self._audit, "flags": self._flags}
+        for table, entries in beside.items():
+            self._enter(table, [entry for shard, entry in entries.items() if shard not in taken])
+        self._enter("shards", self._entries_of_shards(taken))
         if self._verdicts:
             done = commit(results, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
             settle(results, self._verdicts)
@@ -130,9 +142,43 @@ class Committer:
         self._passing.clear()
         self._quarantine.clear()
         self._audit.clear()
+        self._flags.clear()
+        self._shards.clear()
         self._verdicts.clear()
         self._counts.clear()
         self._last = time.monotonic()
+
+    def _enter(self, table: str, entries: list[Entry]) -> None:
+        if entries:
+            enter_beside(self._plan.results, table, entries, self._scan_id)
+
+    def _entries_of_shards(self, taken: set[str]) -> list[Entry]:
+        """One file for all shards that wait: they are committed together."""
+        rows = {shard: row for shard, row in self._shards.items() if shard not in taken}
+        written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
+        files = iter([(written,)] if written else [])
+        return [Entry(shard, next(files, ())) for shard in rows]
+
+    def _row(self, shard: Shard, counts: Counts) -> dict[str, object]:
+        """Of SHARDS."""
+        return {
+            "night": f"{self._began:%Y-%m-%d}",
+            "scan_id": self._scan_id,
+            "shard_id": shard.shard_id,
+            "path": shard.file.path,
+            "first_row": shard.rows.start,
+            "rows": shard.rows.stop - shard.rows.start,
+            "keys": self._plan.key_set,
+            "file": f"{shard.file.size}:{shard.file.modified}",
+            "began_at": self._began,
+            "scanned_at": datetime.now(UTC),
+            "documents": counts.documents,
+            "quarantined": counts.quarantined,
+            "too_short": counts.too_short,
+            "scored_in_part": counts.scored_in_part,
+            "flagged": counts.flagged,
+            "tokens": counts.tokens,
+        }
 
     def _write_lost(self, finished: Finished) -> list[DataFile]:
         origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)

@@ -28,6 +28,7 @@ from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.results.first_seen import first_seen
+from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import append_audits, append_scan, open_tables
 from schemas.words import AuditState
 
@@ -152,7 +153,7 @@ class _Scan:
         inspected = inspect_input(plan, files)
         if whole:  # what lands alone may be the exception
             refuse_wrong_columns(inspected)
-        open_tables(plan.results)
+        bring_up_to_date(plan.results)
         self._work = find_work(plan, inspected)
         self._watch(self._work, self._committer.totals)
         for file, fault in self._work.faults:

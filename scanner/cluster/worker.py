@@ -25,7 +25,7 @@ from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file
 from scanner.watermark.formats import format_of
-from schemas.tables import QUARANTINE
+from schemas.tables import FLAGS, QUARANTINE
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +94,7 @@ class Report:
     verdicts: tuple[DataFile, ...] = ()
     quarantine: tuple[DataFile, ...] = ()
     audit: tuple[DataFile, ...] = ()
+    flags: tuple[DataFile, ...] = ()
     counts: Counts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
@@ -201,7 +202,7 @@ class Worker:
             clock.lap("score")
         audit = witness.rows() if witness else []
         clock.lap("score")
-        report = _write(self._plan.results, verdicts, quarantine, audit, text_bytes)
+        report = _write(self._plan, verdicts, quarantine, audit, text_bytes)
         odd = self._odd_times(verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
         report = replace(report, counts=report.counts + odd)
         clock.lap("write")
@@ -256,7 +257,7 @@ class _Clock:
 
 
 def _write(
-    results: str,
+    plan: Plan,
     verdicts: list[pa.RecordBatch],
     quarantine: list[pa.RecordBatch],
     audit: list[pa.RecordBatch],
@@ -264,12 +265,14 @@ def _write(
 ) -> Report:
     rows = sum(len(batch) for batch in verdicts)
     refused = sum(len(batch) for batch in quarantine)
-    tables = {"verdicts": verdicts, "quarantine": quarantine, "audit_counts": audit}
-    files = [write_file(results, name, batches) for name, batches in tables.items()]
+    tables = {"verdicts": verdicts, "quarantine": quarantine, "audit_counts": audit, "flags": _flags(plan, verdicts)}
+    files = {name: write_file(plan.results, name, batches) for name, batches in tables.items()}
+    written = {name: (file,) if file else () for name, file in files.items()}
     return Report(
-        verdicts=tuple(file for file in files[:1] if file),
-        quarantine=tuple(file for file in files[1:2] if file),
-        audit=tuple(file for file in files[2:] if file),
+        verdicts=written["verdicts"],
+        quarantine=written["quarantine"],
+        audit=written["audit_counts"],
+        flags=written["flags"],
         counts=Counts(
             documents=rows + refused,
             too_short=_of_status(verdicts, "too_short"),
@@ -281,6 +284,15 @@ def _write(
         ),
         peak_memory=_peak_memory(),
     )
+
+
+def _flags(plan: Plan, verdicts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows of FLAGS: the flagged ones of some rows of VERDICTS, with the set of keys under which they are."""
+    flagged = [batch.filter(batch["flagged"]) for batch in verdicts if batch["flagged"].true_count]
+    return [
+        pa.RecordBatch.from_arrays([pa.repeat(plan.key_set, len(rows)), *rows.columns], schema=FLAGS)
+        for rows in flagged
+    ]
 
 
 def _of_status(verdicts: list[pa.RecordBatch], status: str) -> int:

@@ -12,7 +12,7 @@ from scanner.detection.detector import Detector, KeyUnderTest, as_it_is
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
-from scanner.input.shards import what_decides
+from scanner.input.shards import key_set, what_decides
 from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import place, real_place
@@ -51,6 +51,11 @@ class Plan:
     def columns(self) -> Columns:
         """Names of the input's columns."""
         return Columns.of(self.config.input)
+
+    @property
+    def key_set(self) -> str:
+        """Digest of the ids of the keys under test, in whatever order (column `keys` of schemas.tables.SHARDS)."""
+        return key_set(key.key_id for key in self.keys)
 
     @cached_property
     def decides(self) -> str:

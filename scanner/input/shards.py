@@ -6,7 +6,7 @@ cluster, meets the same shards and can leave out those that are committed.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -110,6 +110,11 @@ def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_sc
             **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),  # ids are older than zones
         }
     )
+
+
+def key_set(key_ids: Iterable[str]) -> str:
+    """Digest of the ids of keys that were tested together, in whatever order; 64 hex digits."""
+    return _digest(sorted(key_ids))
 
 
 def shard_id(file: InputFile, rows: Range | None, decides: str) -> str:

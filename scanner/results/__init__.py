@@ -1,10 +1,12 @@
 """Results: Delta tables that are written exactly once, the queries that people ask of them, and their upkeep."""
 
+from scanner.results.newest import shards
 from scanner.results.queries import (
     audit_counts,
     audits,
     exist,
     flagged,
+    nights,
     q_values,
     quarantine,
     scans,
@@ -18,10 +20,12 @@ __all__ = [
     "audits",
     "exist",
     "flagged",
+    "nights",
     "q_values",
     "quarantine",
     "scans",
     "second_scores",
+    "shards",
     "table_uri",
     "verdicts",
 ]

@@ -1,4 +1,4 @@
-"""Names taken out of the verdicts, for those who ask to be forgotten: the rows stay, and name no one."""
+"""Names taken out of verdicts and flags, for those who ask to be forgotten: the rows stay, and name no one."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from scanner.storage.delta import attempts, open_table, read, table_uri
 
 
 def erase_user(results: str, user_ids: Sequence[str]) -> int:
-    """Erase names from the verdicts: the rows read `removed`. Returns how many were changed.
+    """Erase names from flags and verdicts: the rows read `removed`. Returns how many verdicts were changed.
 
     The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
     names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
@@ -24,7 +24,14 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     """
     if not user_ids:
         return 0
-    uri, changed = table_uri(results, "verdicts"), 0
+    changed = _erase_from(table_uri(results, "verdicts"), user_ids)
+    if DeltaTable.is_deltatable(table_uri(results, "flags")):  # earlier versions wrote none
+        _erase_from(table_uri(results, "flags"), user_ids)
+    return changed
+
+
+def _erase_from(uri: str, user_ids: Sequence[str]) -> int:
+    changed = 0
     for _ in attempts(f"attempts to erase names in {uri}"):
         table = open_table(uri)
         try:

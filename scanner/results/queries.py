@@ -8,8 +8,9 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import Refused, ScanFailed
-from scanner.results.tables import SCHEMAS
-from scanner.storage.delta import open_table, read, table_uri
+from scanner.results.newest import flags, newest_flags, newest_verdicts, shards
+from scanner.results.tables import read_whole
+from scanner.storage.delta import open_table, table_uri
 from schemas.tables import SCORED
 from schemas.words import AuditState
 
@@ -45,26 +46,38 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
 
 
 def verdicts(results: str) -> pl.LazyFrame:
-    """Verdicts on all documents, the newest per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
+    """Verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
+
+    Of a document that was scanned more than once, the newest row under each set of keys counts, and of these the one of
+    smallest corrected p-value: a key that is added later and scans alone hides no older flag.
 
     Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
 
     Raises:
         Refused: there are no results.
     """
-    rows = _read(results, "verdicts")
-    # only files that were scanned more than once are sorted by age: there, rows of two shards overlap
-    shards = rows.group_by("path", "shard_id").agg(first=pl.col("row").min(), last=pl.col("row").max())
-    reached = pl.col("last").cum_max().shift().over("path")
-    again = shards.sort("path", "first").filter(pl.col("first") <= reached).select("path").unique()
-    by_age = rows.join(again, on="path", how="semi").sort("scanned_at", "scan_id")
-    newest = by_age.unique(["path", "row"], keep="last", maintain_order=True)
-    return pl.concat([rows.join(again, on="path", how="anti"), newest])
+    return newest_verdicts(results, read_whole(results, "verdicts"))
 
 
-def committed_verdicts(results: str) -> pl.LazyFrame:
-    """All rows of the verdicts, older ones included. Raises as `verdicts` does."""
-    return _read(results, "verdicts")
+def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:
+    """All rows of some shards, and of all shards of those of their scans that are not among the judged ones.
+
+    Files of the table that hold no path of these are not opened.
+
+    Args:
+        results: folder or URI.
+        shard_ids: of the shards.
+        judged: scan_id.
+
+    Raises:
+        Refused: there are no results.
+    """
+    ranges = shards(results).select("shard_id", "scan_id", "path")
+    ours = ranges.join(pl.LazyFrame({"shard_id": list(shard_ids)}, {"shard_id": pl.String}), on="shard_id", how="semi")
+    begun = ours.select("scan_id").unique().join(judged, on="scan_id", how="anti")
+    wanted = pl.concat([ours, ranges.join(begun, on="scan_id", how="semi")]).unique().collect(engine="streaming")
+    rows = read_whole(results, "verdicts", wanted["path"])
+    return rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi")
 
 
 def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
@@ -76,15 +89,27 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     it a part of them, else what the newest such audit said.
     """
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    rows = verdicts(results).filter("flagged", strict).sort("scanned_at", "scan_id", descending=True)
+    standing = newest_flags(results, flags(results)).filter(strict)
+    rows = standing.sort("scanned_at", "scan_id", descending=True)
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 
 def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.DataFrame:
     """Verdicts on flagged documents of these shards under these keys. Raises as `verdicts` does."""
     of_keys = pl.col("key_id").is_in(list(keys))
-    rows = ask(results, lambda: _read(results, "verdicts").filter("flagged", of_keys).collect())
-    return rows.filter(pl.col("shard_id").is_in(list(shards))).sort("shard_id", "row")
+    of_shards = pl.col("shard_id").is_in(list(shards))
+    rows = ask(results, lambda: flags(results).filter(of_keys).collect())
+    return rows.filter(of_shards).sort("shard_id", "row")
+
+
+def nights(results: str) -> pl.LazyFrame:
+    """What was scanned by the date on which its scan began, newest first. Raises as `verdicts` does.
+
+    Columns: night, shards, documents, flagged, quarantined, too_short, scored_in_part, tokens. A document that was
+    scanned again counts in both nights.
+    """
+    sums = pl.col("documents", "flagged", "quarantined", "too_short", "scored_in_part", "tokens").sum()
+    return shards(results).group_by("night").agg(pl.len().alias("shards"), sums).sort("night", descending=True)
 
 
 def second_scores(results: str) -> pl.LazyFrame:
@@ -93,7 +118,7 @@ def second_scores(results: str) -> pl.LazyFrame:
     Raises:
         Refused: no scan with `second_score` has run.
     """
-    return _read(results, "second_scores")
+    return read_whole(results, "second_scores")
 
 
 def _audit_states(results: str) -> pl.LazyFrame:
@@ -119,7 +144,7 @@ def q_values(results: str, scan_id: str) -> pl.LazyFrame:
     if ended.is_empty():
         raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
     of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
-    scored = _read(results, "verdicts").filter(of_scan, pl.col("status").is_in(SCORED))
+    scored = read_whole(results, "verdicts").filter(of_scan, pl.col("status").is_in(SCORED))
     # whom a text names may depend on when it was written: take the earliest row
     by_text = scored.sort("log10_p_global", "text_sha256", "path", "row").unique(
         "text_sha256", keep="first", maintain_order=True
@@ -139,26 +164,19 @@ def q_values(results: str, scan_id: str) -> pl.LazyFrame:
 
 def quarantine(results: str) -> pl.LazyFrame:
     """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
-    return _read(results, "quarantine")
+    return read_whole(results, "quarantine")
 
 
 def scans(results: str) -> pl.LazyFrame:
     """All scans, oldest first, as in schemas.tables.SCANS. Raises as `verdicts` does."""
-    return _read(results, "scans").sort("started_at")
+    return read_whole(results, "scans").sort("started_at")
 
 
 def audits(results: str) -> pl.LazyFrame:
     """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
-    return _read(results, "audits")
+    return read_whole(results, "audits")
 
 
 def audit_counts(results: str) -> pl.LazyFrame:
     """What the decoys of every shard counted, as in schemas.tables.AUDIT_COUNTS. Raises as `verdicts` does."""
-    return _read(results, "audit_counts")
-
-
-def _read(results: str, name: str) -> pl.LazyFrame:
-    """A table with all of its columns; null in those that came after the version that made it."""
-    rows, wanted = read(open_table(table_uri(results, name))), pl.Schema(SCHEMAS[name])
-    there = rows.collect_schema()
-    return rows.with_columns(pl.lit(None, kind).alias(column) for column, kind in wanted.items() if column not in there)
+    return read_whole(results, "audit_counts")

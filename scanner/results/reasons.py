@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import polars as pl
 
-from scanner.results.queries import ask, committed_verdicts
+from scanner.results.newest import shards
+from scanner.results.queries import ask
 
 MOST_TOLD = 3
 
@@ -28,10 +29,10 @@ def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
     return tuple(Reason(*row) for row in counted.collect().iter_rows())
 
 
-def anything_read(results: str, shards: Iterable[str]) -> bool:
+def anything_read(results: str, shard_ids: Iterable[str]) -> bool:
     """Whether any document of these shards has a verdict. Raises as scanner.results.queries.ask does."""
-    of_shards = pl.col("shard_id").is_in(list(shards))
-    return not ask(results, lambda: committed_verdicts(results).filter(of_shards).head(1).collect()).is_empty()
+    with_verdicts = pl.col("shard_id").is_in(list(shard_ids)) & (pl.col("documents") > pl.col("quarantined"))
+    return not ask(results, lambda: shards(results).filter(with_verdicts).head(1).collect()).is_empty()
 
 
 def in_words(counted: Iterable[Reason]) -> str:

@@ -28,7 +28,7 @@ from scanner.results.tables import (
 from scanner.storage.delta import attempts, table_uri, transaction_versions
 
 CONTESTED = 0
-BESIDE = ("quarantine", "audit_counts")
+BESIDE = ("quarantine", "audit_counts", "flags", "shards")
 """Tables whose rows belong to verdicts, by shard_id and scan_id."""
 
 

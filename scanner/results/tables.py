@@ -1,9 +1,9 @@
-"""The tables of results: files that workers write, commits that happen exactly once, and the queries that people ask.
+"""The tables of results: files that workers write, and commits that happen exactly once.
 
 A worker writes Parquet files under unique names and commits nothing; the driver commits. Every shard's rows enter a
 table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
 so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
-anyone committed in between, Delta refuses it, and the look-up is done again. Quarantine and audit counts are committed
+anyone committed in between, Delta refuses it, and the look-up is done again. What stands beside verdicts is committed
 first (scanner.results.settlement) and verdicts last, as the mark that a shard is done.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import deltalake
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -26,14 +27,16 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.delta import attempts, table_uri, transaction_versions
+from scanner.storage.delta import attempts, open_table, read, table_uri, transaction_versions
 from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
-from schemas.tables import AUDIT_COUNTS, AUDITS, QUARANTINE, SCANS, SECOND_SCORES, VERDICTS
+from schemas.tables import AUDIT_COUNTS, AUDITS, FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SHARDS, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {
     "quarantine": QUARANTINE,
     "audit_counts": AUDIT_COUNTS,
+    "flags": FLAGS,
+    "shards": SHARDS,
     "verdicts": VERDICTS,
     "scans": SCANS,
     "audits": AUDITS,
@@ -43,7 +46,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES}
 ORPHANS_AFTER_HOURS = 24
 """When a file that is no part of its table is certainly no running scan's, which would have committed it."""
 
-_WITH_BOUNDS = ("path", "row", "log10_p_global")
+_WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
 _DISTINCT = ("row", "doc_id", "text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p")
 """Columns in which few values come twice, so that a dictionary of them is work for nothing."""
 
@@ -231,6 +234,22 @@ def additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
     """What makes files part of a table."""
     now = int(time.time() * 1000)
     return [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+
+
+def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:
+    """A table with all of its columns; null in those that came after the version that made it.
+
+    Args:
+        results: folder or URI.
+        name: of the table.
+        paths: files of the table that hold rows of none of these are left out; others may have further rows.
+
+    Raises:
+        Refused: there is no such table.
+    """
+    rows, wanted = read(open_table(table_uri(results, name)), paths), pl.Schema(SCHEMAS[name])
+    there = rows.collect_schema()
+    return rows.with_columns(pl.lit(None, kind).alias(column) for column, kind in wanted.items() if column not in there)
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:

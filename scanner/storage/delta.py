@@ -32,8 +32,8 @@ _MAKES = {
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
-def read(table: DeltaTable) -> pl.LazyFrame:
-    """Rows of a table as it was when it was opened.
+def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
+    """Rows of a table as it was when it was opened; with `paths`, at least those whose `path` is one of these.
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
     percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1). A file
@@ -42,10 +42,24 @@ def read(table: DeltaTable) -> pl.LazyFrame:
     if urlsplit(table.table_uri).scheme not in ("", "file"):
         return pl.scan_delta(table)
     files = [unquote(uri.removeprefix("file://")) for uri in table.file_uris()]
+    if paths is not None:
+        kept = _holding(table, paths)
+        files = [file for file in files if file.rpartition("/")[2] in kept]
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     schema = pl.Schema(pa.schema(table.schema()))
     return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
+
+
+def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
+    """Names of a table's files whose least and largest `path` have one of these between them, or that do not tell."""
+    files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
+    if not {"min.path", "max.path"} <= set(files.columns):
+        return set(files["path"])
+    known = paths.unique().sort()
+    first = known.search_sorted(files["min.path"].fill_null(""), "left")
+    reach = known.search_sorted(files["max.path"].fill_null(chr(0x10FFFF)), "right")
+    return set(files["path"].filter(pl.Series(first) < pl.Series(reach)))
 
 
 def table_uri(results: str, name: str) -> str:

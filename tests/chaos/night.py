@@ -122,10 +122,10 @@ class Night:
 
     def verdicts(self) -> pl.DataFrame:
         """All rows, with the file's name for its path."""
-        return _named(tables.table_now(str(self.results), "verdicts"))
+        return self._table("verdicts")
 
     def quarantine(self) -> pl.DataFrame:
-        return _named(tables.table_now(str(self.results), "quarantine"))
+        return self._table("quarantine")
 
     def worker_pids(self) -> list[int]:
         """Of workers of this night that live."""
@@ -148,15 +148,28 @@ class Night:
         wrong = {name for name, row in found if expected.get(name) != row}
         wrong |= {row["name"] for row in documents.iter_rows(named=True) if reasons.get(row["name"]) != row["reason"]}
         wrong |= {row["file"] for row in whole.iter_rows(named=True) if files.get(row["file"]) != row["reason"]}
+        wrong |= self._wrong_beside(refused)
         lost = (expected.keys() | reasons.keys()) - seen.keys()
         return Difference(len(lost), sum(count > 1 for count in seen.values()), len(wrong))
 
+    def _wrong_beside(self, refused: pl.DataFrame) -> set[str]:
+        """Documents that are flagged in one table alone, and files of which `shards` counts others than there are."""
+        verdicts, flags, shards = self.verdicts(), self._table("flags"), self._table("shards")
+        told = [Counter(rows.select("name", "scan_id").rows()) for rows in (verdicts.filter("flagged"), flags)]
+        there = Counter([*verdicts["file"], *refused.drop_nulls("row")["file"]])
+        counted = dict(shards.group_by("file").agg(pl.col("documents").sum()).rows())
+        wrong = {name for (name, _), _ in (told[0] - told[1]).items() | (told[1] - told[0]).items()}
+        return wrong | {file for file in there.keys() | counted.keys() if there[file] != counted.get(file, 0)}
 
-def _named(table: Any) -> pl.DataFrame:
+    def _table(self, name: str) -> pl.DataFrame:
+        return _named(tables.table_now(str(self.results), name), "first_row" if name == "shards" else "row")
+
+
+def _named(table: Any, row: str = "row") -> pl.DataFrame:
     rows = pl.from_arrow(table.to_pyarrow_table())
     assert isinstance(rows, pl.DataFrame)
     file = pl.col("path").str.split("/").list.last()
-    return rows.with_columns(file.alias("file"), (file + ":" + pl.col("row").cast(pl.String)).alias("name"))
+    return rows.with_columns(file.alias("file"), (file + ":" + pl.col(row).cast(pl.String)).alias("name"))
 
 
 def _rows(verdicts: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:

@@ -57,7 +57,7 @@ def test_files_hold_what_was_given(folder):
     assert (file.size, file.rows) == (path.stat().st_size, 5)
     assert pq.read_table(path).schema.equals(VERDICTS)
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
-    assert json.loads(file.stats)["minValues"] == {"path": "/in/a", "row": 0, "log10_p_global": -1.0}
+    assert json.loads(file.stats)["minValues"] == {"path": "/in/a", "row": 0, "log10_p_global": -1.0, "scan_id": "scan"}
 
 
 def test_nothing_to_write_writes_nothing(folder):
@@ -178,7 +178,8 @@ def test_the_newest_verdict_of_a_row_counts(folder):
     old = [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)]
     new = [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)]
     add(folder, "old", [row | {"shard_id": "old"} for row in old])
-    add(folder, "new", [row | {"shard_id": "new"} for row in new])
+    for row in new:  # a shard holds rows that follow each other
+        add(folder, f"new {row['path']} {row['row']}", [row | {"shard_id": f"new {row['row']}"}])
     found = results.verdicts(folder).sort("path", "row").collect()
     assert found.select("path", "row", "user_id").rows() == [
         ("/in/a", 1, None),

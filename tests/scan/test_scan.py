@@ -103,7 +103,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     assert night.quarantine().equals(quarantine)
     assert night.last_scan()["shards_skipped"] == 7
 
-    add_users(registry, None, ["carol"])
+    add_users(registry, None, ["carla"])
     night.configure(rate=1e-3, columns='account = "account"\ntime = "at"', more="max_quarantined_share = 1.0")
     assert night.scan().totals.shards == 0  # neither users nor thresholds make old shards new
 

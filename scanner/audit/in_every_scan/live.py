@@ -148,14 +148,11 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
         Refused: there are no results.
         ScanFailed: names were erased all the while.
     """
-    ours, of_scan = pl.col("shard_id").is_in(list(shards)), pl.col("scan_id")
     rate = math.log10(plan.config.false_positive_rate)
 
     def counted() -> tuple[pl.DataFrame, Traffic]:
-        verdicts = queries.committed_verdicts(plan.results)
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
-        begun = verdicts.filter(ours).select("scan_id").unique().join(judged, on="scan_id", how="anti")
-        verdicts = verdicts.filter(ours | of_scan.is_in(begun.collect(engine="streaming")["scan_id"].to_list()))
+        verdicts = queries.verdicts_of(plan.results, shards, judged.select("scan_id"))
         # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
         scans = ["shard_id", "scan_id"]
         counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")

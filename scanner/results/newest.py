@@ -1,0 +1,164 @@
+"""Which rows of a document stand that was scanned more than once: of each set of keys the newest, of these the best.
+
+A key that is added later and scans alone hides no older flag: a document's verdict is, over the newest row of each set
+of keys, the one of smallest corrected p-value. Rows of a file that took another's place under its name hide those of
+that other file, whatever the keys. A row that came to nothing (quarantine) hides none.
+
+A folder that was written before there were the tables `flags` and `shards` has them derived from its verdicts, until
+`bring_up_to_date` writes them.
+"""
+
+import polars as pl
+from deltalake import DeltaTable
+
+from scanner.input.shards import key_set
+from scanner.results.tables import SCHEMAS, Entry, commit, committed, open_tables, read_whole, write_file
+from scanner.storage.delta import table_uri
+from schemas.tables import FLAGS, SHARDS
+
+OLDER_ROWS = "older rows"
+"""Transaction of `flags` and `shards` that says: what older versions wrote is in here too."""
+
+_OF_SHARD = ["shard_id", "scan_id"]
+_OF_RANGE = [*_OF_SHARD, "path"]
+_DOCUMENT = ["path", "row"]
+_OTHER = ["shard_id", "scan_id", "keys", "file", "scanned_at"]
+
+
+def bring_up_to_date(results: str) -> int:
+    """Give the tables `flags` and `shards` what older versions wrote; once, however often and by whomever called.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        Refused: the tables cannot be opened or made.
+        ScanFailed: a table cannot be written, or others kept committing first.
+    """
+    open_tables(results)
+    written = 0
+    for name, derive, schema in (("flags", _derived_flags, FLAGS), ("shards", _derived_shards, SHARDS)):
+        if not committed(results, name, [OLDER_ROWS]):
+            rows = derive(results).collect(engine="streaming").to_arrow().cast(schema)
+            file = write_file(results, name, rows.to_batches())
+            if commit(results, name, [Entry(OLDER_ROWS, (file,) if file else ())]):
+                written += len(rows)
+    return written
+
+
+def shards(results: str) -> pl.LazyFrame:
+    """Every range of rows that was scanned, as in schemas.tables.SHARDS.
+
+    Raises:
+        Refused: there are no results.
+    """
+    return read_whole(results, "shards") if _is_up_to_date(results) else _derived_shards(results)
+
+
+def flags(results: str) -> pl.LazyFrame:
+    """Every flagged row, older ones included, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    return read_whole(results, "flags") if _is_up_to_date(results) else _derived_flags(results)
+
+
+def newest_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does."""
+    ranges = shards(results)
+    own = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
+    rescanned = _rescanned(ranges)
+    again = rows.join(rescanned, on="path", how="semi").join(own, on=_OF_RANGE, how="left")
+    other = ranges.select("path", "first_row", "rows", *(pl.col(name).alias(f"other_{name}") for name in _OTHER))
+    at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
+    is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
+    another_file = (pl.col("other_file") != pl.col("own_file")).fill_null(value=False)
+    later = again.join(other, on="path").filter(
+        pl.col("row").is_between("first_row", pl.col("first_row") + pl.col("rows") - 1),
+        is_later & ((pl.col("other_keys") == pl.col("keys")) | another_file),
+    )
+    lost = read_whole(results, "quarantine").select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
+    hidden = later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
+    standing = again.join(hidden.select(*_OF_SHARD, *_DOCUMENT).unique(), on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    columns = SCHEMAS["verdicts"].names
+    once = rows.join(rescanned, on="path", how="anti")
+    return pl.concat([once.select(columns), _best(standing).select(columns)])
+
+
+def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Of rows of `verdicts` those that stand, one a document. Raises as `shards` does."""
+    ranges = shards(results)
+    again = _rescanned(ranges)
+    of_range = ranges.select(*_OF_RANGE, "keys", "file")
+    twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
+    by_age = twice.sort("scanned_at", "scan_id")
+    same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
+    newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
+    return pl.concat([rows.join(again, on="path", how="anti"), _best(newest).select(SCHEMAS["verdicts"].names)])
+
+
+def _best(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Of several rows of a document that of smallest p-value, and of these the newest."""
+    ranked = rows.sort("log10_p_global", "scanned_at", "scan_id", descending=[False, True, True])
+    return ranked.unique(_DOCUMENT, keep="first", maintain_order=True)
+
+
+def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:
+    """Paths of which two ranges overlap: only there can a row hide another."""
+    reached = (pl.col("first_row") + pl.col("rows")).cum_max().shift().over("path")
+    return ranges.sort("path", "first_row").filter(pl.col("first_row") < reached).select("path").unique()
+
+
+def _is_up_to_date(results: str) -> bool:
+    return all(_has_older_rows(table_uri(results, name)) for name in ("flags", "shards"))
+
+
+def _has_older_rows(uri: str) -> bool:
+    return DeltaTable.is_deltatable(uri) and DeltaTable(uri).transaction_version(OLDER_ROWS) is not None
+
+
+def _derived_flags(results: str) -> pl.LazyFrame:
+    rows = read_whole(results, "verdicts").filter("flagged")
+    return rows.join(_derived_shards(results).select(*_OF_RANGE, "keys"), on=_OF_RANGE).select(
+        "keys", *SCHEMAS["verdicts"].names
+    )
+
+
+def _derived_shards(results: str) -> pl.LazyFrame:
+    """What verdicts say of ranges: a range begins and ends with rows that have a verdict, and no file is told."""
+    status, quarantined = pl.col("status"), read_whole(results, "quarantine").drop_nulls("row")
+    lost = quarantined.group_by(_OF_SHARD).agg(quarantined=pl.len().cast(pl.Int64))
+    ranges = (
+        read_whole(results, "verdicts")
+        .group_by(*_OF_SHARD, "path")
+        .agg(
+            first_row=pl.col("row").min(),
+            rows=pl.col("row").max() - pl.col("row").min() + 1,
+            began_at=pl.col("scanned_at").min(),
+            scanned_at=pl.col("scanned_at").max(),
+            read=pl.len().cast(pl.Int64),
+            too_short=(status == "too_short").sum().cast(pl.Int64),
+            scored_in_part=(status == "scored_in_part").sum().cast(pl.Int64),
+            flagged=pl.col("flagged").sum().cast(pl.Int64),
+            tokens=pl.col("tokens").sum(),
+        )
+    )
+    keys = pl.coalesce(pl.col("scan_id").replace_strict(_key_sets(results), default=None), "scan_id")
+    began = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
+    return (
+        ranges.join(lost, on=_OF_SHARD, how="left")
+        .with_columns(pl.col("quarantined").fill_null(0), began_at=pl.min_horizontal("began_at", began), keys=keys)
+        .with_columns(
+            night=pl.col("began_at").dt.strftime("%Y-%m-%d"),
+            file=pl.lit(None, pl.String),
+            documents=pl.col("read") + pl.col("quarantined"),
+        )
+        .select(SHARDS.names)
+    )
+
+
+def _key_sets(results: str) -> dict[str, str]:
+    """Of every scan that ended, and of those that it went on with: the keys that it tested, as in SHARDS."""
+    ended = read_whole(results, "scans").select("scan_id", "keys", "audited_scans").collect()
+    found: dict[str, str] = {}
+    for scan_id, keys, resumed in ended.iter_rows():
+        tested = key_set(key["key_id"] for key in keys)
+        found |= {other: found.get(other, tested) for other in resumed} | {scan_id: tested}
+    return found

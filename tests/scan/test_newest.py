@@ -1,0 +1,161 @@
+"""Documents that were scanned more than once: which rows stand, against a plain reading of the rule, row by row."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner import results
+from scanner.registry import load_registry, new_key
+from scanner.results import newest
+from scanner.results.newest import OLDER_ROWS, bring_up_to_date
+from scanner.results.tables import Entry, commit, committed, open_tables, write_file
+from scanner.results.upkeep import compact
+from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
+from tests.scan.conftest import TOKENIZER, message_of
+from tests.support.command_line import call
+from tests.support.rows import NOW, filled, verdict
+
+
+class Shard(NamedTuple):
+    """A range of rows that a scan finished. log10_p: of each row from `first` on, None in quarantine."""
+
+    path: str
+    keys: str
+    file: str
+    first: int
+    log10_p: tuple[float | None, ...]
+
+
+FLAGGED_AT = -6.0
+SHARDS_OF_NIGHTS = st.lists(
+    st.builds(
+        Shard,
+        path=st.sampled_from(["/in/a", "/in/b"]),
+        keys=st.sampled_from(["one", "two"]),
+        file=st.sampled_from(["1:1", "2:2"]),
+        first=st.integers(0, 3),
+        log10_p=st.lists(st.sampled_from([None, -1.0, -2.0, -7.0, -8.0]), min_size=1, max_size=3).map(tuple),
+    ),
+    max_size=6,
+)
+
+
+def rows_of(shard: Shard, scan: int) -> tuple[list[dict], list[dict], dict]:
+    """Rows of verdicts and of quarantine, and the row of `shards`, of one shard that is all of a scan."""
+    about = {"scan_id": f"scan {scan}", "shard_id": f"shard {scan}", "path": shard.path}
+    at = NOW + timedelta(hours=scan)
+    verdicts = [
+        verdict(shard.first + i, log10_p_global=p, flagged=p <= FLAGGED_AT, scanned_at=at, **about)
+        for i, p in enumerate(shard.log10_p)
+        if p is not None
+    ]
+    lost = [filled(QUARANTINE, row=shard.first + i, **about) for i, p in enumerate(shard.log10_p) if p is None]
+    span = {"first_row": shard.first, "rows": len(shard.log10_p), "scanned_at": at}
+    return verdicts, lost, filled(SHARDS, keys=shard.keys, file=shard.file, **span, **about)
+
+
+def write(folder: str, nights: Iterable[Shard]) -> None:
+    bring_up_to_date(folder)
+    for scan, shard in enumerate(nights):
+        verdicts, lost, of_shard = rows_of(shard, scan)
+        flags = [row | {"keys": shard.keys} for row in verdicts if row["flagged"]]
+        tables = {"quarantine": (lost, QUARANTINE), "flags": (flags, FLAGS), "shards": ([of_shard], SHARDS)}
+        for name, (rows, schema) in (tables | {"verdicts": (verdicts, VERDICTS)}).items():
+            file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
+            commit(folder, name, [Entry(f"{scan}", (file,) if file else ())])
+
+
+def standing(nights: list[Shard]) -> dict[tuple[str, int], tuple[int, float]]:
+    """The scan and p-value that stand for each document, by the words of scanner.results.newest."""
+    found: dict[tuple[str, int], tuple[int, float]] = {}
+    for path in ("/in/a", "/in/b"):
+        for row in range(6):
+            seen = [  # oldest first, without what came to nothing
+                (scan, shard, shard.log10_p[row - shard.first])
+                for scan, shard in enumerate(nights)
+                if shard.path == path
+                and shard.first <= row < shard.first + len(shard.log10_p)
+                and shard.log10_p[row - shard.first] is not None
+            ]
+            of_this_file = [one for one in seen if one[1].file == seen[-1][1].file]
+            newest_of_keys = {shard.keys: (p, -scan) for scan, shard, p in of_this_file}
+            if newest_of_keys:
+                p, scan = min(newest_of_keys.values())
+                found[path, row] = (-scan, p)
+    return found
+
+
+@given(SHARDS_OF_NIGHTS)
+def test_verdicts_and_flags_are_those_of_the_plain_rule(tmp_path_factory, nights):
+    folder = str(tmp_path_factory.mktemp("results"))
+    write(folder, nights)
+    expected = standing(nights)
+    columns = ("path", "row", "scan_id", "log10_p_global")
+    verdicts = results.verdicts(folder).select(columns).collect().rows()
+    assert sorted(verdicts) == sorted((*document, f"scan {scan}", p) for document, (scan, p) in expected.items())
+    flagged = results.flagged(folder).select(columns).collect().rows()
+    wanted = [(*document, f"scan {scan}", p) for document, (scan, p) in expected.items() if p <= FLAGGED_AT]
+    assert sorted(flagged) == sorted(wanted)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_key_that_is_added_and_scans_alone_hides_no_older_flag(night, own_registry, marked, plain):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 60, 1), plain(60, 2)])
+    night.scan()
+    before = results.flagged(night.results).select("row", "user_id", "key_id", "log10_p_global").collect()
+    assert before["user_id"].to_list() == ["alice"]
+    new_key(own_registry, "late", format="greenlist", window=3, gamma="1/4", messages=1, tokenizer=TOKENIZER)
+    config = night.configure()
+    config.write_text('keys = ["late"]\n' + config.read_text())
+    assert len(night.scan().work.left) == 1
+    assert len(load_registry(own_registry).keys) == 3
+    assert results.flagged(night.results).select(before.columns).collect().equals(before)
+    assert results.verdicts(night.results).filter("flagged").select(before.columns).collect().equals(before)
+    assert results.verdicts(night.results).collect().height == 2
+
+
+def test_older_rows_are_taken_over_once_and_the_list_stays(tmp_path):
+    """Also by two at once; and what is derived before is what is written then."""
+    folder = str(tmp_path / "results")
+    open_tables(folder)
+    for scan, shard in enumerate([Shard("/in/a", "", "", 0, (-7.0, -1.0)), Shard("/in/a", "", "", 0, (None, -8.0))]):
+        verdicts, lost, _ = rows_of(shard, scan)
+        for name, rows, schema in (("verdicts", verdicts, VERDICTS), ("quarantine", lost, QUARANTINE)):
+            file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
+            commit(folder, name, [Entry(f"{scan}", (file,) if file else ())])
+    derived = {name: getattr(newest, name)(folder).collect() for name in ("shards", "flags")}
+    flagged, all_rows = results.flagged(folder).collect(), results.verdicts(folder).collect()
+    assert flagged["log10_p_global"].to_list() == [-8.0, -7.0]
+    assert derived["shards"]["documents"].sort().to_list() == [2, 2]
+    assert bring_up_to_date(folder) == 4
+    assert bring_up_to_date(folder) == 0
+    assert committed(folder, "flags", [OLDER_ROWS]) == committed(folder, "shards", [OLDER_ROWS]) == {OLDER_ROWS}
+    for name, rows in derived.items():
+        assert getattr(newest, name)(folder).collect().sort(pl.all()).equals(rows.sort(pl.all())), name
+    assert results.flagged(folder).collect().equals(flagged)
+    assert results.verdicts(folder).collect().sort("row").equals(all_rows.sort("row"))
+    compact(folder)
+    assert results.flagged(folder).collect().equals(flagged)
+
+
+def test_migrate_says_what_it_did(tmp_path):
+    folder = tmp_path / "results"
+    open_tables(str(folder))
+    assert call("migrate", folder) == (0, "0 rows of older versions were taken over\n", "")
+    code, _, err = call("migrate", tmp_path / "nowhere")
+    assert code == 2
+    assert "no folder" in err
+
+
+def test_nights_count_what_their_scans_finished(tmp_path):
+    folder = str(tmp_path / "results")
+    write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
+    found = results.nights(folder).collect()
+    assert found.select("night", "shards", "documents").rows() == [("3", 2, 6)]  # of the rows of `filled`: 3 each
+    assert results.shards(folder).collect().columns == SHARDS.names
