@@ -24,6 +24,7 @@ _COMMANDS = {
     "compact": "jobs.upkeep:compact",
     "vacuum": "jobs.upkeep:vacuum",
     "migrate": "jobs.upkeep:migrate",
+    "retain": "jobs.upkeep:retain",
     "mark": "jobs.mark:mark",
     "plan": "jobs.plan:plan",
     "calibrate": "jobs.calibrate:calibrate",

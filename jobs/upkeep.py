@@ -1,9 +1,10 @@
-"""`brickscan compact`, `vacuum` and `migrate`: tables of results small, quick and of today, also while scans run."""
+"""`brickscan compact`, `vacuum`, `retain`, `migrate`: the upkeep of tables of results, also while scans run."""
 
 from pathlib import Path
 
 import click
 
+from jobs.options import dry_run_option, sure, yes_option
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.storage.locations import refuse_password
@@ -69,6 +70,36 @@ def migrate(results: str) -> None:
     if not exist(folder):
         raise Refused(f"results: there are no tables in {folder}; name the folder of a scan's results")
     tell(f"{bring_up_to_date(folder):,} rows of older versions were taken over")
+
+
+@click.command()
+@_results
+@click.option("--keep", required=True, metavar="DAYS", type=click.IntRange(1), help="Days for which nights are kept.")
+@click.option("--keep-flags", is_flag=True, help="Keep the flagged rows of the nights that go, in the table `flags`.")
+@yes_option
+@dry_run_option
+def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
+    """Drop the nights that are older than a number of days: verdicts, quarantine, counts and flags.
+
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. A night is the date (UTC) on which
+    its scan began. What was scanned then stays known as done, so no later scan takes it up again. The files go with the
+    next `brickscan vacuum`. It may be interrupted, and called again, at any time.
+
+    \b
+    Example:
+      brickscan retain scan.toml --keep 400 --keep-flags --yes
+    """
+    from scanner.results import retention
+
+    folder = _folder(results)
+    old = retention.expired(folder, retention.cutoff(keep))
+    if not old.nights:
+        tell(f"no night is older than {keep} days")
+        return
+    kept = "; their rows in `flags` stay" if keep_flags else ""
+    what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents, of "
+    if sure([what + f"which {old.flagged:,} are flagged{kept}"], yes, dry_run):
+        tell(f"{retention.retain(folder, old.scans, keep_flags=keep_flags):,} rows dropped")
 
 
 def _folder(results: str) -> str:
