@@ -1,7 +1,7 @@
 """Retention: the rows of nights that are older than a limit leave the tables, whole nights at a time, for good.
 
 What a night committed stays committed: its transactions remain in Delta's log, so no later scan takes its input up
-again. Rows of `scans` and `audits` stay, which say what was done and not on whom. `shards`, by which the scans of a night
+again. Rows of `scans` and `audits` stay, which say what was done, not on whom. `shards`, by which the scans of a night
 are known, comes last: what was interrupted is finished by the next call. The files go with `brickscan vacuum`.
 """
 
