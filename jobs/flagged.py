@@ -74,6 +74,8 @@ def _marked_for(row: dict[str, Any]) -> str:
     if row["naming"] == Naming.HELD_LATER:
         seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
+    if row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1:
+        return "nobody: its key marks for everybody alike"
     return {
         Naming.NAMED: printable(row["user_id"] or "(name erased)", _WIDTH),
         Naming.UNALLOCATED: f"message {row['message']}, which no user held then",

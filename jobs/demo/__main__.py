@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from jobs.cli import run
-from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, make_registry
+from jobs.demo.demo_keys import HERE, KEYS, make_registry
 from jobs.scan import scan
 from scanner import results
 
@@ -52,11 +52,16 @@ def prepare(folder: Path) -> Path:
 
 def compare(folder: str) -> pl.DataFrame:
     """The verdicts, each beside its truth: columns of both, the truth's with the suffix _true; kind and tokens_true."""
-    truth = pl.read_parquet(HERE / "truth.parquet").unique("doc_id").rename({"tokens": "tokens_true"})
+    truth = (
+        pl.concat(map(pl.read_parquet, sorted(HERE.glob("truth*.parquet"))))
+        .unique("doc_id")
+        .rename({"tokens": "tokens_true"})
+    )
     verdicts = results.verdicts(folder).collect()
+    of_its_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         pl.col("kind").fill_null("bad"),  # a document without an id
-        right=pl.col("flagged") & (pl.col("user_id") == pl.col("user_id_true")).fill_null(False),  # a right name
+        right=pl.col("flagged") & pl.col("user_id").eq_missing(pl.col("user_id_true")) & of_its_key,
     )
 
 
@@ -90,14 +95,14 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
 
 def example(rows: pl.DataFrame) -> str:
     """The least certain of the right flags, in the words that a flag allows."""
-    found = rows.filter("right").sort("log10_p_global").tail(1)
+    found = rows.filter("right").drop_nulls("user_id").sort("log10_p_global").tail(1)
     if found.is_empty():
         return ""
     row = found.row(0, named=True)
     return (
         f"The least certain of them: {row['doc_id']}, posted by {row['account_id']}, contains text marked for "
         f"{row['user_id']}\n(log10 p = {row['log10_p_global']:.1f}, corrected for {row['messages_tested']:,} messages "
-        f"of each of {row['keys_tested']} keys). Who posted it is another question.\n"
+        f"and {row['keys_tested']} keys). Who posted it is another question.\n"
     )
 
 
@@ -106,7 +111,7 @@ def main() -> int:
     start = time.monotonic()
     config = prepare(FOLDER)
     users = pl.read_parquet(HERE / "users.parquet")["user_id"].n_unique()
-    print(f"Registry {FOLDER / 'registry'}: {len(KEYS)} keys of {MESSAGES:,} messages, {users} users.", flush=True)
+    print(f"Registry {FOLDER / 'registry'}: {len(KEYS)} keys, {users} users.", flush=True)
     code = run(scan, [str(config)])
     folder = str(FOLDER / "results")
     if code not in (0, 4):

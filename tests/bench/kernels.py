@@ -7,14 +7,18 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark import GreenList, Gumbel, Tokens, scored_positions
+from scanner.watermark.format import Watermark
+from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.native.secret import commitment
 from scanner.watermark.pvalues import log10_any_of
+from scanner.watermark.search import log10_p_best
 from tests import reference
 from tests.bench.inputs import SECRET, WINDOW, documents
 from tests.bench.measure import Figure, Work, compare
 
 GAMMA = Fraction(1, 4)
 TOKENS = 1 << 17
+NATIVE = {"greenlist": {"window": WINDOW, "gamma": "1/4"}, "gumbel": {"window": WINDOW}}  # others have defaults
 MESSAGES = (10**3, 10**4, 10**5, 10**6)
 
 
@@ -76,6 +80,22 @@ def one_message(options: Namespace) -> Iterator[Figure]:
                 work = Work(name, len(tokens.ids) * keys, score)
                 figure = compare(2, "tokens/s", work, random_words(), options.repeats)
                 yield figure._replace(note=f"{1e9 / figure.rate:.3g} ns a token and key")
+
+
+def every_format(options: Namespace) -> Iterator[Figure]:
+    """As `one_message`, of 256 tokens, by each format's own rule of positions and its own law."""
+    tokens = documents(256, TOKENS)
+    for name in FORMATS:
+        form = make_format(name, NATIVE.get(name, {}))
+        mark = form.open(form.draw_key(bytes(32)))
+
+        def score(mark: Watermark = mark) -> None:
+            positions = mark.rule.positions(tokens, "ngram")
+            log10_p_best(mark.law, mark.score(tokens, positions, 0), positions.scored, messages=1)
+
+        work = Work(f"one message, {mark.label}", len(tokens.ids), score)
+        figure = compare(9, "tokens/s", work, random_words(), options.repeats)
+        yield figure._replace(note=f"{1e9 / figure.rate:.3g} ns a token")
 
 
 def all_messages(options: Namespace) -> Iterator[Figure]:

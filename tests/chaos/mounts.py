@@ -3,8 +3,12 @@
 import contextlib
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+REMOUNTS = 200
+BUSY = 32  # mount's exit status where the mount failed, as it does on a busy filesystem
 
 
 def _mount(*arguments: str) -> None:
@@ -48,7 +52,16 @@ class Mount:
 
     @staticmethod
     def read_only(folder: Path) -> None:
-        _mount("-o", "remount,ro,bind", str(folder))
+        """Between two writes: the kernel refuses it while a file is open for writing."""
+        for attempt in range(REMOUNTS):
+            try:
+                _mount("-o", "remount,ro,bind", str(folder))
+            except subprocess.CalledProcessError as error:
+                if error.returncode != BUSY or attempt == REMOUNTS - 1:
+                    raise
+                time.sleep(0.01)
+            else:
+                return
 
     @staticmethod
     def writable(folder: Path) -> None:

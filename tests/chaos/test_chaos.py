@@ -3,6 +3,7 @@
 Each test injects one kind of fault many times, ends with a run that nothing disturbs, and notes a row of the table.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -163,18 +164,21 @@ def test_a_full_disk(new_night, chance, judge, tmp_path):
 
 @pytest.mark.skipif(not can_mount(), reason="a folder cannot be mounted here: needs root, and the right to mount")
 def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tmp_path):
-    with Mount.bind(tmp_path / "there" / "results") as place:  # what the faults need lies beside it
-        night = new_night(results=place)
-        night.plan_faults(seconds=0.5)
-        for _ in range(DISKS):
+    nights = []
+    with contextlib.ExitStack() as mounts:
+        for number in range(DISKS):  # a night each: one that is nearly done may end before the folder can be changed
+            place = mounts.enter_context(Mount.bind(tmp_path / f"there-{number}" / "results"))
+            night = new_night(results=place)  # what the faults need lies beside it
+            night.plan_faults(seconds=0.5)
             process = night.start()
             wait_until(process, night.worker_pids, chance)
             Mount.read_only(place)
             out = output_of(process)
             Mount.writable(place)
             assert_said(subprocess.CompletedProcess([], process.returncode, out), "Read-only file system")
-        finish(night)
-        judge("results that become read-only", DISKS, [night])
+            finish(night)
+            nights.append(night)
+        judge("results that become read-only", DISKS, nights)
 
 
 def assert_said(done: "subprocess.CompletedProcess[str]", what: str) -> None:

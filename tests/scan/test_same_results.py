@@ -29,7 +29,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     make_registry(folder)
     tests = [
         KeyUnderTest(key, open_key(folder, key), load_tokenizer(tokenizer_path(folder, key), key.tokenizer.sha256))
-        for key in load_registry(folder).keys
+        for key in load_registry(folder).keys[:2]  # the third came later
     ]
     holders = Holders.load(folder, [test.key.key_id for test in tests])
     detector = Detector(tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6)

@@ -61,7 +61,9 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         p="log10_p_global",
         flagged=pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate),
         reserved=is_reserved(pl.col("message")),
-        unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER]),
+        # a key of one message marks for everybody alike: that nobody holds it says nothing
+        unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
+        & (pl.col("messages_tested") > 1),
     )
     totals, hits = np.zeros(4, np.int64), []
     for part in range(parts):
