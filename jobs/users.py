@@ -46,7 +46,9 @@ def users() -> None:
 def _add(
     user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str
 ) -> None:
-    """Give each user a random message that nobody ever had, under each key (by default every key not retired).
+    """Give each user a random message that nobody ever had, under each key.
+
+    By default that is every key of several messages that is not retired; a key of one marks for everybody alike.
 
     USER_ID: at most 256 characters. A user who has a message keeps it, so the same call can be made again, and from
     several machines at once. A message is given for good: stderr warns of ids that begin or end with a blank, or that

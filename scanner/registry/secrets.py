@@ -122,7 +122,8 @@ def _decode(raw: bytes, where: str, sizes: range) -> bytes:
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
     if len(digits) // 2 not in sizes:
         size = f"{len(digits) // 2}" if len(raw) < _MOST_READ else f"more than {sizes[-1]}"
-        raise SecretError(f"{where}: holds a secret of {size} bytes; {sizes[0]} to {sizes[-1]} are allowed")
+        allowed = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        raise SecretError(f"{where}: holds a secret of {size} bytes; {allowed} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
     pattern = _pattern(secret)
     if pattern:

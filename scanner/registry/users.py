@@ -76,13 +76,14 @@ def add_users(
 
     Args:
         folder: of the registry.
-        key_ids: keys to give messages of; None for every key that is not retired, those to come included.
+        key_ids: keys to give messages of; None for every key of several messages that is not retired, those to come
+            included.
         user_ids: names; one that stands twice counts once.
         at: time of the allocation, with a time zone; now by default.
 
     Raises:
-        Refused: an empty name, one of more than MAX_ID characters, a key that is unknown or retired, or too few free
-            messages; nothing was written then.
+        Refused: an empty name, one of more than MAX_ID characters, a key that is unknown or retired or has one message,
+            or too few free messages; nothing was written then.
     """
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
@@ -219,14 +220,18 @@ def _as_events(rows: pl.DataFrame, event: str, time: datetime) -> pl.DataFrame:
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:
     registry, now = load_registry(folder), datetime.now(UTC)
     if key_ids is None:
-        keys = [key for key in registry.keys if not key.has_ended(now)]
+        keys = [key for key in registry.keys if not key.has_ended(now) and key.messages > 1]
         if not keys:
-            raise Refused(f"registry {folder}: has no key that is not retired; make one with `brickscan keys new`")
+            what = "no key that is not retired and has messages for users"
+            raise Refused(f"registry {folder}: has {what}; make one with `brickscan keys new`")
         return keys
     keys = [find_key(registry, key_id) for key_id in dict.fromkeys(key_ids)]
     for key in keys:
         if key.has_ended(now):
             raise Refused(f"key {key.key_id!r} is retired: it gives no message any more; name a key that is not")
+        if key.messages == 1:
+            what = "marks for everybody alike, and whoever held its one message would be named for all of it"
+            raise Refused(f"key {key.key_id!r} {what}; name a key of several messages")
     return keys
 
 

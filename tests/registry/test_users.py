@@ -87,9 +87,21 @@ def test_too_few_under_one_key_gives_nothing_under_any(folder, make_key):
     assert list_users(folder).is_empty()
 
 
-def test_the_one_message_of_a_zero_bit_key(folder, make_key):
+def test_a_key_of_one_message_takes_no_users(folder, make_key):
+    """It marks for everybody alike: whoever held its message would be named for all that the model writes."""
     make_key(messages=1)
-    assert add_users(folder, None, ["model-7"]) == [Allocation("k1", 1, 0, 0)]
+    with pytest.raises(Refused, match="has messages for users"):
+        add_users(folder, None, ["model-7"])
+    with pytest.raises(Refused, match="'k1' marks for everybody alike"):
+        add_users(folder, ["k1"], ["model-7"])
+    make_key("many", messages=30)
+    assert [given.key_id for given in add_users(folder, None, ["alice"])] == ["many"]
+    assert list_users(folder)["key_id"].to_list() == ["many"]
+
+
+def test_a_user_who_got_the_one_message_of_a_key_before_is_read_still(folder, make_key):
+    make_key(messages=1)
+    restore_users(folder, events_of([("k1", 0, "model-7", "allocated")]))
     assert held(folder) == {"model-7": 0}
     assert Holders.load(folder, ["k1"]).naming("k1", 0, datetime.now(UTC))[:2] == ("named", "model-7")
 
