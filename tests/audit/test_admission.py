@@ -16,6 +16,7 @@ from scanner.audit.statistics.judgement import Count, judge
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables
+from scanner.watermark.formats import format_of
 from tests.audit.conftest import DEMO
 from tests.support.counted import THRESHOLDS, sums
 
@@ -38,7 +39,10 @@ def audit(registry, factors: dict[str, float], days: int = 0) -> list[dict]:
     for key in load_registry(registry).keys:
         if key.key_id in factors:
             for kind in ("key", "key_messages"):
-                question = Question(kind, "exact", "greenlist", "account", 100, key.key_id, key.commitment)
+                label = format_of(key).label()
+                question = Question(
+                    kind, "exact", key.format, "account", key.messages, key.key_id, key.commitment, label=label
+                )
                 answers.append((question, sums(factors[key.key_id])))
     return rate_rows(begun, answers, THRESHOLDS, bound=2.0)
 
@@ -152,3 +156,21 @@ def test_another_key_of_that_name_has_no_audit(registry, tmp_path):
     )
     with pytest.raises(Refused, match="'k1' has no audit there"):
         admission_of(other, frame(rows))
+
+
+def test_a_key_without_a_commitment_is_known_by_name_parameters_and_time(tmp_path):
+    folder, fresh = tmp_path / "registry", {"messages": 1, "tokenizer": DEMO / "tokenizer.json"}
+    for name in ("stack", "other"):
+        new_key(folder, name, format="vllm-gumbel", **fresh)
+    stack, other = load_registry(folder).keys
+    assert stack.commitment is None
+    rows = frame(audit(folder, {"stack": 1.0, "other": 3.0}))
+    passed = admission_of(stack, rows)
+    assert (passed.holds_down_to, passed.candidates) == (0.01, 2)
+    with pytest.raises(Refused, match="failed audit"):
+        admission_of(other, rows)
+    with pytest.raises(Refused, match="has no audit there"):
+        admission_of(stack, frame(audit(folder, {"stack": 1.0}, days=-1)))  # of a key that had this name before
+    wider = stack.model_copy(update={"parameters": {"context_width": 5}})
+    with pytest.raises(Refused, match="has no audit there"):
+        admission_of(wider, rows)

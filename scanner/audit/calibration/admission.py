@@ -9,6 +9,7 @@ from scanner.audit.statistics.audit_rows import Row, failing
 from scanner.audit.statistics.intervals import poisson_limits
 from scanner.audit.statistics.judgement import TOLERANCE
 from scanner.errors import Refused
+from scanner.watermark.formats import format_of
 from schemas.registry import Admission, MasterKey
 
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
@@ -25,7 +26,8 @@ def admission_of(
 
     Args:
         key: of the registry; its commitment tells its rows from those of another key of that name. It does not cover
-            the number of messages, so only audits of as many count.
+            the number of messages, so only audits of as many count. Where its format has none, since its keys are so
+            short, its name, its parameters and the time when it was made do.
         audits: rows of schemas.tables.AUDITS.
         candidates: how many keys were tried before and with this one, where that is more than the table shows: of many
             keys the one that meets the corpus best looks better than it is.
@@ -36,7 +38,7 @@ def admission_of(
             or not down to what is asked; fewer candidates than the table shows.
     """
     of_keys = audits.filter(_OF_KEYS)
-    own = of_keys.filter(pl.col("commitment") == key.commitment).sort("at")
+    own = of_keys.filter(_of(key)).sort("at")
     if own.is_empty():
         raise Refused(
             f"key {key.key_id!r} has no audit there; run `brickscan calibrate` with a section [keys] for this registry"
@@ -59,7 +61,7 @@ def admission_of(
     held = float(holds["threshold"].to_numpy().min())
     if held > down_to:
         raise Refused(f"key {key.key_id!r} {_sentence(newest.to_dicts(), held, down_to)}; it is not admitted")
-    tried = of_keys["commitment"].n_unique()
+    tried = of_keys.select(pl.coalesce("commitment", "key_id")).n_unique()
     if candidates is not None and candidates < tried:
         raise Refused(f"--candidates {candidates}: the audits there show {tried} keys that were tried; give no fewer")
     return Admission(
@@ -69,6 +71,14 @@ def admission_of(
         candidates=candidates or tried,
         messages=key.messages,
     )
+
+
+def _of(key: MasterKey) -> pl.Expr:
+    """Rows of AUDITS that are about this key."""
+    if key.commitment is not None:
+        return pl.col("commitment") == key.commitment
+    same = (pl.col("key_id") == key.key_id) & (pl.col("label") == format_of(key).label())
+    return pl.col("commitment").is_null() & same & (pl.col("at") >= key.created_at)
 
 
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
