@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from scanner.storage.delta import read, transaction_versions
+from scanner.storage.delta import read
+from scanner.storage.kept import KeptTable
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "é", "#1?", "a+b=c&d"])
@@ -41,8 +42,29 @@ def test_many_transactions_are_read_at_once(tmp_path, keep):
     table = DeltaTable(folder)
     wanted = [*(f"shard-{n}" for n in range(60)), "again"]
     expected = {name: table.transaction_version(name) for name in wanted}
-    found = transaction_versions(table, wanted)
+    found = KeptTable(folder).versions(wanted)
     assert found == {name: version for name, version in expected.items() if version is not None}
     assert len(found) == 31
     assert found["again"] == 29
-    assert transaction_versions(table, wanted[:3]) == {name: found[name] for name in wanted[:3]}
+    assert KeptTable(folder).versions(wanted[:3]) == {name: found[name] for name in wanted[:3]}
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+def test_a_kept_table_learns_what_others_committed(tmp_path, cleaned):
+    folder, schema = str(tmp_path / "table"), pa.schema([("n", pa.int64())])
+    DeltaTable.create(folder, schema)
+    kept, many = KeptTable(folder), [f"t{n}" for n in range(40)]
+    assert kept.versions(many) == {}
+    for n in range(40):
+        properties = CommitProperties(app_transactions=[Transaction(f"t{n}", n), Transaction("last", n)])
+        DeltaTable(folder).create_write_transaction([], "append", schema, commit_properties=properties)
+        if n % 7 == 0:
+            assert kept.now().version() == n + 1
+            assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(n + 1)} | {"last": n}
+        if cleaned and n == 33:
+            DeltaTable(folder).create_checkpoint()
+            for commit in range(30, 34):  # one that it has read, and others that it has not
+                (tmp_path / "table" / "_delta_log" / f"{commit:020d}.json").unlink()
+    assert kept.versions(["t39"]) == {}  # of the snapshot that was looked at
+    kept.now()
+    assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(40)} | {"last": 39}

@@ -15,7 +15,7 @@ from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Shard, shard_id
 from scanner.results.settlement import enter_beside, run_number, settle
-from scanner.results.tables import DataFile, Entry, commit, committed, write_file
+from scanner.results.tables import DataFile, Entry, Tables, commit, committed, write_file
 from schemas.tables import SHARDS
 
 SHARDS_A_COMMIT = 20
@@ -48,6 +48,7 @@ class Committer:
     def __init__(self, plan: Plan, scan_id: str) -> None:
         self._plan = plan
         self._scan_id = scan_id
+        self._tables = Tables(plan.results)
         self._began = datetime.now(UTC)
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
@@ -121,17 +122,17 @@ class Committer:
             ScanFailed: a table cannot be written.
         """
         began = time.monotonic()
-        results, done = self._plan.results, set[str]()
+        tables, done = self._tables, set[str]()
         if self._passing:
-            commit(results, "quarantine", list(self._passing.values()))
-        taken = committed(results, "verdicts", self._verdicts)  # by another driver
+            commit(tables, "quarantine", list(self._passing.values()))
+        taken = committed(tables, "verdicts", self._verdicts)  # by another driver
         beside = {"quarantine": self._quarantine, "audit_counts": self._audit, "flags": self._flags}
         for table, entries in beside.items():
             self._enter(table, [entry for shard, entry in entries.items() if shard not in taken])
         self._enter("shards", self._entries_of_shards(taken))
         if self._verdicts:
-            done = commit(results, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
-            settle(results, self._verdicts)
+            done = commit(tables, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
+            settle(tables, self._verdicts)
         self.totals = replace(
             self.totals,
             shards=self.totals.shards + len(done),
@@ -150,7 +151,7 @@ class Committer:
 
     def _enter(self, table: str, entries: list[Entry]) -> None:
         if entries:
-            enter_beside(self._plan.results, table, entries, self._scan_id)
+            enter_beside(self._tables, table, entries, self._scan_id)
 
     def _entries_of_shards(self, taken: set[str]) -> list[Entry]:
         """One file for all shards that wait: they are committed together."""

@@ -11,7 +11,7 @@ from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results.settlement import settle
-from scanner.results.tables import committed
+from scanner.results.tables import Tables, committed
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,9 @@ def find_work(plan: Plan, inspected: Inspected) -> Work:
         ScanFailed: a table cannot be written.
     """
     shards, _, faults = inspected
-    done = committed(plan.results, "verdicts", [*(shard.shard_id for shard in shards), *faults])
-    settle(plan.results, done)  # what a driver left that died over these
+    tables = Tables(plan.results)
+    done = committed(tables, "verdicts", [*(shard.shard_id for shard in shards), *faults])
+    settle(tables, done)  # what a driver left that died over these
     return Work(
         shards=len(shards) + len(faults),
         skipped=len(done),

@@ -20,12 +20,13 @@ from deltalake.transaction import AddAction, RemoveAction
 from scanner.results.tables import (
     SCHEMAS,
     Entry,
+    Tables,
     additions,
-    table_now,
+    kept_tables,
     try_to_commit,
     write_file,
 )
-from scanner.storage.delta import attempts, table_uri, transaction_versions
+from scanner.storage.delta import attempts, table_uri
 
 CONTESTED = 0
 BESIDE = ("quarantine", "audit_counts", "flags", "shards")
@@ -37,48 +38,51 @@ def run_number(scan_id: str) -> int:
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
-def enter_beside(results: str, name: str, entries: Sequence[Entry], scan_id: str) -> None:
+def enter_beside(results: str | Tables, name: str, entries: Sequence[Entry], scan_id: str) -> None:
     """Commit a run's rows to one of the tables BESIDE, next to those of other runs; once, however often called.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    for _ in attempts(f"commits to {table_uri(results, name)}"):
-        table = table_now(results, name)
-        missing = [entry for entry in entries if table.transaction_version(f"{entry.transaction}:{scan_id}") is None]
+    tables, number = kept_tables(results), run_number(scan_id)
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, kept = tables.now(name)
+        own = {entry.transaction: f"{entry.transaction}:{scan_id}" for entry in entries}
+        there = kept.versions([*own, *own.values()])
+        missing = [entry for entry in entries if own[entry.transaction] not in there]
         if not missing:
             return
         transactions = []
         for entry in missing:
-            first = table.transaction_version(entry.transaction) is None
-            transactions.append(Transaction(entry.transaction, run_number(scan_id) if first else CONTESTED))
-            transactions.append(Transaction(f"{entry.transaction}:{scan_id}", 1))
+            first = entry.transaction not in there
+            transactions.append(Transaction(entry.transaction, number if first else CONTESTED))
+            transactions.append(Transaction(own[entry.transaction], 1))
         files = [file for entry in missing for file in entry.files]
         if try_to_commit(table, name, additions(files), transactions):
             return
 
 
-def settle(results: str, shards: Iterable[str]) -> None:
+def settle(results: str | Tables, shards: Iterable[str]) -> None:
     """Take out of the tables BESIDE what is of other runs than the verdicts, of those shards that have verdicts.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
-    verdicts, shards = table_now(results, "verdicts"), list(shards)
+    tables = kept_tables(results)
+    winners = tables.now("verdicts")[1].versions(shards)
     for name in BESIDE:
-        _settle(results, name, verdicts, shards)
+        _settle(tables, name, winners)
 
 
-def _settle(results: str, name: str, verdicts: DeltaTable, shards: list[str]) -> None:
-    for _ in attempts(f"commits to {table_uri(results, name)}"):
-        table = table_now(results, name)
-        there = transaction_versions(table, shards)
-        winners = transaction_versions(verdicts, there)
-        wrong = {shard: winner for shard, winner in winners.items() if winner != there[shard]}
+def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, kept = tables.now(name)
+        there = kept.versions(winners)
+        wrong = {shard: winners[shard] for shard, number in there.items() if winners[shard] != number}
         if not wrong:
             return
         transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]
-        if try_to_commit(table, name, _without_others(table, results, name, wrong), transactions):
+        if try_to_commit(table, name, _without_others(table, tables.results, name, wrong), transactions):
             return
 
 

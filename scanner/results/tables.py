@@ -27,7 +27,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.delta import attempts, open_table, read, table_uri, transaction_versions
+from scanner.storage.delta import attempts, open_table, read, table_uri
+from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
 from schemas.tables import AUDIT_COUNTS, AUDITS, FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SHARDS, VERDICTS
@@ -170,25 +171,47 @@ def _stats(rows: pa.Table) -> str:
     )
 
 
-def committed(results: str, name: str, transactions: Iterable[str]) -> set[str]:
+class Tables:
+    """The tables of a folder of results for who commits to them again and again: each is opened once.
+
+    Args:
+        results: folder or URI.
+    """
+
+    def __init__(self, results: str) -> None:
+        self.results = results
+        self._kept: dict[str, KeptTable] = {}
+
+    def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
+        """A table as it is now, and its transactions.
+
+        Raises:
+            ScanFailed: it cannot be read.
+        """
+        kept = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
+        return kept.now(), kept
+
+
+def kept_tables(results: str | Tables) -> Tables:
+    """Tables that are open, or are opened for one call."""
+    return results if isinstance(results, Tables) else Tables(results)
+
+
+def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
     """Those transactions that a table has."""
-    return set(transaction_versions(table_now(results, name), transactions))
+    return set(kept_tables(results).now(name)[1].versions(transactions))
 
 
 def table_now(results: str, name: str) -> DeltaTable:
-    """A table as it is now.
+    """A table as it is now, of its own.
 
     Raises:
         ScanFailed: it cannot be read.
     """
-    uri = table_uri(results, name)
-    try:
-        return DeltaTable(uri)
-    except (DeltaError, OSError) as error:
-        raise ScanFailed(f"results: table {uri} cannot be read: {in_a_line(error)}") from None
+    return KeptTable(table_uri(results, name)).now()
 
 
-def commit(results: str, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
+def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
     """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
 
     Returns:
@@ -197,12 +220,12 @@ def commit(results: str, name: str, entries: Sequence[Entry], run: int | None = 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
     """
-    ours: set[str] = set()
-    for _ in attempts(f"commits to {table_uri(results, name)}"):
-        table = table_now(results, name)
-        there = {entry.transaction: table.transaction_version(entry.transaction) for entry in entries}
-        ours = {transaction for transaction, by in there.items() if by is not None and by == run}
-        missing = [entry for entry in entries if there[entry.transaction] is None]
+    tables, ours = kept_tables(results), set[str]()
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, kept = tables.now(name)
+        there = kept.versions(entry.transaction for entry in entries)
+        ours = {transaction for transaction, by in there.items() if by == run}
+        missing = [entry for entry in entries if entry.transaction not in there]
         if not missing:
             break
         actions = additions(file for entry in missing for file in entry.files)

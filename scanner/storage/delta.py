@@ -1,35 +1,25 @@
-"""Reading Delta tables, from whatever folder: into polars, and the transactions in their logs."""
+"""Delta tables in whatever folder: where they lie, read into polars, and turns at commits to them."""
 
-import json
-import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed
-from scanner.storage.locations import filesystem_of
 
 COMMIT_ATTEMPTS = 50
 """Of a commit, while others commit first."""
-
-_LOOKED_UP = 20
-"""Transactions that deltalake is asked for one by one; each time it goes through all that there are."""
 
 _MAKES = {
     "audits": "run `brickscan calibrate` or `brickscan scan`",
     "second_scores": "run `brickscan scan` with a section [second_score]",
 }
 """What makes the tables that not every scan makes."""
-
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
@@ -93,41 +83,3 @@ def open_table(uri: str) -> DeltaTable:
     except (TableNotFoundError, OSError):
         first = _MAKES.get(uri.rpartition("/")[2], "run `brickscan scan`")
         raise Refused(f"results: there is no table {uri} yet; {first} first, or name another folder") from None
-
-
-def transaction_versions(table: DeltaTable, transactions: Iterable[str]) -> dict[str, int]:
-    """Versions of those application transactions that a table has, as it was when it was opened.
-
-    Many are read from the log at once, since a look-up takes as long as the table has transactions: its newest
-    checkpoint and the commits after that (the Delta protocol's "Transaction Identifiers"). Where the log is kept in
-    another form, each is looked up.
-    """
-    wanted = set(transactions)
-    if len(wanted) > _LOOKED_UP:
-        logged = _logged(table)
-        if logged is not None:
-            return {name: logged[name] for name in wanted & logged.keys()}
-    found = ((name, table.transaction_version(name)) for name in wanted)
-    return {name: version for name, version in found if version is not None}
-
-
-def _logged(table: DeltaTable) -> dict[str, int] | None:
-    filesystem, folder = filesystem_of(unquote(table.table_uri.removeprefix("file://")))
-    folder = f"{folder.rstrip('/')}/_delta_log"
-    try:
-        names = {info.base_name for info in filesystem.get_file_info(fs.FileSelector(folder))}
-        points = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
-        newest = max((point for point in points if point <= table.version()), default=-1)
-        versions: dict[str, int] = {}
-        if newest >= 0:
-            with filesystem.open_input_file(f"{folder}/{newest:020d}.checkpoint.parquet") as source:
-                column = pq.read_table(source, columns=["txn"]).column("txn").combine_chunks()
-            pairs = zip(column.field("appId").to_pylist(), column.field("version").to_pylist(), strict=True)
-            versions.update((name, version) for name, version in pairs if name is not None)
-        for commit in range(newest + 1, table.version() + 1):
-            with filesystem.open_input_stream(f"{folder}/{commit:020d}.json") as source:
-                actions = [json.loads(line) for line in source.read().splitlines() if line.strip()]
-            versions.update((action["txn"]["appId"], action["txn"]["version"]) for action in actions if "txn" in action)
-    except (OSError, KeyError, pa.ArrowException):
-        return None
-    return versions
