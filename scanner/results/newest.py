@@ -11,7 +11,7 @@ A folder that was written before there were the tables `flags` and `shards` has 
 import polars as pl
 from deltalake import DeltaTable
 
-from scanner.input.shards import key_set
+from scanner.input.shards import MAX_ROWS, key_set
 from scanner.results.tables import SCHEMAS, Entry, commit, committed, open_tables, read_whole, write_file
 from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS, SHARDS
@@ -63,32 +63,48 @@ def flags(results: str) -> pl.LazyFrame:
 def newest_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does."""
     ranges = shards(results)
+    # flags may be kept of nights that were dropped, whose ranges are not known any more
+    kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
+    rescanned = pl.concat([_rescanned(ranges), kept]).unique()
     own = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
-    rescanned = _rescanned(ranges)
     again = rows.join(rescanned, on="path", how="semi").join(own, on=_OF_RANGE, how="left")
-    other = ranges.select("path", "first_row", "rows", *(pl.col(name).alias(f"other_{name}") for name in _OTHER))
-    at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
-    is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
-    another_file = (pl.col("other_file") != pl.col("own_file")).fill_null(value=False)
-    later = again.join(other, on="path").filter(
-        pl.col("row").is_between("first_row", pl.col("first_row") + pl.col("rows") - 1),
-        is_later & ((pl.col("other_keys") == pl.col("keys")) | another_file),
-    )
-    lost = read_whole(results, "quarantine").select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
-    hidden = later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
-    standing = again.join(hidden.select(*_OF_SHARD, *_DOCUMENT).unique(), on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    later = _later(again, ranges, read_whole(results, "quarantine"))
+    newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
+    of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
+    same_keys = (of_newest & (pl.col("other_keys") == pl.col("keys"))).any()
+    hides = same_keys | (newest_file != pl.col("own_file").first())
+    hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
+    standing = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     columns = SCHEMAS["verdicts"].names
     once = rows.join(rescanned, on="path", how="anti")
     return pl.concat([once.select(columns), _best(standing).select(columns)])
+
+
+def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows of `flags`, with own_at, each beside every younger range that came to something for its document."""
+    first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
+    other = ranges.select(
+        "path",
+        "first_row",
+        "rows",
+        *(pl.col(name).alias(f"other_{name}") for name in _OTHER),
+        part=pl.int_ranges(first // MAX_ROWS, (end - 1) // MAX_ROWS + 1),
+    ).explode("part")  # a large file has many ranges: only those near a row are looked at
+    at, other_at = pl.coalesce("own_at", "scanned_at"), pl.col("other_scanned_at")
+    is_later = (other_at > at) | ((other_at == at) & (pl.col("other_scan_id") > pl.col("scan_id")))
+    beside = rows.with_columns(part=pl.col("row") // MAX_ROWS).join(other, on=["path", "part"])
+    later = beside.filter(is_later & (pl.col("row") >= first) & (pl.col("row") < end))
+    lost = quarantine.select(other_shard_id="shard_id", other_scan_id="scan_id", row="row")
+    return later.join(lost, on=["other_shard_id", "other_scan_id", "row"], how="anti")
 
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Of rows of `verdicts` those that stand, one a document. Raises as `shards` does."""
     ranges = shards(results)
     again = _rescanned(ranges)
-    of_range = ranges.select(*_OF_RANGE, "keys", "file")
+    of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
-    by_age = twice.sort("scanned_at", "scan_id")
+    by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
     return pl.concat([rows.join(again, on="path", how="anti"), _best(newest).select(SCHEMAS["verdicts"].names)])

@@ -1,16 +1,17 @@
 """Documents that were scanned more than once: which rows stand, against a plain reading of the rule, row by row."""
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scanner import results
+from scanner.input.shards import MAX_ROWS
 from scanner.registry import load_registry, new_key
 from scanner.results import newest
 from scanner.results.newest import OLDER_ROWS, bring_up_to_date
@@ -23,13 +24,15 @@ from tests.support.rows import NOW, filled, verdict
 
 
 class Shard(NamedTuple):
-    """A range of rows that a scan finished. log10_p: of each row from `first` on, None in quarantine."""
+    """A range of rows that a scan finished. log10_p: of each row from `first` on, None in quarantine; late: hours from
+    when its rows were scored until it was finished."""
 
     path: str
     keys: str
     file: str
     first: int
     log10_p: tuple[float | None, ...]
+    late: int = 0
 
 
 FLAGGED_AT = -6.0
@@ -37,13 +40,18 @@ SHARDS_OF_NIGHTS = st.lists(
     st.builds(
         Shard,
         path=st.sampled_from(["/in/a", "/in/b"]),
-        keys=st.sampled_from(["one", "two"]),
+        keys=st.sampled_from(["one", "two", "three"]),
         file=st.sampled_from(["1:1", "2:2"]),
-        first=st.integers(0, 3),
+        first=st.sampled_from([0, 1, MAX_ROWS - 2, MAX_ROWS - 1]),
         log10_p=st.lists(st.sampled_from([None, -1.0, -2.0, -7.0, -8.0]), min_size=1, max_size=3).map(tuple),
+        late=st.sampled_from([0, 0, 5]),
     ),
     max_size=6,
 )
+
+
+def ended(shard: Shard, scan: int) -> datetime:
+    return NOW + timedelta(hours=scan + shard.late)
 
 
 def rows_of(shard: Shard, scan: int) -> tuple[list[dict], list[dict], dict]:
@@ -56,7 +64,7 @@ def rows_of(shard: Shard, scan: int) -> tuple[list[dict], list[dict], dict]:
         if p is not None
     ]
     lost = [filled(QUARANTINE, row=shard.first + i, **about) for i, p in enumerate(shard.log10_p) if p is None]
-    span = {"first_row": shard.first, "rows": len(shard.log10_p), "scanned_at": at}
+    span = {"first_row": shard.first, "rows": len(shard.log10_p), "scanned_at": ended(shard, scan)}
     return verdicts, lost, filled(SHARDS, keys=shard.keys, file=shard.file, **span, **about)
 
 
@@ -74,23 +82,35 @@ def write(folder: str, nights: Iterable[Shard]) -> None:
 def standing(nights: list[Shard]) -> dict[tuple[str, int], tuple[int, float]]:
     """The scan and p-value that stand for each document, by the words of scanner.results.newest."""
     found: dict[tuple[str, int], tuple[int, float]] = {}
-    for path in ("/in/a", "/in/b"):
-        for row in range(6):
-            seen = [  # oldest first, without what came to nothing
-                (scan, shard, shard.log10_p[row - shard.first])
-                for scan, shard in enumerate(nights)
-                if shard.path == path
-                and shard.first <= row < shard.first + len(shard.log10_p)
-                and shard.log10_p[row - shard.first] is not None
-            ]
-            of_this_file = [one for one in seen if one[1].file == seen[-1][1].file]
-            newest_of_keys = {shard.keys: (p, -scan) for scan, shard, p in of_this_file}
-            if newest_of_keys:
-                p, scan = min(newest_of_keys.values())
-                found[path, row] = (-scan, p)
+    by_age = sorted(enumerate(nights), key=lambda one: (ended(one[1], one[0]), one[0]))
+    places = {(shard.path, shard.first + i) for shard in nights for i in range(len(shard.log10_p))}
+    for path, row in places:
+        seen = [  # oldest first, without what came to nothing
+            (scan, shard, shard.log10_p[row - shard.first])
+            for scan, shard in by_age
+            if shard.path == path
+            and shard.first <= row < shard.first + len(shard.log10_p)
+            and shard.log10_p[row - shard.first] is not None
+        ]
+        of_this_file = [one for one in seen if one[1].file == seen[-1][1].file]
+        newest_of_keys = {shard.keys: (p, -scan) for scan, shard, p in of_this_file}
+        if newest_of_keys:
+            p, scan = min(newest_of_keys.values())
+            found[path, row] = (-scan, p)
     return found
 
 
+FLAGGED, NOT = (-7.0,), (-1.0,)
+PUT_BACK = [
+    Shard("/in/a", "one", "1:1", 0, FLAGGED),
+    Shard("/in/a", "one", "2:2", 0, NOT),  # another file, for a night
+    Shard("/in/a", "two", "1:1", 0, NOT),
+]
+OUTRUN = [Shard("/in/a", "one", "1:1", 0, FLAGGED, late=5), Shard("/in/a", "one", "1:1", 0, NOT)]
+
+
+@example(PUT_BACK)
+@example(OUTRUN)
 @given(SHARDS_OF_NIGHTS)
 def test_verdicts_and_flags_are_those_of_the_plain_rule(tmp_path_factory, nights):
     folder = str(tmp_path_factory.mktemp("results"))
