@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyarrow import fs
 
 from scanner.errors import FileFault
-from scanner.input.documents import Columns, Unreadable, read, read_text
+from scanner.input.documents import Columns, Reader, Unreadable, read_text
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
@@ -85,6 +85,12 @@ def _tokenizer(path: str, sha256: str) -> Tokenizer:
     return load_tokenizer(Path(path), sha256)
 
 
+@functools.cache
+def _reader() -> Reader:
+    """Of this process, which is given one part after the other: it goes on where the part before ended."""
+    return Reader()
+
+
 def encode(source: Source, encoding: Encoding) -> Part:
     """Tokenise a part and write its tokens. Texts that a scan would put in quarantine are left out."""
     texts, accounts = [], []
@@ -107,7 +113,7 @@ def encode(source: Source, encoding: Encoding) -> Part:
 
 
 def _texts(source: Source) -> Iterator[tuple[str, str]]:
-    for batch in read(source.file, source.columns, source.start, source.stop):
+    for batch in _reader().read(source.file, source.columns, source.start, source.stop):
         if isinstance(batch, Unreadable):
             continue
         for raw, account in zip(batch["text"].to_pylist(), batch["account_id"].to_pylist(), strict=True):

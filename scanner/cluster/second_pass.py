@@ -21,7 +21,7 @@ from scanner.cluster.worker import Busy, Piece, Report, limit_memory
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.errors import FileFault
-from scanner.input.documents import Unreadable, read, read_text
+from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 from scanner.results.queries import flagged_in
@@ -74,6 +74,7 @@ class SecondWorker:
 
     def __init__(self, plan: Plan, second: SecondScoreConfig, scan_id: str, flagged: Flagged, memory: int) -> None:
         self._plan, self._second, self._scan_id, self._flagged, self._memory = plan, second, scan_id, flagged, memory
+        self._reader = Reader()
 
     @cached_property
     def _scorer(self) -> SecondScorer:
@@ -96,7 +97,8 @@ class SecondWorker:
         left = {row: verdict for row, verdict in flagged.items() if piece.start <= row < piece.stop}
         batches = []
         try:
-            for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop) if left else ():
+            parts = self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop) if left else ()
+            for part in parts:
                 for verdicts, texts, size in () if isinstance(part, Unreadable) else _found(part, left):
                     yield self._busy(size)
                     batches.append(self._scorer.score(verdicts, texts, self._scan_id))

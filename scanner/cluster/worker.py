@@ -20,7 +20,7 @@ from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import FileFault, ScanFailed
-from scanner.input.documents import MEMORY_A_BYTE, Unreadable, read
+from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
 from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file
@@ -124,6 +124,7 @@ class Worker:
         self._memory = memory
         self._room: int | None = None  # bytes of memory that a text may need; None: as many as there are
         self._earlier = earlier or Sightings(datetime.now(UTC), {}, {})
+        self._reader = Reader()  # pieces come in the order of their rows, so that it can go on
 
     @cached_property
     def _device(self) -> tuple["torch.device | None", str]:
@@ -182,7 +183,7 @@ class Worker:
         text_bytes = 0
         clock, tokenising = _Clock(), self._detector.tokenising
         witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
-        for part in read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
+        for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
                 verdicts, quarantine, unread = (_without(part, rows) for rows in (verdicts, quarantine, unread))

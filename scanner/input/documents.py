@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.errors import FileFault
-from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type, readable
+from scanner.input.columns import Columns, documents_of, is_text, lengths, plain_type
 from scanner.input.files import InputFile
-from scanner.input.footers import bytes_of, footer_of, leaves, open_footer, range_of, said
+from scanner.input.footers import bytes_of, said
+from scanner.input.sources import Source, open_source
 
-__all__ = ["Columns", "Unreadable", "read", "read_text"]
+__all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
 
 MAX_TEXT_BYTES = 16 * 2**20
 """Of a text, as UTF-8, so many are scored at most."""
@@ -28,7 +29,6 @@ MANY_ROWS_AT_A_TIME = 4096
 LARGEST_READ = 2**28
 """Bytes that rows which are decoded together may take, when there are several."""
 BATCH_TEXT_BYTES = 4 * 2**20
-_BUFFER_BYTES = 4 * 2**20
 _SPARE_BYTES = 64 * 2**20
 """More than a decompressor takes for its own use."""
 _SHIFTED = "columns do not have the same size"
@@ -46,48 +46,100 @@ class Unreadable(NamedTuple):
     detail: str
 
 
-class _Source(NamedTuple):
-    """A file that is read: by `decoded` as values, by `once` as dictionaries.
-
-    readable: of the columns those that are read; all_read: these are all; names, numbers: theirs.
-    """
-
-    file: InputFile
-    decoded: pq.ParquetFile
-    once: pq.ParquetFile
-    readable: Columns
-    all_read: bool
-    names: list[str]
-    numbers: list[int]
-
-
 def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
-    """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
+    """Read rows start … stop−1 of one file, once: as `Reader.read` does, and with its errors."""
+    reader = Reader()
+    try:
+        yield from reader.read(file, columns, start, stop)
+    finally:
+        reader.close()
 
-    Raises:
-        FileFault: the file is gone, is another one than was listed, has not these rows, or its bytes cannot be read.
+
+class Reader:
+    """Reads ranges of rows, and goes on where the range before ended when the next lies behind it in its row group.
+
+    A row group can be decoded from its first row alone, so each range of a large one would decode all that is before
+    it. What is read is the same either way. It keeps one file open, and a batch of it, while a row group is not at its
+    end.
     """
-    held: list[pa.RecordBatch] = []
-    size, reached = 0, start
-    for part in _read_small(file, columns, start, stop):
-        if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
+
+    def __init__(self) -> None:
+        self._kept: _Group | None = None
+
+    def close(self) -> None:
+        """Close the file that is kept open."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.source.close()
+
+    def read(self, file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
+        """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
+
+        Raises:
+            FileFault: the file is gone, is another one than was listed, has not these rows, or its bytes cannot be
+                read.
+        """
+        held: list[pa.RecordBatch] = []
+        size, reached = 0, start
+        for part in self._read_small(file, columns, start, stop):
+            if held and (isinstance(part, Unreadable) or size + part.nbytes > BATCH_TEXT_BYTES):
+                yield _together(held)
+                held, size = [], 0
+            if isinstance(part, Unreadable):
+                reached = part.stop
+                yield part
+                continue
+            reached += len(part)
+            if part.nbytes >= BATCH_TEXT_BYTES:
+                yield part  # without a copy, since it may be very long
+            else:
+                held.append(part)
+                size += part.nbytes
+        if held:
             yield _together(held)
-            held, size = [], 0
-        if isinstance(part, Unreadable):
-            reached = part.stop
-            yield part
-            continue
-        reached += len(part)
-        if part.nbytes >= BATCH_TEXT_BYTES:
-            yield part  # without a copy, since it may be very long
-        else:
-            held.append(part)
-            size += part.nbytes
-    if held:
-        yield _together(held)
-    file.check_unchanged()
-    if reached != stop:
-        raise FileFault("unreadable", f"rows {start} to {stop - 1} were promised, and it ends before row {reached}")
+        file.check_unchanged()
+        if reached != stop:
+            raise FileFault("unreadable", f"rows {start} to {stop - 1} were promised, and it ends before row {reached}")
+
+    def _read_small(
+        self, file: InputFile, columns: Columns, start: int, stop: int
+    ) -> Iterator[pa.RecordBatch | Unreadable]:
+        group, source = self._group_or_source(file, columns)
+        try:
+            for number, first, rows in _ranges(source.decoded.metadata, start, stop):
+                if group is None or not group.goes_on(number, rows):
+                    group = _Group(source, number, first, len(rows))
+                for part in group.read(rows):
+                    if isinstance(part, Unreadable):
+                        yield part._replace(detail=f"row group {number} is corrupt: {part.detail}")
+                    else:
+                        for row, few in _split(*part, source.names):
+                            yield documents_of(few, source.readable, row, all_read=source.all_read)
+            if group is not None and group.stop > stop:
+                self._kept = group
+        finally:
+            if self._kept is not group or group is None:
+                source.close()
+
+    def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", Source]:
+        """What is kept of this file, or the file newly opened."""
+        file.check_unchanged()
+        kept, self._kept = self._kept, None  # it is kept again when all went well
+        if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
+            return kept, kept.source
+        if kept is not None:
+            kept.source.close()
+        return None, open_source(file, columns)
+
+
+def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[int, int, range]]:
+    """Row groups that hold some of the rows start … stop−1: number, first row, and which of these rows it holds."""
+    first = 0
+    for number in range(metadata.num_row_groups):
+        end = first + metadata.row_group(number).num_rows
+        if max(start, first) < min(stop, end):
+            yield number, first, range(max(start, first), min(stop, end))
+        first = end
 
 
 def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -95,44 +147,8 @@ def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
-def _read_small(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[pa.RecordBatch | Unreadable]:
-    file.check_unchanged()
-    with file.open() as opened:
-        source = _open(file, opened, columns)
-        metadata = source.decoded.metadata
-        first = 0
-        for group in range(metadata.num_row_groups):
-            end = first + metadata.row_group(group).num_rows
-            if max(start, first) < min(stop, end):
-                for part in _read_group(source, group, first, range(max(start, first), min(stop, end))):
-                    if isinstance(part, Unreadable):
-                        yield part._replace(detail=f"row group {group} is corrupt: {part.detail}")
-                    else:
-                        for row, few in _split(*part, source.names):
-                            yield documents_of(few, source.readable, row, all_read=source.all_read)
-            first = end
-
-
-def _open(file: InputFile, opened: pa.NativeFile, columns: Columns) -> _Source:
-    footer = footer_of(opened)
-    try:
-        plain = open_footer(footer)
-        metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
-        names = [name for name in dict.fromkeys(found.names.values()) if name is not None]
-        options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
-        options["page_checksum_verification"] = True  # of pages that have one
-        decoded = pq.ParquetFile(opened, **options)
-        once = pq.ParquetFile(opened, read_dictionary=names, **options)
-        return _Source(file, decoded, once, found, found == columns, names, leaves(metadata.schema, names))
-    except MemoryError:  # no fault of the file
-        raise
-    except Exception as error:  # it was readable when the shard was cut
-        file.check_unchanged()
-        raise FileFault("io_error", f"the footer cannot be read any more: {said(error)}") from None
-
-
-def _reader(source: _Source, group: int, asked: int) -> tuple[pq.ParquetFile, int]:
-    """Which of two readers is for a row group, and how many rows at a time, so that these fit LARGEST_READ.
+def _reader(source: Source, group: int) -> tuple[pq.ParquetFile, int]:
+    """Which of two readers is for a row group, and the most rows at a time, so that these fit LARGEST_READ.
 
     No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
     once in memory too; but it gathers what it read of a row group, which costs time where there is much of it.
@@ -146,10 +162,10 @@ def _reader(source: _Source, group: int, asked: int) -> tuple[pq.ParquetFile, in
         rows = max(min(rows, LARGEST_READ // size), 1)
     elif rows * longest > LARGEST_READ:
         return source.once, most
-    return source.decoded, min(rows, asked)
+    return source.decoded, rows
 
 
-def _longest_in_dictionary(source: _Source, group: int) -> int | None:
+def _longest_in_dictionary(source: Source, group: int) -> int | None:
     """Bytes of the longest row that a row group's dictionaries can make; None: it cannot be told."""
     try:
         row = next(source.once.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
@@ -178,52 +194,78 @@ def _split(first: int, batch: pa.RecordBatch, names: list[str]) -> Iterator[tupl
         begin, done = end, int(ends[end - 1])
 
 
-def _read_group(
-    source: _Source, group: int, first: int, rows: range
-) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
-    """The rows asked for, out of the batches of a row group that begins at row `first`, each with its first row.
+class _Group:
+    """A row group that is decoded from its first row on, in batches of one size, wherever the ranges asked for begin.
 
-    Raises:
-        FileFault: the file changed, its bytes cannot be read, or the row group ends before these rows.
+    stop: the first row behind it, as its footer says.
+
+    Args:
+        source: the file.
+        number: of the row group.
+        first: its first row.
+        asked: how many of its rows are asked for at first.
     """
-    reader, at_a_time = _reader(source, group, len(rows))
-    batches = reader.iter_batches(at_a_time, row_groups=[group], columns=source.names, use_threads=False)
-    here = first
-    while here < rows.stop:
+
+    def __init__(self, source: Source, number: int, first: int, asked: int) -> None:
+        self.source, self._number, self._first = source, number, first
+        self.stop = first + source.decoded.metadata.row_group(number).num_rows
+        self._reader, self._most = _reader(source, number)
+        self._at_a_time = self._rows_at_a_time(asked)
+        self._batches = self._reader.iter_batches(
+            self._at_a_time, row_groups=[number], columns=source.names, use_threads=False
+        )
+        self._batch: pa.RecordBatch | None = None  # the last one that was decoded, whose first row is _begin
+        self._begin = self._next = first
+        self._corrupt = ""  # what is said of the row _next
+
+    def goes_on(self, number: int, rows: range) -> bool:
+        """Whether these rows are still to come, and would be read in the same batches from the beginning on."""
+        same = number == self._number and self._at_a_time == self._rows_at_a_time(len(rows))
+        return same and rows.start >= self._begin
+
+    def _rows_at_a_time(self, asked: int) -> int:
+        return min(self._most, asked) if self._reader is self.source.decoded else self._most
+
+    def read(self, rows: range) -> Iterator[tuple[int, pa.RecordBatch] | Unreadable]:
+        """The rows asked for, out of the batches, each with its first row.
+
+        Raises:
+            FileFault: the file changed, its bytes cannot be read, or the row group ends before these rows.
+        """
+        while True:
+            begin, end = max(rows.start, self._begin), min(rows.stop, self._next)
+            if self._batch is not None and begin < end:
+                yield begin, self._batch.slice(begin - self._begin, end - begin)
+            if self._next >= rows.stop:
+                return
+            if not self._decode():
+                shifted = _SHIFTED in self._corrupt
+                yield Unreadable(rows.start if shifted else max(rows.start, self._next), rows.stop, self._corrupt)
+                return
+            if self._batch is None:
+                self.source.check_bytes(self._number)
+                what = f"it has {self._next - self._first} rows, the footer {self.stop - self._first}"
+                if self._next <= rows.start:
+                    raise FileFault("unreadable", f"row group {self._number} is too short: {what}")
+                yield Unreadable(rows.start, rows.stop, what)  # nobody knows which rows are missing
+                return
+
+    def _decode(self) -> bool:
+        """Take the next batch, None at the end; False where a page is corrupt, and whenever it is called again."""
+        if self._corrupt:
+            return False
+        self._batch, self._begin = None, self._next
         try:
-            batch = next(batches, None)
+            self._batch = next(self._batches, None)
         except MemoryError:  # this process may take no more: the rows are sound
             raise
         except Exception as error:  # a corrupt page makes the reader raise many things
             np.empty(_SPARE_BYTES, np.uint8)  # a decompressor that gets no memory calls its data corrupt
-            _check_bytes(source, group)
-            shifted = _SHIFTED in str(error)
-            yield Unreadable(rows.start if shifted else max(rows.start, here), rows.stop, said(error))
-            return
-        if batch is None:
-            _check_bytes(source, group)
-            what = f"it has {here - first} rows, the footer {reader.metadata.row_group(group).num_rows}"
-            if here <= rows.start:
-                raise FileFault("unreadable", f"row group {group} is too short: {what}")
-            yield Unreadable(rows.start, rows.stop, what)  # nobody knows which rows are missing
-            return
-        begin, end = max(rows.start - here, 0), min(rows.stop - here, len(batch))
-        if begin < end:
-            yield here + begin, batch.slice(begin, end - begin)
-        here += len(batch)
-
-
-def _check_bytes(source: _Source, group: int) -> None:
-    """Raise FileFault when the file changed, or bytes of a row group cannot be read; else its content is at fault."""
-    source.file.check_unchanged()
-    ranges = [range_of(source.decoded.metadata.row_group(group).column(i)) for i in source.numbers]
-    try:
-        with source.file.open() as opened:
-            for begin, end in ranges:
-                for at in range(begin, end, _BUFFER_BYTES):
-                    opened.read_at(min(_BUFFER_BYTES, end - at), at)
-    except OSError as error:
-        raise FileFault("io_error", f"the file cannot be read: {error}") from None
+            self.source.check_bytes(self._number)
+            self._corrupt = said(error)
+            return False
+        self._next += len(self._batch or ())
+        return True
 
 
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
