@@ -1,5 +1,6 @@
 """Results: Delta tables that are written exactly once, the queries that people ask of them, and their upkeep."""
 
+from scanner.results.false_discoveries import q_values
 from scanner.results.newest import shards
 from scanner.results.queries import (
     audit_counts,
@@ -7,7 +8,6 @@ from scanner.results.queries import (
     exist,
     flagged,
     nights,
-    q_values,
     quarantine,
     scans,
     second_scores,

@@ -7,14 +7,12 @@ from typing import TypeVar
 import polars as pl
 from deltalake import DeltaTable
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import ScanFailed
 from scanner.results.newest import flags, newest_flags, newest_verdicts, shards
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
-from schemas.tables import SCORED
 from schemas.words import AuditState
 
-_LN10 = math.log(10.0)
 _ATTEMPTS = 10
 
 Answer = TypeVar("Answer")
@@ -127,39 +125,6 @@ def _audit_states(results: str) -> pl.LazyFrame:
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
     said = pl.when(alarm).then(pl.lit(AuditState.ALARM)).otherwise(pl.col("audit").last())
     return judged.group_by("scan_id").agg(said.alias("audit"))
-
-
-def q_values(results: str, scan_id: str) -> pl.LazyFrame:
-    """Distinct texts of one scan and of those whose verdicts it took over, with q-values (Benjamini and Hochberg 1995).
-
-    Columns, most significant first: text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q. Rejecting
-    all texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are
-    independent or positively regression dependent (Benjamini and Yekutieli 2001); those of one key are associated,
-    which comes near to that and is not the same. A q-value depends on what else was scanned, so it is in no table.
-
-    Raises:
-        Refused: there are no results, or the scan has not ended.
-    """
-    ended = scans(results).filter(pl.col("scan_id") == scan_id).collect()
-    if ended.is_empty():
-        raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
-    of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
-    scored = read_whole(results, "verdicts").filter(of_scan, pl.col("status").is_in(SCORED))
-    # whom a text names may depend on when it was written: take the earliest row
-    by_text = scored.sort("log10_p_global", "text_sha256", "path", "row").unique(
-        "text_sha256", keep="first", maintain_order=True
-    )
-    rank = pl.int_range(1, pl.len() + 1).cast(pl.Float64)
-    bound = pl.col("log10_p_global") + (pl.len().cast(pl.Float64) / rank).log() / _LN10
-    return by_text.select(
-        "text_sha256",
-        "log10_p_global",
-        "key_id",
-        "message",
-        "user_id",
-        "naming",
-        log10_q=bound.reverse().cum_min().reverse().clip(upper_bound=0.0),
-    )
 
 
 def quarantine(results: str) -> pl.LazyFrame:

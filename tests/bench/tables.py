@@ -108,7 +108,8 @@ def tables_of(shard: int) -> dict[str, pa.Table]:
 
 def commit_scans(folder: str, shards: int) -> None:
     scans = sorted({scan_of(shard) for shard in range(shards)})
-    rows = [filled(SCHEMAS["scans"], scan_id=scan, audit="no alarm", audited_scans=[scan]) for scan in scans]
+    judged = [*((scan, [scan]) for scan in scans), ("all", scans)]
+    rows = [filled(SCHEMAS["scans"], scan_id=scan, audit="no alarm", audited_scans=of) for scan, of in judged]
     file = write_file(folder, "scans", [pa.RecordBatch.from_pylist(rows, SCHEMAS["scans"])])
     commit(folder, "scans", [Entry("scans", (file,) if file else ())])
 
@@ -118,6 +119,11 @@ def last_night(folder: str) -> pl.DataFrame:
     found = results.shards(folder).filter(pl.col("night") == pl.col("night").max()).select("shard_id").collect()
     judged = results.scans(folder).select("scan_id")
     return queries.verdicts_of(folder, found["shard_id"], judged).select(pl.len()).collect(engine="streaming")
+
+
+def all_q_values(folder: str) -> None:
+    """As if all rows were one night's."""
+    results.q_values(folder, "all").sink_parquet(Path(folder) / "q_values.parquet")
 
 
 def one_user(folder: str) -> pl.DataFrame:
@@ -134,6 +140,7 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
     "results.flagged() of one user": one_user,
     "results.nights()": lambda folder: results.nights(folder).collect(),
     "the rows that tonight's audit reads": last_night,
+    "results.q_values() of all rows, to a file": all_q_values,
     "20 more shards written and committed": one_more_flush,
 }
 
