@@ -53,7 +53,7 @@ scale: .venv/installed-dev
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev
-	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/scan/test_fuzz.py
+	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/cluster/test_fuzz.py
 
 # needs `make model`
 test-model: model

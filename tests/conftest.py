@@ -1,13 +1,25 @@
-"""What all tests need of the process that runs them, and which of them `make check` runs."""
+"""What all tests need of the process that runs them, which of them `make check` runs, and what several folders share.
+
+One registry, one set of texts and one Ray serve all tests of a process. What makes them is imported by the test that
+asks for it: Ray, tables and tokenizers take seconds.
+"""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.support.night import Night
+    from tests.support.submitted import Submitted
+    from tests.support.two_keys import Words
 
 # the same examples in every run, however little time the machine has for them
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,3 +62,75 @@ def no_process(request, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", refuse)
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
         monkeypatch.setattr(os, name, refuse)
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer(tmp_path_factory) -> Path:
+    """A second tokenizer: one token a byte, and a control token."""
+    from tests.support.two_keys import write_byte_tokenizer
+
+    return write_byte_tokenizer(tmp_path_factory.mktemp("tokenizer") / "bytes.json")
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory, byte_tokenizer) -> Path:
+    """Keys `green` and `gum`, whose messages alice and bob hold; nobody changes it."""
+    from tests.support.two_keys import make_registry
+
+    return make_registry(tmp_path_factory.mktemp("registry"), byte_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def words() -> "Words":
+    from tests.support.two_keys import words_of_one_token
+
+    return words_of_one_token()
+
+
+@pytest.fixture(scope="session")
+def plain(words) -> Callable[[int, int], str]:
+    """Random text: of so many words, from a seed."""
+    from tests.support.two_keys import plain_text
+
+    return plain_text(words)
+
+
+@pytest.fixture(scope="session")
+def marked(registry, words) -> Callable[[int, int, int], str]:
+    """Text marked under `green`: for a message, of so many words, from a seed."""
+    from tests.support.two_keys import marked_text
+
+    return marked_text(registry, words)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """An embedded cluster for two workers, which whatever runs on Ray in this process joins."""
+    from scanner.cluster.connect import cluster
+    from schemas.config import ClusterConfig
+
+    with cluster(ClusterConfig(workers=2)):
+        yield
+
+
+@pytest.fixture
+def night(tmp_path, registry) -> "Night":
+    from tests.support.night import Night
+
+    return Night(tmp_path, registry)
+
+
+@pytest.fixture
+def own_registry(night, registry) -> Path:
+    """A copy that a test may spoil."""
+    night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
+    night.configure()
+    return night.registry
+
+
+@pytest.fixture(scope="session")
+def submitted(tmp_path_factory, registry, marked, plain) -> "Iterator[tuple[Submitted, Night, dict[str, bytes]]]":
+    """A scan that ran as a job of a real cluster, one document of which failed; its night, and its keys' bytes."""
+    from tests.support.submitted import submit_a_night
+
+    yield from submit_a_night(tmp_path_factory.mktemp("submitted"), registry, marked, plain)

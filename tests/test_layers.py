@@ -151,6 +151,14 @@ def test_no_two_files_share_a_name_for_different_ideas():
     assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}
 
 
+def test_the_folders_of_tests_are_the_packages_of_scanner():
+    """But for what is of the whole: benchmarks, faults, manifests, and the helpers of all."""
+    of_the_whole = {"bench", "chaos", "infra", "support"}
+    folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/*.py")}
+    packages = {path.parent.name for path in (ROOT / "scanner").glob("*/__init__.py")}
+    assert folders - of_the_whole == packages
+
+
 def test_no_test_imports_from_a_test():
     """What several tests need stands in tests/support, or beside them under its own name."""
     imported = [found for path in (ROOT / "tests").rglob("*.py") for found in imports_of(path)]

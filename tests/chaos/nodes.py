@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.night import ROOT
 from tests.chaos.processes import command_of, descendants, kill_all
-from tests.scan.submitted import free_ports
+from tests.support.submitted import free_ports
 
 _OBJECT_STORE = 80 * 2**20
 _STARTS = 5

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scanner.errors import TokenizerError
 from scanner.tokens import HuggingFaceTokenizer, load_tokenizer, sha256_file
 from scanner.tokens import reference as module
-from tests.scan.conftest import TOKENIZER
+from tests.support.two_keys import TOKENIZER
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from ray import cloudpickle
 from jobs.scan import module
 from scanner import results
 from scanner.detection.scan_plan import make_plan
-from tests.scan.encodings import found
-from tests.scan.faulty_scan import PLANTED
-from tests.scan.submitted import secrets_of
 from tests.support.command_line import call
+from tests.support.encodings import found
+from tests.support.faulty_scan import PLANTED
+from tests.support.submitted import secrets_of
 
 WAYS = {
     "raw": bytes,

@@ -20,8 +20,8 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results import tables
 from scanner.results.tables import open_tables, table_uri
-from tests.scan.conftest import Night
 from tests.support.inspection import inspect
+from tests.support.night import Night
 
 ROWS = 6
 

@@ -24,11 +24,12 @@ from scanner.results import upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import committed, open_tables, table_uri
 from schemas.tables import VERDICTS
-from tests.scan import encodings
-from tests.scan.conftest import TOKENIZER, Night, message_of
-from tests.scan.submitted import free_ports, secrets_of, wait_for
+from tests.support import encodings
 from tests.support.command_line import call
+from tests.support.night import Night
 from tests.support.rows import add, entry, rows_of, same, verdict
+from tests.support.submitted import free_ports, secrets_of, wait_for
+from tests.support.two_keys import TOKENIZER, message_of
 
 BUCKET = "s3://night"
 CREDENTIALS = {

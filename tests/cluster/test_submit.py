@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.scan.conftest import Night, message_of
-from tests.scan.submitted import ROOT, Head, start_head, start_node, wait_for
+from tests.support.night import Night
+from tests.support.submitted import ROOT, Head, start_head, start_node, wait_for
+from tests.support.two_keys import message_of
 
 RAY = str(Path(sys.executable).with_name("ray"))
 KERNELS = ROOT / "scanner" / "watermark" / "__pycache__"  # compiled by other tests already

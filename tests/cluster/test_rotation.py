@@ -3,7 +3,7 @@
 import pytest
 
 from scanner.registry import load_registry, retire_key
-from tests.scan.conftest import message_of
+from tests.support.two_keys import message_of
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -21,9 +21,10 @@ from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
 from tests.chaos.worker import PLAN, FaultySecondWorker
-from tests.scan.conftest import Night, message_of
-from tests.scan.encodings import found
-from tests.scan.submitted import files_of, ray_logs, secrets_of
+from tests.support.encodings import found
+from tests.support.night import Night
+from tests.support.submitted import files_of, ray_logs, secrets_of
+from tests.support.two_keys import message_of
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ,.", np.uint8)
 LN_R = '[second_score]\nscore = "ln_r"'

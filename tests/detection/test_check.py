@@ -11,8 +11,8 @@ import pytest
 from scanner.cluster import scan
 from scanner.detection.one_text import Check, check_text
 from scanner.watermark.native import keyed
-from tests.scan.conftest import message_of
 from tests.support.command_line import call
+from tests.support.two_keys import message_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,8 +25,8 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users
 from scanner.results import tables
-from tests.scan.conftest import message_of
 from tests.support.inspection import inspect
+from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ import ray
 
 from scanner.registry import load_registry, open_key
 from tests import reference
-from tests.scan.faulty_scan import PLANTED
+from tests.support.faulty_scan import PLANTED, POISON, SLOW
+from tests.support.night import Night
+from tests.support.two_keys import message_of
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300.0
@@ -156,10 +158,26 @@ class Submitted(NamedTuple):
     shown: dict[str, bytes]
 
 
-def submit(head: Head, night) -> Submitted:
+def submit_a_night(
+    folder: Path, registry: Path, marked: Callable[..., str], plain: Callable[..., str]
+) -> Iterator[tuple[Submitted, Night, dict[str, bytes]]]:
+    """Three files, one of which holds what fails, scanned on a cluster that lives until the generator is closed."""
+    own = Path(shutil.copytree(registry, folder / "registry"))
+    secrets = secrets_of(own)
+    night = Night(folder, own)
+    environment = mount(own, folder / "mounted")
+    alice = message_of(registry, "green", "alice")
+    night.write("a", [marked(alice, 60, 1), *(plain(60, i) for i in range(7))])
+    night.write("b", [*(plain(60, 100 + i) for i in range(7)), POISON])
+    night.write("c", [*(plain(60, 200 + i) for i in range(7)), SLOW])
+    for head in start_head(environment):
+        yield submit(head, night), night, secrets | {"token": bytes.fromhex(head.token)}
+
+
+def submit(head: Head, night: Night) -> Submitted:
     """Run the scan of a night as a job of a cluster, look at the metrics meanwhile, and then at everything."""
     job_to_do = {
-        "entrypoint": f"cd {ROOT} && {sys.executable} -m tests.scan.faulty_scan {night.config}",
+        "entrypoint": f"cd {ROOT} && {sys.executable} -m tests.support.faulty_scan {night.config}",
         "metadata": {"note": f"planted {PLANTED.hex().upper()}"},
     }
     job = json.loads(wait_for(lambda: head.ask("/api/jobs/", job_to_do)))["submission_id"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scanner.tokens import FastTokenizer, HuggingFaceTokenizer, load_tokenizer, sha256_file
 from scanner.tokens.golden import golden_strings
-from tests.scan.conftest import TOKENIZER
+from tests.support.two_keys import TOKENIZER
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from scanner import results
-from tests.scan.conftest import Night
+from tests.support.night import Night
 from tests.support.rows import same
 
 SHARDS, ROWS = 24, 80

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.scan.conftest import message_of
 from tests.support.command_line import call
+from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

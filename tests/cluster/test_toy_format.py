@@ -13,8 +13,9 @@ from scanner.power import marked_text
 from scanner.registry import load_registry, new_key, open_key
 from scanner.results import audit_counts
 from scanner.watermark.formats import FORMATS
-from tests.scan.conftest import TOKENIZER, Night
+from tests.support.night import Night
 from tests.support.toy import ToyFormat, ToyWorker
+from tests.support.two_keys import TOKENIZER
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

@@ -18,9 +18,9 @@ from scanner.results.newest import OLDER_ROWS, bring_up_to_date
 from scanner.results.tables import Entry, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
-from tests.scan.conftest import TOKENIZER, message_of
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled, verdict
+from tests.support.two_keys import TOKENIZER, message_of
 
 
 class Shard(NamedTuple):

@@ -19,9 +19,9 @@ from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
 from schemas.tables import VERDICTS
 from schemas.words import Naming
-from tests.scan.conftest import message_of
 from tests.support.command_line import call
 from tests.support.found_work import work
+from tests.support.two_keys import message_of
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -23,11 +23,11 @@ from scanner import results
 from scanner.cluster import Counts, Outcome, Totals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.input.files import list_files
-from tests.scan.encodings import found
-from tests.scan.submitted import files_of, secrets_of, wait_for
 from tests.support.columns import COLUMNS
+from tests.support.encodings import found
 from tests.support.found_work import work
 from tests.support.inspection import INSPECTOR
+from tests.support.submitted import files_of, secrets_of, wait_for
 
 following_module = importlib.import_module("scanner.cluster.follow")  # its function has the same name
 

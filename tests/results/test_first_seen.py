@@ -14,9 +14,10 @@ from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from schemas.tables import QUARANTINE, USERS, VERDICTS
-from tests.scan.conftest import TOKENIZER, Night, message_of
 from tests.support.command_line import call
+from tests.support.night import Night
 from tests.support.rows import verdict
+from tests.support.two_keys import TOKENIZER, message_of
 
 DAY = timedelta(days=1)
 ALL_KEYS, GUM_ALONE = "", 'keys = ["gum"]'

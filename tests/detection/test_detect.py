@@ -15,7 +15,7 @@ from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
 from schemas.words import Naming
 from tests import reference
-from tests.scan.conftest import MESSAGES, message_of
+from tests.support.two_keys import MESSAGES, message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
 RATE = 1e-6

@@ -1,6 +1,6 @@
 """Results of a version before: its tables get the new columns, and whoever has a year of nights just goes on.
 
-`written_before.zip` holds two nights that version 0.1 scanned (commit 3f2fd0a, with the registry of conftest.py): the
+`written_before.zip` holds two nights that version 0.1 scanned (commit 3f2fd0a, with the registry of two_keys.py): the
 input, listed as /data/in with modification times of 10^18 ns, and the tables as it wrote them.
 """
 

@@ -15,7 +15,7 @@ from scanner.input.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
-from tests.scan.conftest import message_of
+from tests.support.two_keys import message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
 HOUR = timedelta(hours=1)
