@@ -1,6 +1,7 @@
 """`brickscan scan CONFIG`, the same as `python -m jobs.scan --config CONFIG`: a night's files in, verdicts out."""
 
 import contextlib
+import dataclasses
 import datetime
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run
+from jobs.scan_check import check_and_tell
+from jobs.scan_json import Form, failures_too, of_outcome, say_json, summary_option
 from jobs.text import printable
 
 if TYPE_CHECKING:
@@ -23,13 +26,18 @@ _date = click.option(
 _follow = click.option(
     "--follow", is_flag=True, help="Keep running, and scan files as they land, until SIGTERM or Ctrl-C."
 )
+_check = click.option(
+    "--check", is_flag=True, help="Look at all that the scan needs, estimate its cost, and write nothing."
+)
 
 
 @click.command()
 @click.argument("config", type=_CONFIG)
 @_date
 @_follow
-def scan(config: Path, date: datetime.datetime | None, follow: bool) -> int:
+@_check
+@summary_option
+def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     CONFIG: a TOML file; the README shows its fields. Run again after an interruption, it goes on from what was
@@ -39,22 +47,34 @@ def scan(config: Path, date: datetime.datetime | None, follow: bool) -> int:
     --follow is meant to end: there it is 0 then.
 
     \b
-    Example:
+    Examples:
+      brickscan scan nightly.toml --date 2026-08-31 --check
       brickscan scan nightly.toml --date 2026-08-31
     """
-    return follow_and_tell(config, date) if follow else scan_and_tell(config, date)
+    return _do(config, date, follow, check, form)
 
 
 @click.command(name="python -m jobs.scan")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
 @_date
 @_follow
-def module(config: Path, date: datetime.datetime | None, follow: bool) -> int:
+@_check
+@summary_option
+def module(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
-    return follow_and_tell(config, date) if follow else scan_and_tell(config, date)
+    return _do(config, date, follow, check, form)
 
 
-def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
+def _do(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form) -> int:
+    if follow and check:
+        raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
+    with failures_too(form):
+        if check:
+            return check_and_tell(config, date, form)
+        return follow_and_tell(config, date, form) if follow else scan_and_tell(config, date, form)
+
+
+def scan_and_tell(config: Path, date: datetime.datetime | None = None, form: Form = "text") -> int:
     """Run a scan with progress on stderr and a summary on stdout. Returns the exit code.
 
     Raises:
@@ -76,11 +96,14 @@ def scan_and_tell(config: Path, date: datetime.datetime | None = None) -> int:
         progress.close()
     if outcome.audit is not None:
         progress.audited(outcome.audit)
-    click.echo(summary(outcome, plan.results, plan.config.false_positive_rate))
+    if form == "json":
+        say_json(of_outcome(outcome, plan))
+    else:
+        click.echo(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
 
 
-def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
+def follow_and_tell(config: Path, date: datetime.datetime | None, form: Form = "text") -> int:
     """Scan files as they land, with a status line a minute on stderr and a summary on stdout. Returns the exit code.
 
     Raises:
@@ -99,6 +122,9 @@ def follow_and_tell(config: Path, date: datetime.datetime | None) -> int:
     finally:
         status.close()
     done = status.sums
+    if form == "json":
+        say_json({"exit_code": code, "results": results, **dataclasses.asdict(done)})
+        return code
     click.echo(
         f"{done.scans:,} scans of {done.files:,} files; {done.documents:,} documents, {done.flagged:,} flagged; "
         f"in quarantine {done.quarantined:,} documents, {done.files_quarantined:,} files; tables {results}"

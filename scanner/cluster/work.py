@@ -1,6 +1,6 @@
 """What there is to scan: footers are looked into, files cut into shards, and those left out that are committed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +43,11 @@ class Inspected(NamedTuple):
     sound: int
     faults: dict[str, tuple[InputFile, FileFault]]
 
+    @property
+    def ids(self) -> list[str]:
+        """Under which all of these are committed."""
+        return [*(shard.shard_id for shard in self.shards), *self.faults]
+
 
 def inspect_input(plan: Plan, files: Sequence[InputFile]) -> Inspected:
     """Look into the footers of files, and cut the files. Raises ScanFailed: no process can be started for that."""
@@ -80,13 +85,18 @@ def find_work(plan: Plan, inspected: Inspected) -> Work:
     Raises:
         ScanFailed: a table cannot be written.
     """
-    shards, _, faults = inspected
     tables = Tables(plan.results)
-    done = committed(tables, "verdicts", [*(shard.shard_id for shard in shards), *faults])
+    done = committed(tables, "verdicts", inspected.ids)
     settle(tables, done)  # what a driver left that died over these
+    return without(inspected, done)
+
+
+def without(inspected: Inspected, done: Collection[str]) -> Work:
+    """What there is to do where these ids are done."""
+    shards, _, faults = inspected
     return Work(
         shards=len(shards) + len(faults),
-        skipped=len(done),
+        skipped=sum(one in done for one in inspected.ids),
         left=tuple(shard for shard in shards if shard.shard_id not in done),
         found=tuple(shards),
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),

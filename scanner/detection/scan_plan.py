@@ -185,9 +185,23 @@ def check_plan(plan: Plan) -> None:
         TokenizerError: a tokenizer file cannot be read or is not the pinned one.
         Refused: the users cannot be read.
     """
+    for look in (check_secrets, check_tokenizers, check_users):
+        look(plan)
+
+
+def check_secrets(plan: Plan) -> None:
+    """The part of `check_plan` that looks at secrets. Raises SecretError."""
     for key in plan.keys:
         check_secret(plan.registry, key)
+
+
+def check_tokenizers(plan: Plan) -> None:
+    """The part of `check_plan` that loads tokenizers. Raises TokenizerError."""
     _load_tokenizers(plan.registry, plan.keys)
+
+
+def check_users(plan: Plan) -> None:
+    """The part of `check_plan` that reads users. Raises Refused."""
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 

@@ -1,0 +1,35 @@
+"""`brickscan scan --check`: what a scan would find, a line for each thing as it is looked at; nothing is written."""
+
+import contextlib
+import datetime
+import sys
+from pathlib import Path
+
+from jobs.scan_json import Form, say_json
+from jobs.text import tell
+
+
+def check_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> int:
+    """Look at all that a scan needs, and estimate what it will cost. Returns the exit code.
+
+    Raises:
+        Refused: at the first thing that cannot be right.
+    """
+    from scanner.cluster.look_ahead import look_ahead
+
+    looked = {}
+    steps = look_ahead(config, None if date is None else date.date())
+    while True:
+        with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout
+            step = next(steps, None)
+        if step is None:
+            break
+        looked[step.what] = step.facts
+        if form == "text":
+            head, *more = step.says
+            tell(f"{step.what:<13}{head}", *(f"{'':<13}{line}" for line in more))
+    if form == "json":
+        say_json({"exit_code": 0, **looked})
+    else:
+        tell(f"Nothing stands in the way of: brickscan scan {config}" + (f" --date {date:%Y-%m-%d}" if date else ""))
+    return 0

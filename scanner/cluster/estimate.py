@@ -1,0 +1,176 @@
+"""What a scan will cost, by a timed sample of its documents: read and scored as a worker does, and nothing is kept.
+
+Places are spread evenly over the documents that are left, so that a shard is met in proportion to its documents; then
+the mean of the costs per document that were met is that of all documents, however unlike the shards are.
+"""
+
+import heapq
+import math
+import os
+import resource
+import statistics
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.audit.in_every_scan.decoys import open_decoys
+from scanner.detection.detector import Detector, Origin, Witness
+from scanner.detection.scan_plan import Plan, open_detector
+from scanner.errors import FileFault
+from scanner.input.documents import Unreadable, read
+from scanner.input.shards import Shard
+
+PLACES = 12
+"""At which documents are taken out of the input, at most."""
+
+SECONDS_A_PLACE = 0.5
+"""For which documents of a place are scored, about."""
+
+FIRST = 16
+"""Documents that are scored at first, to see how long they take."""
+
+LONGEST = 2**20
+"""Bytes of a text; longer ones are left out of the sample, for the memory that they may take."""
+
+
+class Sample(NamedTuple):
+    """What a place cost and held.
+
+    seconds: of reading and scoring, a document; documents: that were scored; text_bytes: of these; too_short, refused,
+    unread: of these, too short for every key; to be put in quarantine; with an id, account or time that is not read.
+    """
+
+    seconds: float
+    documents: int
+    text_bytes: int
+    too_short: int
+    refused: int
+    unread: int
+
+
+class Estimate(NamedTuple):
+    """What the documents that are left will cost.
+
+    core_seconds: of the workers together; low, high: its limits, two standard errors of the sample; seconds: of wall
+    time, without the start of Ray; workers: as many as have something to do; memory: bytes that this process, which
+    holds what a worker holds, has needed at most; samples: by place.
+    """
+
+    core_seconds: float
+    low: float
+    high: float
+    seconds: float
+    workers: int
+    memory: int
+    samples: tuple[Sample, ...]
+
+
+def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None:
+    """Score a sample of what is left, and say what all of it will cost; None where no document can be read.
+
+    Args:
+        plan: of the scan; its keys are opened in this process, and scored on its CPU.
+        left: shards to be scanned.
+        workers: that the scan may have.
+
+    Raises:
+        SecretError, TokenizerError, Refused: as open_detector and open_decoys.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
+    pa.set_cpu_count(1)
+    detector, decoys = open_detector(plan), open_decoys(plan)
+    detector.compile(decoys.rehearsal() if decoys else None)
+    samples = list[Sample]()
+    for shard, places in spread_evenly(left, PLACES).items():
+        origin = Origin("", shard.shard_id, shard.file.path)
+        witness = decoys.of_piece(origin, shard.rows.start) if decoys else None
+        samples += _samples(plan, shard, places, _scorer(detector, origin, witness))
+    return project(samples, [_documents(shard) for shard in left], workers) if samples else None
+
+
+def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
+    """How many of the documents in the middle of so many equal parts of all documents a shard holds; where it is 1."""
+    ends = list(accumulate(map(_documents, shards)))
+    total = ends[-1] if ends else 0
+    places = min(places, total)
+    middles = [total * (2 * i + 1) // (2 * places) for i in range(places)]
+    return Counter(shards[bisect_right(ends, middle)] for middle in middles)
+
+
+def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> Estimate:
+    """What shards of so many documents will cost, if these cost what those of the sample did, at least one."""
+    costs = [sample.seconds for sample in samples]
+    mean, total, workers = statistics.fmean(costs), sum(documents), min(workers, len(documents))
+    error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2
+    low, high = max(mean - 2 * error, 0.0), mean + 2 * error
+    seconds = shared_out([mean * number for number in documents], workers)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Estimate(mean * total, low * total, high * total, seconds, workers, memory, tuple(samples))
+
+
+def shared_out(costs: Iterable[float], workers: int) -> float:
+    """When the last worker is done, if each takes the next piece of work as soon as it is free."""
+    free = [0.0] * workers
+    for cost in costs:
+        heapq.heapreplace(free, free[0] + cost)
+    return max(free)
+
+
+def _documents(shard: Shard) -> int:
+    return shard.rows.stop - shard.rows.start
+
+
+Score = Callable[[pa.RecordBatch], tuple[int, int]]
+"""Scores documents; says how many are too short, and how many cannot be scored."""
+
+
+def _scorer(detector: Detector, origin: Origin, witness: Witness | None) -> Score:
+    def score(documents: pa.RecordBatch) -> tuple[int, int]:
+        verdicts, refused = detector.detect(documents, origin, witness)
+        return pc.sum(pc.equal(verdicts["status"], "too_short"), min_count=0).as_py(), len(refused)
+
+    return score
+
+
+def _samples(plan: Plan, shard: Shard, places: int, score: Score) -> list[Sample]:
+    """Read the first documents of a shard, and score some at so many places among them."""
+    began = time.perf_counter()
+    try:
+        batches = read(shard.file, plan.columns, shard.rows.start, shard.rows.stop)
+        batch = next((part for part in batches if not isinstance(part, Unreadable)), None)
+    except FileFault:
+        return []
+    if batch is None:
+        return []
+    reading = (time.perf_counter() - began) / len(batch)
+    batch = batch.filter(pc.less_equal(pc.fill_null(pc.binary_length(batch["text"]), 0), LONGEST))
+    bounds = [len(batch) * i // places for i in range(places + 1)]
+    samples = []
+    for begin, end in pairwise(bounds):
+        if begin < end:
+            seconds, taken, (too_short, refused) = timed(score, batch.slice(begin, end - begin))
+            unread = pc.sum(taken["unread"], min_count=0).as_py()
+            cost = reading + seconds / len(taken)
+            samples.append(Sample(cost, len(taken), taken["text"].nbytes, too_short, refused, unread))
+    return samples
+
+
+def timed(
+    score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, pa.RecordBatch, tuple[int, int]]:
+    """Score the first rows of a batch, more and more of them until it takes long enough. Of the last: seconds, what."""
+    most = FIRST
+    while True:
+        taken = batch.slice(0, most)
+        began = clock()
+        found = score(taken)
+        seconds = clock() - began
+        if len(taken) == len(batch) or seconds >= SECONDS_A_PLACE / 2:
+            return seconds, taken, found
+        most = len(taken) * min(max(int(SECONDS_A_PLACE / max(seconds, 1e-9)), 2), 16)

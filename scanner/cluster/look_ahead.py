@@ -1,0 +1,218 @@
+"""A scan before it begins: all that it needs is looked at, one thing after the other, and nothing is written."""
+
+import datetime
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scanner import results
+from scanner.audit.in_every_scan.decoys import open_decoys
+from scanner.cluster.connect import WORKER_MEMORY, cluster, worker_memory
+from scanner.cluster.estimate import Estimate, estimate
+from scanner.cluster.unread import other_names
+from scanner.cluster.work import Inspected, Work, inspect_input, refuse_wrong_columns, without
+from scanner.detection.scan_plan import Plan, check_secrets, check_tokenizers, check_users, make_plan
+from scanner.detection.second_score import check_second
+from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.input.described import Described, describe
+from scanner.input.files import list_files
+from scanner.results.readiness import readiness
+from scanner.results.tables import committed
+
+MIB = 2**20
+
+
+class Looked(NamedTuple):
+    """One thing that was looked at: what, what was found in a line or several, and the same as values of JSON."""
+
+    what: str
+    says: tuple[str, ...]
+    facts: dict[str, Any]
+
+
+def look_ahead(config_file: Path, date: datetime.date | None = None) -> Iterator[Looked]:
+    """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
+
+    Raises:
+        Refused: at the first thing that cannot be right; what came before it could be.
+    """
+    plan = make_plan(config_file, date)
+    check_users(plan)
+    yield _registry(plan)
+    check_secrets(plan)
+    decoys = open_decoys(plan) is not None
+    audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
+    yield Looked("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
+    check_tokenizers(plan)
+    check_second(plan)
+    pinned = len({key.tokenizer.sha256 for key in plan.keys})
+    yield Looked("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
+    ready = readiness(plan.results)
+    yield Looked("results", (f"{plan.results}: {_READY[ready]}",), {"folder": plan.results, "tables": ready})
+    try:
+        workers, memory, joined = _workers(plan)
+        if joined:
+            yield Looked("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
+        looked = _Input(plan)
+        yield looked.files()
+        yield looked.columns()
+        yield looked.done()
+        yield from _costs(plan, looked.work, workers, memory)
+    except ScanFailed as failed:  # nothing was done, so a scan would fail before any work
+        raise Refused(str(failed)) from None
+
+
+_READY = {
+    "new": "new",
+    "there": "there",
+    "older": "of an older version; the scan adds what came since",
+}
+
+
+def _registry(plan: Plan) -> Looked:
+    unadmitted = [key.key_id for key in plan.keys if key.admitted_by is None]
+    says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test of {plan.keys_tested}"]
+    says += [f"never passed an audit: {', '.join(unadmitted)}"] * bool(unadmitted)
+    facts = {
+        "folder": plan.registry,
+        "keys": [key.key_id for key in plan.keys],
+        "keys_tested": plan.keys_tested,
+        "unadmitted": unadmitted,
+    }
+    return Looked("registry", tuple(says), facts)
+
+
+def _workers(plan: Plan) -> tuple[int, int, bool]:
+    """How many there would be, the bytes that each may take, and whether a cluster was asked, which is joined."""
+    how = plan.config.cluster
+    if how.address or os.environ.get("RAY_ADDRESS"):
+        with cluster(how) as workers:
+            return workers, worker_memory(how), True
+    most = WORKER_MEMORY if how.worker_memory_mb is None else how.worker_memory_mb * MIB
+    return how.workers or len(os.sched_getaffinity(0)), most, False
+
+
+class _Input:
+    """The input of a scan, as it is looked at: its files, then their columns, then what of it is done.
+
+    Args:
+        plan: of the scan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._passed_over: list[str] = []
+        self._files = list_files(plan.locations, passed_over=self._passed_over.append)
+        self._inspected: Inspected = inspect_input(plan, self._files)
+        self.work: Work
+
+    def files(self) -> Looked:
+        """How many there are, and which are at fault. Raises Refused where a scan would read nothing."""
+        faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
+        says = [f"{_count(len(self._files), 'file')}, {size / 1e6:,.1f} MB"]
+        counted = Counter(fault.reason for _, fault in faults)
+        if counted:
+            file, fault = next(iter(faults))
+            told = ", ".join(f"{reason} {number:,}" for reason, number in counted.most_common())
+            says.append(f"{_count(len(faults), 'file')} for quarantine ({told}), such as {file.path}: {fault.detail}")
+        if self._passed_over:
+            says.append(f"{_count(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
+        self._refuse_nothing(says)
+        facts = {"files": len(self._files), "bytes": size, "at_fault": counted, "passed_over": len(self._passed_over)}
+        return Looked("input", tuple(says), facts)
+
+    def _refuse_nothing(self, says: Sequence[str]) -> None:
+        refuse_wrong_columns(self._inspected)
+        quiet = not self._files and not self._passed_over and self._plan.config.allow_empty
+        if not self._inspected.sound and not quiet:
+            where = ", ".join(self._plan.locations)
+            raise Refused(
+                f"input.paths: nothing of {where} can be read ({'; '.join(says)}); name Parquet files or folders of "
+                "them, or set allow_empty = true if nights may be quiet"
+            )
+
+    def columns(self) -> Looked:
+        """Their names and types in the first file that has them."""
+        try:
+            found = describe(self._inspected.shards[0].file, self._plan.columns) if self._inspected.shards else []
+        except FileFault as fault:
+            raise Refused(f"input.paths: {self._inspected.shards[0].file.path}: {fault.detail}") from None
+        says = ["; ".join(f"{one.role} {one.name!r}: {one.type}" for one in found) or "no document"]
+        says += [_not_read(one) for one in found if not one.read]
+        return Looked("columns", tuple(says), {"columns": [one._asdict() for one in found]})
+
+    def done(self) -> Looked:
+        """What is committed, and what is left."""
+        there = results.exist(self._plan.results)
+        self.work = without(
+            self._inspected, committed(self._plan.results, "verdicts", self._inspected.ids) if there else ()
+        )
+        work = self.work
+        says = f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"
+        facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
+        return Looked("done", (says,), facts)
+
+
+def _not_read(column: Described) -> str:
+    return f"{column.role} {column.name!r} is {column.type}, which is not read: it will be null in all tables"
+
+
+def _costs(plan: Plan, work: Work, workers: int, memory: int) -> Iterator[Looked]:
+    """Time and memory, of a sample of what is left."""
+    if not work.left:
+        yield Looked("time", ("nothing is left to do",), {"core_hours": 0.0, "seconds": 0.0})
+        return
+    found = estimate(plan, work.left, workers)
+    if found is None:
+        yield Looked("time", ("unknown: no document of the sample could be read",), {})
+        return
+    yield _sample(found)
+    hours, low, high = (seconds / 3600 for seconds in (found.core_seconds, found.low, found.high))
+    with_gpus = "; on GPUs less" if plan.config.cluster.gpus_per_worker else ""
+    says = (
+        f"about {_hours(hours)} core-hours ({_hours(low)} to {_hours(high)}): {_span(found.seconds)} with "
+        f"{_count(found.workers, 'worker')}, and some seconds for Ray to start{with_gpus}"
+    )
+    facts = {"core_hours": hours, "core_hours_low": low, "core_hours_high": high, "seconds": found.seconds}
+    yield Looked("time", (says,), facts | {"workers": found.workers})
+    needed, most = found.memory / MIB, memory / MIB
+    says = (
+        f"a worker needs about {needed:,.0f} MiB, {found.workers * needed / 1024:,.1f} GiB for {found.workers}; "
+        f"the longest texts more, at most {most:,.0f} MiB a worker"
+    )
+    facts = {"worker_bytes": found.memory, "worker_bytes_at_most": memory, "bytes": found.memory * found.workers}
+    yield Looked("memory", (says,), facts)
+
+
+def _sample(found: Estimate) -> Looked:
+    documents = sum(sample.documents for sample in found.samples)
+    text_bytes = sum(sample.text_bytes for sample in found.samples)
+    too_short = sum(sample.too_short for sample in found.samples)
+    refused = sum(sample.refused for sample in found.samples)
+    unread = sum(sample.unread for sample in found.samples)
+    says = [f"{_count(documents, 'document')} of {text_bytes / max(documents, 1):,.0f} bytes on average"]
+    for number, what in (
+        (too_short, "too short to be scored"),
+        (refused, "for quarantine"),
+        (unread, "with an id, account or time that cannot be read"),
+    ):
+        says += [f"{number:,} of {documents:,} {what}"] * bool(number)
+    counts = {"documents": documents, "text_bytes": text_bytes, "too_short": too_short, "quarantined": refused}
+    return Looked("sample", tuple(says), counts | {"values_not_read": unread})
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2g}"
+
+
+def _span(seconds: float) -> str:
+    """A time for people: in seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)

@@ -1,0 +1,56 @@
+"""Whether a scan could write its tables into a folder of results. Nothing is made or changed for that."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import deltalake
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from scanner.errors import Refused, in_a_line
+from scanner.results.tables import SCHEMAS, TABLES
+from scanner.storage.delta import table_uri
+from scanner.storage.locations import is_uri
+
+Ready = Literal["new", "older", "there"]
+"""No table is there yet; tables of an older version, to which the next scan adds what came since; all are there."""
+
+
+def readiness(results: str) -> Ready:
+    """What a scan would find in a folder of results; it could use that.
+
+    Of a URI it is not known whether it can be written: that is only seen by writing.
+
+    Raises:
+        Refused: a table cannot be read or is of another version, or the folder cannot be written.
+    """
+    if not is_uri(results):
+        _refuse_unwritable(Path(results))
+    states = {name: _state(table_uri(results, name), name) for name in TABLES}
+    if set(states.values()) == {"new"}:
+        return "new"
+    return "older" if set(states.values()) != {"there"} else "there"
+
+
+def _state(uri: str, name: str) -> Ready:
+    try:
+        if not DeltaTable.is_deltatable(uri):
+            return "new"
+        found, wanted = DeltaTable(uri).schema().fields, deltalake.Schema.from_arrow(SCHEMAS[name]).fields
+    except (DeltaError, OSError, ValueError) as error:
+        raise Refused(
+            f"results: table {uri} cannot be opened: {in_a_line(error)}; give a folder that can be written"
+        ) from None
+    if found != wanted[: len(found)]:
+        raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
+    return "there" if len(found) == len(wanted) else "older"
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Refuse a folder, or the nearest one above it that is there, in which nothing can be made."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not there.is_dir():
+        raise Refused(f"results: {there} is no folder; name another place in `results`")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Refused(f"results: nothing can be written in {there}; change who may, or name another place in `results`")

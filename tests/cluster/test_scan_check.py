@@ -1,0 +1,216 @@
+"""`brickscan scan --check` and `--summary json`: what is looked at, what is refused first, and what schedulers read."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from polars import DataFrame
+
+from scanner.cluster import connect
+from scanner.registry import load_registry
+from scanner.results import exist
+from scanner.results.tables import open_tables, table_uri
+from scanner.storage.permissions import make_private
+from tests.support.command_line import call
+
+STEPS = ("registry", "secrets", "tokenizers", "results", "input", "columns", "done", "sample", "time", "memory")
+
+
+def everything_in(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if "__" not in path.name
+    }
+
+
+def test_all_is_looked_at_and_nothing_is_written(night, plain):
+    night.write("a", [plain(40, i) for i in range(30)] + ["short", None])
+    (night.input / "notes.csv").write_text("x")
+    before = everything_in(night.folder)
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, err) == (0, "")
+    heads = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]
+    assert heads == [*STEPS, "Nothing"]
+    assert f"{night.results}: new\n" in out
+    assert "text 'text': string; id 'doc_id': string" in out
+    assert "0 of 1 shard; 32 documents left" in out
+    assert "1 of 32 too short to be scored" in out
+    assert "1 of 32 for quarantine" in out
+    assert "never passed an audit: green, gum" in out
+    assert "1 file passed over (.csv 1)" in out
+    assert out.endswith(f"Nothing stands in the way of: brickscan scan {night.config}\n")
+    assert everything_in(night.folder) == before
+    assert not exist(night.results)
+
+
+def test_a_date_is_filled_in_and_told(night, plain):
+    night.configure(paths=["in/{date}"])
+    (night.input / "2026-11-20").mkdir()
+    night.write("2026-11-20/a", [plain(40, 1)])
+    code, out, _ = call("scan", night.config, "--check", "--date", "2026-11-20")
+    assert code == 0
+    assert out.endswith("--date 2026-11-20\n")
+
+
+def test_values_for_schedulers(night, plain):
+    night.write("a", [plain(40, i) for i in range(30)], account=[[1]] * 30)
+    night.configure(columns='account = "account"')
+    code, out, _ = call("scan", night.config, "--check", "--summary", "json")
+    found = json.loads(out)
+    assert code == found["exit_code"] == 0
+    assert [*found] == ["exit_code", *STEPS]
+    assert found["registry"]["keys"] == ["green", "gum"]
+    assert found["columns"]["columns"][2] == {
+        "role": "account",
+        "name": "account",
+        "type": "list<element: int64>",
+        "read": False,
+    }
+    assert (found["done"]["documents_left"], found["sample"]["documents"]) == (30, 30)
+    assert found["sample"]["values_not_read"] == 30
+    assert found["time"]["core_hours_low"] <= found["time"]["core_hours"] <= found["time"]["core_hours_high"]
+    assert found["memory"]["bytes"] == found["memory"]["worker_bytes"] * found["time"]["workers"]
+    assert "account 'account' is list<element: int64>, which is not read" in call("scan", night.config, "--check")[1]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_is_done_is_left_out_and_a_scan_says_the_same_in_json(night, marked, plain):
+    night.write("a", [marked(7, 60, 1), *(plain(40, i) for i in range(8)), None, "short"])
+    code, out, _ = call("scan", night.config, "--summary", "json")
+    found = json.loads(out)
+    assert out.count("\n") == 1
+    assert code == found["exit_code"] == 0
+    wanted = {"documents": 11, "flagged": 1, "too_short": 1, "quarantined": 1, "shards": 1, "shards_left": 0}
+    wanted |= {"results": night.results, "nothing_read": None, "shards_done_before": 0, "files_quarantined": 0}
+    assert {name: found[name] for name in wanted} == wanted
+    assert found["quarantine"] == [{"reason": "null_text", "documents": 1, "files": 0}]
+    assert (found["audit"]["texts"], found["audit"]["flagged"], found["audit"]["alarms"]) == (9, 1, [])
+    row = night.last_scan()
+    assert (found["scan_id"], found["audit"]["state"]) == (row["scan_id"], row["audit"])
+
+    looked = json.loads(call("scan", night.config, "--check", "--summary", "json")[1])
+    assert looked["done"] == {"shards": 1, "shards_done": 1, "documents_left": 0}
+    assert looked["time"] == {"core_hours": 0.0, "seconds": 0.0}
+    assert looked["results"]["tables"] == "there"
+    night.write("b", [plain(40, 99)])
+    looked = json.loads(call("scan", night.config, "--check", "--summary", "json")[1])
+    assert looked["done"] == {"shards": 2, "shards_done": 1, "documents_left": 1}
+
+
+def no_secret(night):
+    folder = night.registry
+    for file in (folder / "secrets").iterdir():
+        file.unlink()
+
+
+def other_secret(night):
+    first = load_registry(night.registry).keys[0]
+    path = night.registry / first.secret.removeprefix("file:")
+    path.chmod(0o600)
+    path.write_text(os.urandom(32).hex())
+
+
+def other_tokenizer(night):
+    pinned = load_registry(night.registry).keys[0].tokenizer.file
+    (night.registry / "other.json").write_text("{}")
+    listed = night.registry / "keys.toml"
+    listed.write_text(listed.read_text().replace(pinned, "other.json"))
+
+
+def results_are_a_file(night):
+    Path(night.results).write_text("x")
+
+
+def other_columns(night):
+    open_tables(night.results)
+    shutil.rmtree(table_uri(night.results, "scans"))
+    write_deltalake(table_uri(night.results, "scans"), DataFrame({"x": [1]}).to_arrow())
+
+
+def no_column(night):
+    night.configure(columns='account = "nobody"')
+
+
+def no_input(night):
+    shutil.rmtree(night.input)
+
+
+def only_other_files(night):
+    for file in night.input.iterdir():
+        file.rename(file.with_suffix(".csv"))
+
+
+def all_at_fault(night):
+    for file in night.input.iterdir():
+        file.write_text("not Parquet")
+
+
+def no_cluster(night):
+    night.config.write_text(night.config.read_text().replace("workers = 2", 'workers = 2\naddress = "127.0.0.1:1"'))
+
+
+def unknown_key(night):
+    night.configure(more='keys = ["nosuch"]')
+
+
+def second_score_without_model(night):
+    night.config.write_text(night.config.read_text() + '[second_score]\nscore = "neyman_pearson"\nmodel = "none"\n')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "passed", "said"),
+    [
+        (unknown_key, (), "keys: 'nosuch' is not in registry"),
+        (no_secret, ("registry",), "secrets/green.key: cannot be read"),
+        (other_secret, ("registry",), "does not fit the recorded commitment"),
+        (other_tokenizer, ("registry", "secrets"), "other.json: its SHA-256"),
+        (second_score_without_model, ("registry", "secrets"), "second_score.model"),
+        (results_are_a_file, STEPS[:3], "is no folder"),
+        (other_columns, STEPS[:3], "has other columns than this version writes"),
+        (no_cluster, STEPS[:4], "cannot be reached"),
+        (no_input, STEPS[:4], "does not exist"),
+        (only_other_files, STEPS[:4], "1 file passed over (.csv 1)"),
+        (all_at_fault, STEPS[:4], "1 file for quarantine (not_parquet 1)"),
+        (no_column, STEPS[:4], "'nobody' (account) is missing"),
+    ],
+)
+@pytest.mark.usefixtures("own_registry")
+def test_the_first_thing_that_cannot_be_right_is_refused(night, plain, monkeypatch, spoil, passed, said):
+    monkeypatch.setattr(connect.ray, "is_initialized", lambda: False)  # by a test before
+    make_private(night.folder)
+    night.write("a", [plain(40, 1)])
+    spoil(night)
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, tuple(line.split()[0] for line in out.splitlines() if not line.startswith(" "))) == (2, passed)
+    assert said in err
+    assert len(err.splitlines()) == 1
+    code, out, _ = call("scan", night.config, "--check", "--summary", "json")
+    assert json.loads(out) == {"exit_code": 2, "error": err.removeprefix("brickscan: ").rstrip("\n")}
+    assert code == 2
+
+
+def test_a_quiet_night_may_be_allowed(night):
+    assert call("scan", night.config, "--check")[0] == 2
+    night.configure(more="allow_empty = true")
+    code, out, _ = call("scan", night.config, "--check")
+    assert code == 0
+    assert "nothing is left to do" in out
+
+
+def test_tables_of_an_older_version_are_told(night, plain):
+    night.write("a", [plain(40, 1)])
+    open_tables(night.results)
+    shutil.rmtree(table_uri(night.results, "flags"))
+    assert f"{night.results}: of an older version" in call("scan", night.config, "--check")[1]
+
+
+def test_a_refused_scan_is_json_too_and_a_wrong_command_line_is_not(night):
+    night.configure(more='keys = ["nosuch"]')
+    code, out, err = call("scan", night.config, "--summary", "json")
+    assert code == json.loads(out)["exit_code"] == 2
+    assert err == f"brickscan: {json.loads(out)['error']}\n"
+    code, out, err = call("scan", night.config, "--check", "--follow")
+    assert (code, out) == (2, "")
+    assert "--follow or --check" in err
