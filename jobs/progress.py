@@ -146,7 +146,7 @@ class Steps:
         check: is called each time; what it raises ends the command.
     """
 
-    def __init__(self, event: str, check: Callable[[], None]) -> None:
+    def __init__(self, event: str, check: Callable[[], None] = lambda: None) -> None:
         self._event, self._check = event, check
         self._began = self._last = time.monotonic()
 

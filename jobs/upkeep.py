@@ -74,32 +74,37 @@ def migrate(results: str) -> None:
 
 @click.command()
 @_results
-@click.option("--keep", required=True, metavar="DAYS", type=click.IntRange(1), help="Days for which nights are kept.")
-@click.option("--keep-flags", is_flag=True, help="Keep the flagged rows of the nights that go, in the table `flags`.")
+@click.option(
+    "--keep", required=True, metavar="DAYS", type=click.IntRange(1, 36_500), help="Days for which nights are kept."
+)
+@click.option("--keep-flags", is_flag=True, help="Keep the flags of the nights that go, until a call without this.")
 @yes_option
 @dry_run_option
 def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
     """Drop the nights that are older than a number of days: verdicts, quarantine, counts and flags.
 
     RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. A night is the date (UTC) on which
-    its scan began. What was scanned then stays known as done, so no later scan takes it up again. The files go with the
-    next `brickscan vacuum`. It may be interrupted, and called again, at any time.
+    its scan began. What was scanned then stays known as done, so no later scan takes it up again. Flags that are kept
+    are those that no later scan took back. The files go with the next `brickscan vacuum`. It may be interrupted, and
+    called again, at any time.
 
     \b
     Example:
       brickscan retain scan.toml --keep 400 --keep-flags --yes
     """
+    from jobs.progress import Steps
     from scanner.results import retention
 
     folder = _folder(results)
-    old = retention.expired(folder, retention.cutoff(keep))
+    old = retention.expired(folder, retention.cutoff(keep), keep_flags=keep_flags)
     if not old.nights:
         tell(f"no night is older than {keep} days")
         return
-    kept = "; their rows in `flags` stay" if keep_flags else ""
-    what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents, of "
-    if sure([what + f"which {old.flagged:,} are flagged{kept}"], yes, dry_run):
-        tell(f"{retention.retain(folder, old.scans, keep_flags=keep_flags):,} rows dropped")
+    kept = ", of which those that stand are kept" if keep_flags else ""
+    what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents and "
+    if sure([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
+        rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=Steps("retain"))
+        tell(f"{rows:,} rows dropped")
 
 
 def _folder(results: str) -> str:

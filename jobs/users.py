@@ -160,13 +160,14 @@ def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
 
 
 def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:
+    from jobs.progress import Steps
     from scanner.results.erasure import erase_user
 
-    in_results = 0
+    in_results, watch = 0, Steps("erase")
     if unknown:
         erase_users(registry, unknown)  # deletes files with their names that an erasure left which died
     if results is not None:
-        in_results = erase_user(results, unknown)
+        in_results = erase_user(results, unknown, watch)
     if unknown and not in_results:
         if results is None:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
@@ -174,7 +175,7 @@ def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], r
     known = [name for name in names if name not in unknown]
     _withdraw(registry, known)
     if results is not None:
-        in_results += erase_user(results, known)
+        in_results += erase_user(results, known, watch)
         tell(f"names erased from {in_results:,} rows of the results")
     tell(f"names erased from {erase_users(registry, known):,} rows of the registry")
     if results is None:

@@ -86,6 +86,7 @@ SHARDS = pa.schema(
         pa.field("scored_in_part", pa.int64(), nullable=False),
         pa.field("flagged", pa.int64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("dropped_at", _TIME),  # when its rows left the other tables with their night; null: they are there
     ]
 )
 """One row per range of rows of a file that a scan finished: what it held, and which rows of VERDICTS are the newest."""

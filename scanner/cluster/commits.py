@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from scanner.cluster.pool import Finished
+from scanner.cluster.pool import Finished, FinishedPack
 from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan
@@ -62,8 +62,11 @@ class Committer:
         self._last: float | None = None
         self.totals = Totals()
 
-    def add(self, finished: Finished) -> None:
-        """Take a finished shard; one whose file is at fault leaves a row for the file alone."""
+    def add(self, finished: Finished | FinishedPack) -> None:
+        """Take a finished shard or pack; a shard whose file is at fault leaves a row for the file alone."""
+        if isinstance(finished, FinishedPack):
+            self._add_pack(finished)
+            return
         peak = max([self.totals.peak_memory, *(report.peak_memory for report in finished.reports)])
         self.totals = replace(
             self.totals,
@@ -89,6 +92,25 @@ class Committer:
         self._shards[shard] = self._row(finished.shard, self._counts[shard])
         # last: without verdicts, the shard is not done, whatever interrupts us before
         self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
+
+    def _add_pack(self, pack: FinishedPack) -> None:
+        report = pack.report
+        self.totals = replace(
+            self.totals,
+            peak_memory=max(self.totals.peak_memory, report.peak_memory),
+            seconds=self.totals.seconds + report.seconds,
+        )
+        if not pack.shards:
+            return
+        first, *others = (shard.shard_id for shard in pack.shards)
+        beside = ((self._quarantine, report.quarantine), (self._audit, report.audit), (self._flags, report.flags))
+        for waiting, files in beside:
+            if files:
+                waiting[first] = Entry(first, files, tuple(others))
+        for shard, counts in pack.shards.items():
+            self._counts[shard.shard_id] = counts
+            self._shards[shard.shard_id] = self._row(shard, counts)
+        self._verdicts[first] = Entry(first, report.verdicts, tuple(others))  # last, as above
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
         """Take a file that cannot be scanned. Only when the fault is lasting, the file counts as done."""
@@ -125,14 +147,15 @@ class Committer:
         tables, done = self._tables, set[str]()
         if self._passing:
             commit(tables, "quarantine", list(self._passing.values()))
-        taken = committed(tables, "verdicts", self._verdicts)  # by another driver
+        shards = [shard for entry in self._verdicts.values() for shard in entry.transactions]
+        taken = committed(tables, "verdicts", shards)  # by another driver
         beside = {"quarantine": self._quarantine, "audit_counts": self._audit, "flags": self._flags}
-        for table, entries in beside.items():
-            self._enter(table, [entry for shard, entry in entries.items() if shard not in taken])
+        for table, entries in beside.items():  # of a pack whole or not at all: what is another's is taken out below
+            self._enter(table, [entry for entry in entries.values() if not taken.issuperset(entry.transactions)])
         self._enter("shards", self._entries_of_shards(taken))
         if self._verdicts:
             done = commit(tables, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
-            settle(tables, self._verdicts)
+            settle(tables, shards)
         self.totals = replace(
             self.totals,
             shards=self.totals.shards + len(done),

@@ -12,14 +12,13 @@ from scanner.audit.in_every_scan.decoys import open_decoys
 from scanner.cluster.connect import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.estimate import Estimate, estimate
 from scanner.cluster.unread import other_names
-from scanner.cluster.work import Inspected, Work, inspect_input, refuse_wrong_columns, without
+from scanner.cluster.work import Inspected, Work, done_before, inspect_input, refuse_wrong_columns, without
 from scanner.detection.scan_plan import Plan, check_secrets, check_tokenizers, check_users, make_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.described import Described, describe
 from scanner.input.files import list_files
 from scanner.results.readiness import readiness
-from scanner.results.tables import committed
 
 MIB = 2**20
 
@@ -146,9 +145,7 @@ class _Input:
     def done(self) -> Looked:
         """What is committed, and what is left."""
         there = results.exist(self._plan.results)
-        self.work = without(
-            self._inspected, committed(self._plan.results, "verdicts", self._inspected.ids) if there else ()
-        )
+        self.work = without(self._inspected, done_before(self._plan, self._inspected) if there else ())
         work = self.work
         says = f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}

@@ -4,7 +4,8 @@ A piece that kills its actor, raises, needs more memory than a worker may take o
 halved, down to the document that is to blame. Attempts are counted here, never by Ray. An actor that dies may take the
 result of the piece before with it, so whatever was near a death is from then on given to an actor alone: no document is
 blamed for its neighbour. Documents that a worker sets aside for their size come last, alone, and not all are tried
-where others of their file failed. Of a document that is lost an actor is asked whose it is.
+where others of their file failed. Of a document that is lost an actor is asked whose it is. A pack of small shards is
+one piece of work; when it fails, each of its shards becomes a piece.
 """
 
 import logging
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from scanner.cluster.worker import Busy, Piece, Report
+from scanner.cluster.worker import Busy, Counts, PackReport, Piece, Report
 from scanner.errors import BrickscanError, FileFault, Refused, ScanFailed
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
@@ -66,6 +67,20 @@ class Finished:
     retries: int = 0
 
 
+class Pack(NamedTuple):
+    """Small shards that are scanned together, whole, and whose rows share files."""
+
+    shards: tuple[Shard, ...]
+
+
+@dataclass
+class FinishedPack:
+    """Of a pack the shards that are done, each with its counts, and the report with their files."""
+
+    shards: dict[Shard, Counts]
+    report: PackReport
+
+
 @dataclass
 class _Work:
     """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else.
@@ -87,6 +102,14 @@ class _Work:
 
 
 @dataclass
+class _PackWork:
+    """A pack, and whether its actor may hold nothing else."""
+
+    pack: Pack
+    alone: bool = False
+
+
+@dataclass
 class _OpenShard:
     finished: Finished
     open_pieces: int = 1
@@ -101,21 +124,32 @@ class _Slot:
     """
 
     actor: Any
-    given: deque[tuple[Any, _Work | None]]
+    given: deque[tuple[Any, _Work | _PackWork | None]]
     ready: bool = False
     deadline: float = math.inf
 
-    def takes(self, work: _Work, most: int) -> bool:
+    def takes(self, work: _Work | _PackWork, most: int) -> bool:
         """Whether it can be given a piece, and then holds at most so many."""
         if not self.ready or len(self.given) >= most:
             return False
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
 
+    def give(self, work: _Work | _PackWork) -> None:
+        """Ask the actor for it."""
+        streams: Any = {"num_returns": "streaming"}
+        if isinstance(work, _PackWork):
+            ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
+        else:
+            ask = self.actor.scan if work.lost is None else self.actor.identify
+            ref = ask.options(**streams).remote(work.piece)
+        self.given.append((ref, work))
+
 
 class Pool:
-    """A number of actors with the methods `prepare()`, `scan(Piece)` and `identify(Piece)`.
+    """A number of actors with the methods `prepare()`, `scan(Piece)`, `scan_pack(shards)` and `identify(Piece)`.
 
-    The first returns a warning or nothing, the second yields Busy and at last a Report, the third an Identity.
+    The first returns a warning or nothing, the second yields Busy and at last a Report, the third a PackReport, the
+    fourth an Identity.
 
     Args:
         start: makes an actor.
@@ -131,23 +165,21 @@ class Pool:
         self._stall_seconds = stall_seconds
         self._on_devices = on_devices
         self._slots = [self._new_slot() for _ in range(workers)]
-        self._todo: deque[_Work] = deque()
+        self._todo: deque[_Work | _PackWork] = deque()
         self._failed_starts = 0
         self._began = False
         self._warned: set[str] = set()
         self._idle = 0
         self._large_lost: Counter[str] = Counter()  # by path
 
-    def run(self, shards: Iterable[Shard]) -> Iterator[Finished | None]:
-        """Work through the shards. Yields None about every second while nothing finishes.
+    def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
+        """Work through shards and packs of them. Yields None about every second while nothing finishes.
 
         Raises:
             Refused: an actor refused to begin, and none had begun before.
             ScanFailed: results cannot be written, or no actor can be started.
         """
-        self._todo.extend(
-            _Work(Piece(shard, shard.rows.start, shard.rows.stop), _OpenShard(Finished(shard))) for shard in shards
-        )
+        self._todo.extend(_PackWork(unit) if isinstance(unit, Pack) else _whole(unit) for unit in shards)
         while self._todo or any(work for slot in self._slots for _, work in slot.given):
             self._hand_out()
             heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
@@ -197,7 +229,7 @@ class Pool:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._todo:
-            if work.large and work.lost is None and work.path == path:
+            if isinstance(work, _Work) and work.large and work.lost is None and work.path == path:
                 work.lost = Lost(work.piece.start, "out_of_memory", what)
 
     def _hand_out(self) -> None:
@@ -205,12 +237,11 @@ class Pool:
             for slot in self._slots:
                 if self._todo and slot.takes(self._todo[0], most):
                     work = self._todo.popleft()
-                    ask = slot.actor.scan if work.lost is None else slot.actor.identify
-                    slot.given.append((ask.options(num_returns="streaming").remote(work.piece), work))
+                    slot.give(work)
                     if len(slot.given) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
-    def _take(self, slot: _Slot) -> Finished | None:
+    def _take(self, slot: _Slot) -> Finished | FinishedPack | None:
         """Take what came from what an actor was given first: a sign of life, its result, or its end."""
         ref, work = slot.given[0]
         try:
@@ -235,13 +266,15 @@ class Pool:
                 self._warned.add(found)
                 _log.warning("%s", found)
             return None
+        if isinstance(work, _PackWork):
+            return self._unpack(work, found)
         return self._close_piece(work, found) if work.lost is None else self._lose(work, work.lost, found)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
         slot.deadline = time.monotonic() + self._stall_seconds
 
-    def _raised(self, cause: BaseException, work: _Work | None) -> Finished | None:
+    def _raised(self, cause: BaseException, work: _Work | _PackWork | None) -> Finished | None:
         if work is None:
             error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
             raise error(f"a worker cannot begin: {cause}") from None
@@ -269,7 +302,7 @@ class Pool:
         what = "the worker made no progress; the time it has grows with cluster.stall_seconds"
         return None if work is None else self._failed(work, "timed_out", what)
 
-    def _replace(self, slot: _Slot) -> _Work | None:
+    def _replace(self, slot: _Slot) -> _Work | _PackWork | None:
         """End an actor and start another. Returns what it worked on; what waited behind that is given to another."""
         ray.kill(slot.actor)  # it may only be out of reach
         _, work = slot.given.popleft()
@@ -280,7 +313,11 @@ class Pool:
         self._slots[self._slots.index(slot)] = self._new_slot()
         return work
 
-    def _failed(self, work: _Work, reason: str, detail: str) -> Finished | None:
+    def _failed(self, work: _Work | _PackWork, reason: str, detail: str) -> Finished | None:
+        if isinstance(work, _PackWork):
+            _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
+            self._todo.extendleft(_whole(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
+            return None
         if work.lost is not None:
             return self._lose(work, work.lost, UNKNOWN)
         work.attempts += 1
@@ -307,6 +344,13 @@ class Pool:
         )
         return None
 
+    def _unpack(self, work: _PackWork, report: PackReport) -> FinishedPack:
+        """What is done of a pack; the rest of it becomes pieces."""
+        counted = zip(work.pack.shards, report.counts, strict=True)
+        done = {shard: counts for shard, counts in counted if counts is not None}
+        self._todo.extend(_whole(shard) for shard in work.pack.shards if shard not in done)
+        return FinishedPack(done, report)
+
     def _lose(self, work: _Work, lost: Lost, whose: Identity) -> Finished | None:
         """Give a document up, now that all is known of it that can be."""
         work.shard.finished.lost.append(lost._replace(whose=whose))
@@ -325,3 +369,9 @@ class Pool:
             self._give_up(work.path)
         work.shard.open_pieces -= 1
         return None if work.shard.open_pieces else finished
+
+
+def _whole(shard: Shard, *, alone: bool = False, retries: int = 0) -> _Work:
+    """A shard as one piece."""
+    piece = Piece(shard, shard.rows.start, shard.rows.stop)
+    return _Work(piece, _OpenShard(Finished(shard, retries=retries)), alone=alone)

@@ -20,7 +20,7 @@ from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
-from scanner.cluster.work import Work, find_work, inspect_input, refuse_wrong_columns
+from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
@@ -28,8 +28,10 @@ from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.results.first_seen import first_seen
+from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import append_audits, append_scan, open_tables
+from scanner.results.upkeep import merge_bookkeeping
 from schemas.words import AuditState
 
 
@@ -154,6 +156,8 @@ class _Scan:
         if whole:  # what lands alone may be the exception
             refuse_wrong_columns(inspected)
         bring_up_to_date(plan.results)
+        merge_bookkeeping(plan.results)
+        freeze(plan.results, self._started_at)
         self._work = find_work(plan, inspected)
         self._watch(self._work, self._committer.totals)
         for file, fault in self._work.faults:
@@ -165,13 +169,14 @@ class _Scan:
         earlier = first_seen(plan, {shard.file for shard in left}, self._started_at)
         workers, gpus = share_gpus(plan.config.cluster, workers)
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
-        shared, known = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
+        shared, seen = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
-            lambda: actor.remote(shared, self._scan_id, memory, known), workers, stall_seconds, on_devices=gpus > 0
+            lambda: actor.remote(shared, self._scan_id, memory, seen), workers, stall_seconds, on_devices=gpus > 0
         )
         try:
-            for finished in pool.run(replace(shard, seen=earlier.files.get(shard.file.path)) for shard in left):
+            known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in left]
+            for finished in pool.run(packed(known, workers)):
                 if finished is not None:
                     self._committer.add(finished)
                 self._end_if_told()

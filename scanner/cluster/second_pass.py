@@ -171,7 +171,7 @@ def second_pass(plan: Plan, second: SecondScoreConfig, scan_id: str, shards: Seq
     rows = 0
     try:
         for finished in pool.run(todo):
-            if finished is not None and finished.fault is None:
+            if isinstance(finished, Finished) and finished.fault is None:
                 rows += _commit(plan, second, scan_id, finished, flagged[finished.shard.shard_id])
     finally:
         pool.close()

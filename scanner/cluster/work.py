@@ -4,14 +4,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scanner.cluster.pool import Pack
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
-from scanner.input.shards import Shard, cut, shard_id
+from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, shard_id
+from scanner.results.freezing import done_in_frozen_nights
 from scanner.results.settlement import settle
 from scanner.results.tables import Tables, committed
+
+PACKS_A_WORKER = 8
+"""Fewest that there are of, where shards are small."""
+
+MOST_IN_A_PACK = 256
+"""Shards; each opens a file."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,18 @@ def find_work(plan: Plan, inspected: Inspected) -> Work:
     tables = Tables(plan.results)
     done = committed(tables, "verdicts", inspected.ids)
     settle(tables, done)  # what a driver left that died over these
-    return without(inspected, done)
+    return without(inspected, done | _done_in_frozen_nights(tables, inspected, done))
+
+
+def done_before(plan: Plan, inspected: Inspected) -> set[str]:
+    """Ids of what is committed. Writes nothing. Raises as `find_work`."""
+    tables = Tables(plan.results)
+    done = committed(tables, "verdicts", inspected.ids)
+    return done | _done_in_frozen_nights(tables, inspected, done)
+
+
+def _done_in_frozen_nights(tables: Tables, inspected: Inspected, done: Collection[str]) -> set[str]:
+    return done_in_frozen_nights(tables, [shard for shard in inspected.shards if shard.shard_id not in done])
 
 
 def without(inspected: Inspected, done: Collection[str]) -> Work:
@@ -102,6 +121,32 @@ def without(inspected: Inspected, done: Collection[str]) -> Work:
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
         at_fault=tuple(faults),
     )
+
+
+def packed(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:
+    """Shards in their order, small neighbours as packs that are no larger than a shard may be.
+
+    So many files of a few rows each cost what as many rows in large files do. There stay PACKS_A_WORKER packs for each
+    worker, so that none waits for the last one.
+    """
+    most = min(len(shards) // (PACKS_A_WORKER * workers), MOST_IN_A_PACK)
+    units: list[Shard | Pack] = []
+    waiting: list[Shard] = []
+    rows = text_bytes = 0
+    for shard in shards:
+        size = shard.rows.stop - shard.rows.start
+        if waiting and (
+            len(waiting) >= most or rows + size > MAX_ROWS or text_bytes + shard.rows.text_bytes > MAX_TEXT_BYTES
+        ):
+            units.append(_unit(waiting))
+            waiting, rows, text_bytes = [], 0, 0
+        waiting.append(shard)
+        rows, text_bytes = rows + size, text_bytes + shard.rows.text_bytes
+    return [*units, _unit(waiting)] if waiting else units
+
+
+def _unit(shards: list[Shard]) -> Shard | Pack:
+    return Pack(tuple(shards)) if len(shards) > 1 else shards[0]
 
 
 def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str) -> list[Shard]:

@@ -4,8 +4,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +102,38 @@ class Report:
     set_aside: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class PackReport:
+    """What became of whole shards that share files, in their order.
+
+    counts: of each shard; None where it is to be scanned by itself, since its file is at fault or a text is large.
+    """
+
+    counts: tuple[Counts | None, ...]
+    verdicts: tuple[DataFile, ...]
+    quarantine: tuple[DataFile, ...]
+    audit: tuple[DataFile, ...]
+    flags: tuple[DataFile, ...]
+    peak_memory: int
+    seconds: Seconds
+
+
+@dataclass
+class _Rows:
+    """Batches of each table, and what they are worth."""
+
+    verdicts: list[pa.RecordBatch] = field(default_factory=list)
+    quarantine: list[pa.RecordBatch] = field(default_factory=list)
+    audit: list[pa.RecordBatch] = field(default_factory=list)
+    set_aside: list[int] = field(default_factory=list)
+    counts: Counts = NOTHING
+
+    def add(self, other: "_Rows") -> None:
+        self.verdicts += other.verdicts
+        self.quarantine += other.quarantine
+        self.audit += other.audit
+
+
 class Busy(NamedTuple):
     """A sign of life: the next one, or the report, is due within so many seconds."""
 
@@ -169,48 +201,73 @@ class Worker:
         except FileFault as fault:
             yield Report(fault=fault, peak_memory=_peak_memory())
 
+    def scan_pack(self, shards: Sequence[Shard]) -> Iterator[Busy | PackReport]:
+        """Read and score shards whole, and write them together. Raises as `scan`."""
+        clock, rows = _Clock(), _Rows()
+        counts: list[Counts | None] = []
+        for shard in shards:
+            try:
+                found = yield from self._score(Piece(shard, shard.rows.start, shard.rows.stop), clock)
+            except FileFault:
+                found = None
+            if found is None or found.set_aside:
+                counts.append(None)
+            else:
+                rows.add(found)
+                counts.append(found.counts)
+        files = _write(self._plan, rows)
+        clock.lap("write")
+        yield PackReport(tuple(counts), *files, _peak_memory(), clock.spent())
+
     def identify(self, piece: Piece) -> Iterator[Identity]:
         """Whose the document of a single row is, which cannot be scored."""
         yield identify(piece.shard.file, self._plan.columns, piece.start)
 
     def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
+        clock = _Clock()
+        rows = yield from self._score(piece, clock)
+        files = _write(self._plan, rows)
+        clock.lap("write")
+        aside = tuple(rows.set_aside)
+        yield Report(*files, rows.counts, peak_memory=_peak_memory(), seconds=clock.spent(), set_aside=aside)
+
+    def _score(self, piece: Piece, clock: "_Clock") -> Generator[Busy, None, _Rows]:
+        """Read and score a piece: signs of life on the way. Raises FileFault, and as `scan`."""
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
-        verdicts: list[pa.RecordBatch] = []
-        quarantine: list[pa.RecordBatch] = []
+        rows = _Rows()
         unread: list[pa.RecordBatch] = []  # documents, of which a value is
-        set_aside: list[int] = []
-        text_bytes = 0
-        clock, tokenising = _Clock(), self._detector.tokenising
+        text_bytes, tokenising = 0, self._detector.tokenising
         witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
-                verdicts, quarantine, unread = (_without(part, rows) for rows in (verdicts, quarantine, unread))
-                whose = identities(piece.shard.file, self._plan.columns, part.start, part.stop)
-                rows = range(part.start, part.stop)
-                quarantine.append(quarantine_rows(origin, zip(rows, whose, strict=True), "unreadable", part.detail))
-                set_aside = [row for row in set_aside if row not in rows]
+                self._take_back(part, piece, rows, origin)
+                unread = _without(part, unread)
                 continue
             part, large = self._without_large(part, piece)
-            set_aside += large
+            rows.set_aside += large
             text_bytes += part.column("text").nbytes
             yield self._busy(part.column("text").nbytes)
             unread.append(part.select(["row"]).filter(part["unread"]))
             scored, refused = self._detector.detect(part, origin, witness, known)
-            verdicts.append(scored)
-            quarantine.append(refused)
+            rows.verdicts.append(scored)
+            rows.quarantine.append(refused)
             clock.lap("score")
-        audit = witness.rows() if witness else []
+        rows.audit = witness.rows() if witness else []
+        odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
+        rows.counts = _counts(rows, text_bytes) + odd
         clock.lap("score")
-        report = _write(self._plan, verdicts, quarantine, audit, text_bytes)
-        odd = self._odd_times(verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
-        report = replace(report, counts=report.counts + odd)
-        clock.lap("write")
-        tokenising = self._detector.tokenising - tokenising
-        spent = clock.seconds
-        seconds = Seconds(spent["read"], tokenising, spent["score"] - tokenising, spent["write"])
-        yield replace(report, seconds=seconds, set_aside=tuple(set_aside))
+        clock.tokenised(self._detector.tokenising - tokenising)
+        return rows
+
+    def _take_back(self, void: Unreadable, piece: Piece, rows: _Rows, origin: Origin) -> None:
+        """Rows that turned out to be unreadable after they were given are in quarantine, and nowhere else."""
+        rows.verdicts, rows.quarantine = _without(void, rows.verdicts), _without(void, rows.quarantine)
+        whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
+        gone = range(void.start, void.stop)
+        rows.quarantine.append(quarantine_rows(origin, zip(gone, whose, strict=True), "unreadable", void.detail))
+        rows.set_aside = [row for row in rows.set_aside if row not in gone]
 
     def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
         """A batch without the rows that may need more memory than there is, unless one is all that was asked for."""
@@ -248,42 +305,53 @@ class _Clock:
     """Sums up wall seconds by stage: a lap is what passed since the lap before."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("read", "score", "write"), 0.0)
+        self._seconds = dict.fromkeys(("read", "tokenise", "score", "write"), 0.0)
         self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
-        self.seconds[stage] += now - self._last
+        self._seconds[stage] += now - self._last
         self._last = now
 
+    def tokenised(self, seconds: float) -> None:
+        """So many of those of scoring."""
+        self._seconds["tokenise"] += seconds
+        self._seconds["score"] -= seconds
 
-def _write(
-    plan: Plan,
-    verdicts: list[pa.RecordBatch],
-    quarantine: list[pa.RecordBatch],
-    audit: list[pa.RecordBatch],
-    text_bytes: int,
-) -> Report:
-    rows = sum(len(batch) for batch in verdicts)
-    refused = sum(len(batch) for batch in quarantine)
-    tables = {"verdicts": verdicts, "quarantine": quarantine, "audit_counts": audit, "flags": _flags(plan, verdicts)}
-    files = {name: write_file(plan.results, name, batches) for name, batches in tables.items()}
-    written = {name: (file,) if file else () for name, file in files.items()}
-    return Report(
-        verdicts=written["verdicts"],
-        quarantine=written["quarantine"],
-        audit=written["audit_counts"],
-        flags=written["flags"],
-        counts=Counts(
-            documents=rows + refused,
-            too_short=_of_status(verdicts, "too_short"),
-            scored_in_part=_of_status(verdicts, "scored_in_part"),
-            quarantined=refused,
-            flagged=sum(batch["flagged"].true_count for batch in verdicts),
-            text_bytes=text_bytes,
-            tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in verdicts),
-        ),
-        peak_memory=_peak_memory(),
+    def spent(self) -> Seconds:
+        return Seconds(**self._seconds)
+
+
+class _Files(NamedTuple):
+    """One of each table, or none where there are no rows."""
+
+    verdicts: tuple[DataFile, ...]
+    quarantine: tuple[DataFile, ...]
+    audit: tuple[DataFile, ...]
+    flags: tuple[DataFile, ...]
+
+
+def _write(plan: Plan, rows: _Rows) -> _Files:
+    tables = {
+        "verdicts": rows.verdicts,
+        "quarantine": rows.quarantine,
+        "audit_counts": rows.audit,
+        "flags": _flags(plan, rows.verdicts),
+    }
+    files = (write_file(plan.results, name, batches) for name, batches in tables.items())
+    return _Files(*((file,) if file else () for file in files))
+
+
+def _counts(rows: _Rows, text_bytes: int) -> Counts:
+    refused = sum(len(batch) for batch in rows.quarantine)
+    return Counts(
+        documents=sum(len(batch) for batch in rows.verdicts) + refused,
+        too_short=_of_status(rows.verdicts, "too_short"),
+        scored_in_part=_of_status(rows.verdicts, "scored_in_part"),
+        quarantined=refused,
+        flagged=sum(batch["flagged"].true_count for batch in rows.verdicts),
+        text_bytes=text_bytes,
+        tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in rows.verdicts),
     )
 
 

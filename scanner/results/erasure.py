@@ -1,22 +1,35 @@
 """Names taken out of verdicts and flags, for those who ask to be forgotten: the rows stay, and name no one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.results.tables import ORPHANS_AFTER_HOURS
-from scanner.storage.delta import attempts, open_table, read, table_uri
+from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, open_tables
+from scanner.storage.delta import attempts, open_table, table_uri
+from schemas.words import Naming
 
 
-def erase_user(results: str, user_ids: Sequence[str]) -> int:
+def erase_user(
+    results: str, user_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
+) -> int:
     """Erase names from flags and verdicts: the rows read `removed`. Returns how many verdicts were changed.
 
-    The rows are addressed by key and message, since Delta's log keeps a change's predicate; the files that held the
-    names are deleted, and so is what failed attempts left a day ago or earlier. What is younger may be a running scan's
-    and is left for scanner.results.upkeep.vacuum.
+    The files that held the names are deleted, and so is what failed attempts left a day ago or earlier. What is younger
+    may be a running scan's and is left for scanner.results.upkeep.vacuum. It may be interrupted, and called again, at
+    any time.
+
+    Args:
+        results: folder or URI.
+        user_ids: the names.
+        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
 
     Raises:
         Refused: there are no results.
@@ -24,45 +37,45 @@ def erase_user(results: str, user_ids: Sequence[str]) -> int:
     """
     if not user_ids:
         return 0
-    changed = _erase_from(table_uri(results, "verdicts"), user_ids)
-    if DeltaTable.is_deltatable(table_uri(results, "flags")):  # earlier versions wrote none
-        _erase_from(table_uri(results, "flags"), user_ids)
-    return changed
+    open_table(table_uri(results, "verdicts"))
+    changed = {}
+    for name in ("verdicts", "flags"):
+        if DeltaTable.is_deltatable(table_uri(results, name)):  # earlier versions wrote no flags
+            open_tables(results, [name])  # files that are written anew have every column of this version
+            without = partial(_without_names, name, user_ids)
+            changed[name] = rewrite(results, name, without, watch=partial(watch, name))
+            _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
+    return changed["verdicts"]
 
 
-def _erase_from(uri: str, user_ids: Sequence[str]) -> int:
-    changed = 0
-    for _ in attempts(f"attempts to erase names in {uri}"):
+def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+    if not _named(file.read(["user_id"]), user_ids).any():
+        return None
+    rows = whole(file.read(), SCHEMAS[name])
+    named = _named(rows, user_ids)
+    user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
+    naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
+    for column, values in (("user_id", user), ("naming", naming)):
+        at = rows.schema.get_field_index(column)
+        rows = rows.set_column(at, rows.schema.field(at), values)
+    return Anew(int(named.sum()), rows)
+
+
+def _named(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
+    """Whether each row names one of them."""
+    return pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
+
+
+def _delete_replaced(uri: str) -> None:
+    for _ in attempts(f"attempts to delete files with names in {uri}"):
         table = open_table(uri)
         try:
-            changed += _erase(table, user_ids)
-            # also where no name was left: an erasure may have died before this
             table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
             table.vacuum(ORPHANS_AFTER_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
         except CommitFailedError:
-            pass
-        except (DeltaError, OSError, pl.exceptions.PolarsError) as error:
-            # files of an outdated snapshot may be gone, when another name was erased
+            continue
+        except (DeltaError, OSError) as error:
             if open_table(uri).version() == table.version():
-                raise ScanFailed(f"results: names in {uri} cannot be erased: {in_a_line(error)}") from None
-        else:
-            break
-    return changed
-
-
-def _erase(table: DeltaTable, user_ids: Sequence[str]) -> int:
-    """Put null for the users, in the rows of their messages. Returns how many were changed."""
-    named = read(table).filter(pl.col("user_id").is_in(list(user_ids)))
-    messages = named.select("key_id", "message").unique().group_by("key_id").agg("message").collect()
-    if messages.is_empty():
-        return 0
-    predicate = " OR ".join(
-        f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, numbers))}))"
-        for key_id, numbers in messages.iter_rows()
-    )
-    done = table.update(
-        {"user_id": "NULL", "naming": "'removed'"},
-        predicate=f"user_id IS NOT NULL AND ({predicate})",
-        commit_properties=CommitProperties(max_commit_retries=0),  # who merged these files meanwhile wrote names anew
-    )
-    return int(done["num_updated_rows"])
+                raise ScanFailed(f"results: files of {uri} cannot be deleted: {in_a_line(error)}") from None
+            continue
+        return

@@ -47,12 +47,14 @@ def bring_up_to_date(results: str) -> int:
 
 
 def shards(results: str) -> pl.LazyFrame:
-    """Every range of rows that was scanned, as in schemas.tables.SHARDS.
+    """Every range of rows that was scanned and whose night was not dropped, as in schemas.tables.SHARDS.
 
     Raises:
         Refused: there are no results.
     """
-    return read_whole(results, "shards") if _is_up_to_date(results) else _derived_shards(results)
+    if not _is_up_to_date(results):
+        return _derived_shards(results)
+    return read_whole(results, "shards").filter(pl.col("dropped_at").is_null())
 
 
 def flags(results: str) -> pl.LazyFrame:
@@ -63,7 +65,7 @@ def flags(results: str) -> pl.LazyFrame:
 def newest_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does."""
     ranges = shards(results)
-    # flags may be kept of nights that were dropped, whose ranges are not known any more
+    # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
     rescanned = pl.concat([_rescanned(ranges), kept]).unique()
     own = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
@@ -164,6 +166,7 @@ def _derived_shards(results: str) -> pl.LazyFrame:
         .with_columns(
             night=pl.col("began_at").dt.strftime("%Y-%m-%d"),
             file=pl.lit(None, pl.String),
+            dropped_at=pl.lit(None, pl.Datetime("us", "UTC")),
             documents=pl.col("read") + pl.col("quarantined"),
         )
         .select(SHARDS.names)

@@ -1,35 +1,34 @@
 """Retention: the rows of nights that are older than a limit leave the tables, whole nights at a time, for good.
 
-What a night committed stays committed: its transactions remain in Delta's log, so no later scan takes its input up
-again. Rows of `scans` and `audits` stay, which say what was done, not on whom. `shards`, by which the scans of a night
-are known, comes last: what was interrupted is finished by the next call. The files go with `brickscan vacuum`.
+Rows of `scans`, `audits` and `shards` stay, which say what was done, not on whom: no later scan takes the input of a
+night up again. Those of `shards` get the time at which their night was dropped. Whatever is left of a scan, by an
+interruption or since its flags were kept, is found and dropped by the next call. The files go with `brickscan vacuum`.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
-from scanner.errors import ScanFailed, in_a_line
-from scanner.results.newest import bring_up_to_date, shards
+from scanner.results.newest import bring_up_to_date, flags, newest_flags, shards
 from scanner.results.queries import ask
-from scanner.results.tables import SCHEMAS, additions, table_now, try_to_commit, write_file
-from scanner.storage.delta import attempts, table_uri
-from scanner.storage.locations import filesystem_of
+from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.tables import SCHEMAS, read_whole
+from scanner.storage.delta import table_uri
+from schemas.tables import SHARDS
 
-OF_A_NIGHT = ("quarantine", "audit_counts", "second_scores", "verdicts", "flags", "shards")
-"""Tables whose rows belong to a scan, in the order in which they are gone through."""
+OF_A_NIGHT = ("flags", "audit_counts", "second_scores", "verdicts", "shards", "quarantine")
+"""Tables whose rows belong to a scan, in the order in which they are gone through: a range of `shards` is marked before
+its rows leave quarantine, without which it would seem to have come to something and hide flags that are kept."""
 
 
 class Expired(NamedTuple):
-    """What is older than a limit: its nights, the ids of its scans, how many documents they read, and flagged."""
+    """What is older than a limit: its nights, the ids of its scans, how many documents they read, and their flags."""
 
     nights: tuple[str, ...]
     scans: tuple[str, ...]
@@ -37,94 +36,106 @@ class Expired(NamedTuple):
     flagged: int
 
 
-def expired(results: str, before: date) -> Expired:
-    """What began on a date (UTC) before this one. Writes nothing.
+def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
+    """What began on a date (UTC) before this one, and has rows yet; with keep_flags, others than flags. Writes nothing.
 
     Raises:
         Refused: there are no results.
     """
 
     def found() -> pl.DataFrame:
-        of_scans = shards(results).group_by("scan_id").agg(pl.col("night").max(), pl.col("documents", "flagged").sum())
-        return of_scans.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
+        ranges = shards(results).group_by("scan_id").agg(pl.col("night").max(), pl.col("documents").sum())
+        of_flags = flags(results).group_by("scan_id").agg(flagged=pl.len())
+        sides = [name for name in OF_A_NIGHT if name in _ALONE and DeltaTable.is_deltatable(table_uri(results, name))]
+        ids = [rows.select("scan_id") for rows in (ranges, *(read_whole(results, name) for name in sides))]
+        scans = pl.concat([*ids, *([] if keep_flags else [of_flags.select("scan_id")])]).unique()
+        known = scans.join(ranges, on="scan_id", how="left").join(of_flags, on="scan_id", how="left")
+        dated = known.with_columns(night=pl.coalesce("night", _BEGAN))
+        return dated.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
 
     rows = ask(results, found)
     nights = tuple(rows["night"].unique().sort())
     return Expired(nights, tuple(rows["scan_id"]), int(rows["documents"].sum()), int(rows["flagged"].sum()))
 
 
-def retain(results: str, scans: Sequence[str], *, keep_flags: bool) -> int:
-    """Take all rows of these scans out of the tables, table by table. Returns how many rows.
+_ALONE = ("audit_counts", "second_scores", "quarantine")
+"""Tables in which a scan may have rows that has none in `shards`: of files that could not be read, say."""
+
+_BEGAN = pl.col("scan_id").str.head(8).str.to_date("%Y%m%d", strict=False).dt.strftime("%Y-%m-%d")
+
+
+def retain(
+    results: str,
+    scans: Sequence[str],
+    *,
+    keep_flags: bool,
+    watch: Callable[[str, int, int], None] = lambda table, done, files: None,
+) -> int:
+    """Take all rows of these scans out of the tables, table by table, but for `shards`, where they are marked.
+
+    Returns how many rows were taken out or marked.
 
     Args:
         results: folder or URI.
         scans: ids.
-        keep_flags: leave the rows of `flags`.
+        keep_flags: leave the rows of `flags` that stand; those that a later scan took back go.
+        watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
 
     Raises:
         Refused: there are no results.
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
     bring_up_to_date(results)
+    ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
     gone = 0
     for name in OF_A_NIGHT:
-        if DeltaTable.is_deltatable(table_uri(results, name)) and not (keep_flags and name == "flags"):
-            gone += _without(results, name, pl.Series(scans, dtype=pl.String))
+        if DeltaTable.is_deltatable(table_uri(results, name)):
+            which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name == "flags" else ids
+            change = partial(_marked, ids) if name == "shards" else partial(_without, name, which)
+            gone += rewrite(results, name, change, partial(_may_hold, ids["scan_id"]), partial(watch, name))
     return gone
 
 
-def _without(results: str, name: str, scans: pl.Series) -> int:
-    gone = 0
-    for _ in attempts(f"attempts to drop rows of {table_uri(results, name)}"):
-        table = table_now(results, name)
-        try:
-            actions, gone = _actions(table, results, name, scans)
-        except (DeltaError, OSError, pa.ArrowException) as error:  # gone, where another replaced files meanwhile
-            if table_now(results, name).version() == table.version():
-                raise ScanFailed(f"results: {table.table_uri} cannot be read: {in_a_line(error)}") from None
-            continue
-        if not actions or try_to_commit(table, name, actions, []):
-            break
-    return gone
+def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
+    """Flags of these scans that do not stand. Once the nights are gone, nothing would tell that."""
+    rows = flags(results).join(scans.lazy(), on="scan_id", how="semi")
+    return rows.join(newest_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
-def _actions(
-    table: DeltaTable, results: str, name: str, scans: pl.Series
-) -> tuple[list[AddAction | RemoveAction], int]:
-    """What takes the rows of some scans out of a table, and how many these are. At most one file is written anew."""
-    filesystem, folder = filesystem_of(table_uri(results, name))
-    actions: list[AddAction | RemoveAction] = []
-    kept: list[pa.RecordBatch] = []
-    gone, now = 0, int(time.time() * 1000)
-    for path in _may_hold(table, scans):
-        with filesystem.open_input_file(f"{folder}/{path}") as source:
-            file = pq.ParquetFile(source)
-            goes = pl.Series(file.read(["scan_id"])["scan_id"]).is_in(scans.implode())
-            if goes.any():
-                actions.append(RemoveAction(path, True, now))
-                gone += int(goes.sum())
-            if goes.any() and not goes.all():
-                kept += _whole(file.read(), SCHEMAS[name]).filter((~goes).to_arrow()).to_batches()
-    written = write_file(results, name, kept)
-    return [*actions, *additions([written] if written else [])], gone
+_FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
-def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the columns that came after the version that wrote it."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
+    """Without the rows that are equal to one of these in all of its columns."""
+    goes = _among(pl.DataFrame(file.read(which.columns)), which)
+    if not goes.any():
+        return None
+    left = whole(file.read(), SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
+    return Anew(int(goes.sum()), left)
 
 
-def _may_hold(table: DeltaTable, scans: pl.Series) -> list[str]:
-    """Names of a table's files but for those whose least and largest scan id say that they hold none of these."""
-    files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))
-    if len(scans) and {"min.scan_id", "max.scan_id"} <= set(files.columns):
-        outside = (pl.col("max.scan_id") < scans.min()) | (pl.col("min.scan_id") > scans.max())
-        files = files.filter(~outside.fill_null(value=False))
-    return list(files["path"])
+def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
+    """Rows of `shards`, which stay and say when they were dropped."""
+    rows = pl.DataFrame(whole(file.read(), SHARDS))
+    goes = _among(rows, scans) & rows["dropped_at"].is_null()
+    if not goes.any():
+        return None
+    now = pl.lit(datetime.now(UTC), rows.schema["dropped_at"])
+    marked = rows.with_columns(dropped_at=pl.when(goes).then(now).otherwise("dropped_at"))
+    return Anew(int(goes.sum()), marked.to_arrow().cast(SHARDS))
+
+
+def _among(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
+    at = rows.with_row_index("at")
+    return at["at"].is_in(at.join(which, on=which.columns, how="semi")["at"].implode())
+
+
+def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
+    """Files but for those whose least and largest scan id say that they hold none of these."""
+    if not len(scans) or not {"min.scan_id", "max.scan_id"} <= set(files.columns):
+        return files
+    outside = (pl.col("max.scan_id") < scans.min()) | (pl.col("min.scan_id") > scans.max())
+    return files.filter(~outside.fill_null(value=False))
 
 
 def cutoff(days: int) -> date:

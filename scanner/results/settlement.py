@@ -10,7 +10,7 @@ does that at once, who loses does too, and the next scan does it for one that di
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,16 +47,15 @@ def enter_beside(results: str | Tables, name: str, entries: Sequence[Entry], sca
     tables, number = kept_tables(results), run_number(scan_id)
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
-        own = {entry.transaction: f"{entry.transaction}:{scan_id}" for entry in entries}
+        own = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
         there = kept.versions([*own, *own.values()])
         missing = [entry for entry in entries if own[entry.transaction] not in there]
         if not missing:
             return
         transactions = []
-        for entry in missing:
-            first = entry.transaction not in there
-            transactions.append(Transaction(entry.transaction, number if first else CONTESTED))
-            transactions.append(Transaction(own[entry.transaction], 1))
+        for shard in (shard for entry in missing for shard in entry.transactions):
+            transactions.append(Transaction(shard, CONTESTED if shard in there else number))
+            transactions.append(Transaction(own[shard], 1))
         files = [file for entry in missing for file in entry.files]
         if try_to_commit(table, name, additions(files), transactions):
             return
@@ -74,6 +73,21 @@ def settle(results: str | Tables, shards: Iterable[str]) -> None:
         _settle(tables, name, winners)
 
 
+def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
+    """Take out of the tables BESIDE the rows of runs, by shard_id and scan_id, that died before their verdicts.
+
+    Raises:
+        ScanFailed: others kept committing first, or a table cannot be written.
+    """
+    dead = set(runs)
+    for name in BESIDE if dead else ():
+        for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+            table, _ = tables.now(name)
+            actions = _without(table, tables.results, name, {shard for shard, _ in dead}, dead.__contains__)
+            if not actions or try_to_commit(table, name, actions, []):
+                break
+
+
 def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
@@ -81,16 +95,28 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
         wrong = {shard: winners[shard] for shard, number in there.items() if winners[shard] != number}
         if not wrong:
             return
+
+        def lost(run: tuple[str, str], wrong: Mapping[str, int] = wrong) -> bool:
+            return run[0] in wrong and run_number(run[1]) != wrong[run[0]]
+
         transactions = [Transaction(shard, winner) for shard, winner in wrong.items()]
-        if try_to_commit(table, name, _without_others(table, tables.results, name, wrong), transactions):
+        if try_to_commit(table, name, _without(table, tables.results, name, wrong, lost), transactions):
             return
 
 
-def _without_others(
-    table: DeltaTable, results: str, name: str, winners: Mapping[str, int]
+def _without(
+    table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
-    """Files that hold rows of a shard which are not its winner's go; whatever else is in them is written anew."""
-    of_shards = pc.field("shard_id").isin(list(winners))
+    """Files that hold rows of a shard which are to go do so; whatever else is in them is written anew.
+
+    Args:
+        table: as it was looked at.
+        results: folder or URI.
+        name: of the table.
+        shards: ids; no row of another goes.
+        goes: tells by shard_id and scan_id.
+    """
+    of_shards = pc.field("shard_id").isin(list(shards))
     removals: list[AddAction | RemoveAction] = []
     kept: list[pa.RecordBatch] = []
     for part in table.to_pyarrow_dataset().get_fragments():
@@ -98,7 +124,7 @@ def _without_others(
             continue
         rows = part.to_table(SCHEMAS[name])
         pairs = zip(rows["shard_id"].to_pylist(), rows["scan_id"].to_pylist(), strict=True)
-        stays = [winners.get(shard, number) == number for shard, number in ((s, run_number(id_)) for s, id_ in pairs)]
+        stays = [not goes(pair) for pair in pairs]
         if not all(stays):
             removals.append(RemoveAction(part.path, True, int(time.time() * 1000)))
             kept += rows.filter(pa.array(stays)).to_batches()

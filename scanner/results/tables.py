@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -63,10 +63,19 @@ class DataFile:
 
 
 class Entry(NamedTuple):
-    """What enters a table at once or not at all: an application transaction and its files, possibly none."""
+    """What enters a table at once or not at all: an application transaction and its files, possibly none.
+
+    others: further transactions whose rows are in the same files; each is the shard_id of its rows.
+    """
 
     transaction: str
     files: tuple[DataFile, ...]
+    others: tuple[str, ...] = ()
+
+    @property
+    def transactions(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.transaction, *self.others)
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
@@ -91,7 +100,10 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
-        if found != deltalake.Schema.from_arrow(schema):
+        wanted = deltalake.Schema.from_arrow(schema)
+        if found.fields[: len(wanted.fields)] == wanted.fields != found.fields:
+            raise Refused(f"results: table {uri} has columns of a newer version of brickscan; install that version")
+        if found != wanted:
             raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
 
 
@@ -223,16 +235,33 @@ def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int 
     tables, ours = kept_tables(results), set[str]()
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
-        there = kept.versions(entry.transaction for entry in entries)
+        there = kept.versions(transaction for entry in entries for transaction in entry.transactions)
         ours = {transaction for transaction, by in there.items() if by == run}
-        missing = [entry for entry in entries if entry.transaction not in there]
+        missing = [
+            _less(tables.results, name, entry, there) for entry in entries if set(entry.transactions) - set(there)
+        ]
         if not missing:
             break
+        names = [transaction for entry in missing for transaction in entry.transactions]
         actions = additions(file for entry in missing for file in entry.files)
-        if try_to_commit(table, name, actions, [Transaction(entry.transaction, run or 1) for entry in missing]):
-            ours |= {entry.transaction for entry in missing}
+        if try_to_commit(table, name, actions, [Transaction(transaction, run or 1) for transaction in names]):
+            ours |= set(names)
             break
     return ours
+
+
+def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entry:
+    """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
+    first, *others = (transaction for transaction in entry.transactions if transaction not in there)
+    if len(others) == len(entry.others):
+        return entry
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    kept: list[pa.RecordBatch] = []
+    for file in entry.files:
+        rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
+        kept += rows.filter(pc.is_in(rows["shard_id"], pa.array([first, *others]))).to_batches()
+    written = write_file(results, name, kept)
+    return Entry(first, (written,) if written else (), tuple(others))
 
 
 def try_to_commit(
@@ -253,10 +282,10 @@ def try_to_commit(
     return True
 
 
-def additions(files: Iterable[DataFile]) -> list[AddAction | RemoveAction]:
-    """What makes files part of a table."""
+def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAction | RemoveAction]:
+    """What makes files part of a table; changes: their rows are new, and not those of files that they stand for."""
     now = int(time.time() * 1000)
-    return [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+    return [AddAction(file.name, file.size, {}, now, changes, file.stats) for file in files]
 
 
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:

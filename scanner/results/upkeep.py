@@ -1,29 +1,35 @@
 """Upkeep of the tables of results, safe while scans run: small files are merged, and files that nothing needs removed.
 
-Merging goes through commits of our own. Delta's `optimize.compact` must not be used: two at once, from one snapshot,
-both commit, and every row stands twice (deltalake 1.6.6). Here a merged file takes the place of its parts only through
-a snapshot that holds all of these, and Delta refuses the commit when anyone committed since that snapshot was read. So
-of two who merge the same files one finds them gone, and so does one whose files an erasure wrote anew. Transactions of
-shards are in Delta's log, not in files: what is committed stays committed.
+Merging goes through commits of our own (scanner.results.rewriting). Delta's `optimize.compact` must not be used: two
+at once, from one snapshot, both commit, and every row stands twice (deltalake 1.6.6). Transactions of shards are in
+Delta's log, not in files: what is committed stays committed.
 """
 
-import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed
+from scanner.results.rewriting import Replacement, files_of, put_in_place
+from scanner.results.settlement import BESIDE
 from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
-from scanner.storage.delta import attempts, table_uri
+from scanner.storage.delta import table_uri
+from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 
 MERGED_BYTES = 64 * 2**20
 """Files are merged up to this size; one of half the size is left as it is."""
+
+GROUPS_A_COMMIT = 50
+"""Of files that were merged."""
+
+MANY_FILES = 64
+"""Small files of a table beside verdicts, at which the next scan merges them."""
 
 LEAST_HOURS, MOST_HOURS = ORPHANS_AFTER_HOURS, 168
 """Retention: a file that is younger may be of a shard that is not committed yet, or be read by a query that began
@@ -47,7 +53,7 @@ def compact(results: str) -> list[Upkeep]:
     """
     names = _tables(results)
     open_tables(results, names)  # merged files have every column of this version
-    return [_compact(results, name) for name in names]
+    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in names]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
@@ -81,24 +87,32 @@ def _tables(results: str) -> list[str]:
     return found
 
 
-def _compact(results: str, name: str) -> Upkeep:
-    gone = made = 0
-    for group in _small(_sizes(DeltaTable(table_uri(results, name)))):
-        merged = _merge(results, name, group)
-        if merged is None:
-            continue
-        if _put_in_place(results, name, group, merged):
-            gone, made = gone + len(group), made + 1
-        else:
-            filesystem, folder = filesystem_of(table_uri(results, name))
-            filesystem.delete_file(f"{folder}/{merged.name}")  # it may hold a name that was erased meanwhile
-    return Upkeep(name, gone, made)
+def merge_bookkeeping(results: str) -> None:
+    """Merge the small files of the tables beside verdicts once these are many. Raises as `compact`.
+
+    Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
+    """
+    for name in BESIDE:
+        kept = KeptTable(table_uri(results, name))
+        if sum(size < MERGED_BYTES // 2 for size in _sizes(kept.now()).values()) >= MANY_FILES:
+            _compact(results, name, kept)
+
+
+def _compact(results: str, name: str, kept: KeptTable) -> Upkeep:
+    """Groups are committed many at a time: each commit costs as much as the table's log is long."""
+    done = Upkeep(name, 0, 0)
+    groups = iter(list(_small(_sizes(kept.now()))))
+    while some := list(islice(groups, GROUPS_A_COMMIT)):
+        files = [(tuple(group), _merge(results, name, group, kept)) for group in some]
+        merged = [Replacement(group, file) for group, file in files if file]
+        placed = put_in_place(results, name, kept, merged, merged=True)
+        done = Upkeep(name, done.gone + sum(len(each.parts) for each in placed), done.made + len(placed))
+    return done
 
 
 def _sizes(table: DeltaTable) -> dict[str, int]:
     """Names of a table's files with their sizes, oldest first."""
-    columns = pa.table(table.get_add_actions()).select(["modification_time", "path", "size_bytes"])
-    return {path: size for _, path, size in sorted(zip(*columns.to_pydict().values(), strict=True))}
+    return dict(files_of(table).select("path", "size_bytes").iter_rows())
 
 
 def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -117,7 +131,7 @@ def _small(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-def _merge(results: str, name: str, group: list[str]) -> DataFile | None:
+def _merge(results: str, name: str, group: list[str], kept: KeptTable) -> DataFile | None:
     """One file of the rows of many, not part of the table yet; None: one of them was taken away meanwhile."""
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
@@ -127,34 +141,10 @@ def _merge(results: str, name: str, group: list[str]) -> DataFile | None:
             with filesystem.open_input_file(f"{folder}/{path}") as source:
                 rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
         except FileNotFoundError:
-            if path not in _sizes(DeltaTable(uri)):
+            if path not in _sizes(kept.now()):
                 return None
             raise ScanFailed(f"results: {uri}/{path} is gone, and the table needs it: restore it from a copy") from None
         except (pa.ArrowException, OSError) as error:
             raise ScanFailed(f"results: {uri}/{path} cannot be read: {error}") from None
         batches += rows.to_batches()
     return write_file(results, name, batches)
-
-
-def _put_in_place(results: str, name: str, group: list[str], merged: DataFile) -> bool:
-    """Commit that a merged file stands for its parts; False: not all of them are in the table any more."""
-    uri = table_uri(results, name)
-    now = int(time.time() * 1000)
-    actions: list[AddAction | RemoveAction] = [RemoveAction(path, False, now) for path in group]
-    actions.append(AddAction(merged.name, merged.size, {}, now, False, merged.stats))
-    for _ in attempts(f"commits to {uri}"):
-        table = DeltaTable(uri)
-        present = _sizes(table)
-        if merged.name in present:  # a commit of ours whose success was not told
-            break
-        if not present.keys() >= set(group):
-            return False
-        try:
-            properties = CommitProperties(max_commit_retries=0)
-            table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
-        except CommitFailedError:
-            continue
-        except (DeltaError, OSError) as error:
-            raise ScanFailed(f"results: table {uri} cannot be written: {error}") from None
-        break
-    return True

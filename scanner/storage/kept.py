@@ -73,6 +73,11 @@ class KeptTable:
         found = ((name, table.transaction_version(name)) for name in wanted)
         return {name: version for name, version in found if version is not None}
 
+    def all(self) -> dict[str, int]:
+        """All transactions that the table had when `now` was last called; none where the log has another form."""
+        table = self._table or self.now()
+        return dict(self._logged or {}) if self._read_log(table) else {}
+
     def _read_log(self, table: DeltaTable) -> bool:
         """Read what is new of the log, or all of it; False: it is not of the form that is read here."""
         folder = _Log(table.table_uri)
@@ -107,7 +112,7 @@ class _Log:
             return {}, newest
         with self._filesystem.open_input_file(f"{self._folder}/{newest:020d}.checkpoint.parquet") as source:
             column = pq.read_table(source, columns=["txn"]).column("txn").combine_chunks()
-        known = column.filter(column.field("appId").is_valid())
+        known = column.drop_null()
         return dict(zip(known.field("appId").to_pylist(), known.field("version").to_pylist(), strict=True)), newest
 
     def commits(self, first: int, last: int) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 Nights of one file each are written by the project's own write functions, one document in a hundred flagged, every tenth
 night scanned twice. Asked is what people and the next scan ask: the flags, what a scan knows of earlier ones, the rows
-an audit reads, a flush of 20 shards. Each line says how a figure grew since the one before, over how much the rows did.
+an audit reads, a flush of 20 shards. Then users are erased, small files are merged, and the older nights are dropped.
+Each line says how a figure grew since the one before, over how much the rows did.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ import polars as pl
 import pyarrow as pa
 
 from scanner import results
-from scanner.results import newest, queries
+from scanner.results import newest, queries, retention
+from scanner.results.erasure import erase_user
 from scanner.results.settlement import enter_beside, settle
 from scanner.results.tables import SCHEMAS, Entry, commit, committed, write_file
+from scanner.results.upkeep import compact
 from tests.support.rows import filled, verdict
 
 SHARD_ROWS = 20_000
@@ -102,7 +105,7 @@ def tables_of(shard: int) -> dict[str, pa.Table]:
     found = verdicts.filter(pa.array(flagged))
     flags = pa.table([pa.repeat("set", len(found)), *found.columns], schema=SCHEMAS["flags"])
     span = {"first_row": first, "rows": SHARD_ROWS, "scanned_at": at, "keys": "set", "documents": SHARD_ROWS}
-    row = filled(SCHEMAS["shards"], night=f"{at:%Y-%m-%d}", file="1:1", **span, **about)
+    row = filled(SCHEMAS["shards"], night=f"{at:%Y-%m-%d}", file="1:1", dropped_at=None, **span, **about)
     return {"verdicts": verdicts, "flags": flags, "shards": pa.Table.from_pylist([row], SCHEMAS["shards"])}
 
 
@@ -135,6 +138,12 @@ def one_more_flush(folder: str) -> None:
     flush(folder, list(range(known, known + SHARDS_A_FLUSH)))
 
 
+def drop_half(folder: str) -> None:
+    nights = results.nights(folder).select("night").collect()["night"].sort()
+    old = retention.expired(folder, date.fromisoformat(nights[len(nights) // 2]))
+    retention.retain(folder, old.scans, keep_flags=False)
+
+
 QUESTIONS: dict[str, Callable[[str], object]] = {
     "results.flagged(), the newest 20": lambda folder: results.flagged(folder).head(20).collect(engine="streaming"),
     "results.flagged() of one user": one_user,
@@ -142,6 +151,10 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
     "the rows that tonight's audit reads": last_night,
     "results.q_values() of all rows, to a file": all_q_values,
     "20 more shards written and committed": one_more_flush,
+    "a user of some flags is erased": lambda folder: erase_user(folder, ["7"]),
+    "small files are merged for the first time": compact,
+    "a user is erased from merged files": lambda folder: erase_user(folder, ["8"]),
+    "the older half of the nights is dropped": drop_half,
 }
 
 

@@ -1,7 +1,8 @@
 """A scan as a process of its own, to which something happens at a seam: `python -m tests.chaos.driver CONFIG FAULT`.
 
-FAULT is JSON: {"at": one of MOMENTS, "commit": which one, "delay": seconds} ends it by SIGKILL; {"vanish": paths} and
-{"change": paths} happen to input files once they are listed. Every shard is committed at once, for more moments.
+FAULT is JSON: {"at": one of MOMENTS or FREEZES, "commit": which one, "delay": seconds} ends it by SIGKILL;
+{"vanish": paths} and {"change": paths} happen to input files once they are listed. Every shard is committed at once,
+for more moments.
 """
 
 import faulthandler
@@ -11,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -19,9 +21,11 @@ from jobs.cli import run
 from jobs.scan import summary
 from scanner.cluster import commits, run_scan
 from scanner.detection.scan_plan import make_plan
+from scanner.results import freezing, upkeep
 from tests.chaos.worker import FaultyWorker
 
 MOMENTS = ("before the commit", "between the commits", "during the commit")
+FREEZES = "while a night is frozen"
 
 
 def die() -> None:
@@ -29,7 +33,10 @@ def die() -> None:
 
 
 def die_at(moment: str, commit: int, delay: float) -> None:
-    """End this process at a moment of its so-manyth commit of verdicts; `during` one, after a delay within it."""
+    """End this process at a moment of its so-manyth commit of verdicts; `during` one, after a delay within it.
+
+    FREEZES: what was committed before is frozen when the scan begins, and of the commits of that, it is the so-manyth.
+    """
     seen = 0
 
     def last(real):
@@ -55,6 +62,18 @@ def die_at(moment: str, commit: int, delay: float) -> None:
         commits.Committer.flush = flush
     elif moment == "between the commits":
         commits.commit = last(commits.commit)
+    elif moment == FREEZES:
+        freeze_at_once()
+        real_freezing = freezing.try_to_commit
+
+        def freezes(*arguments):
+            nonlocal seen
+            seen += 1
+            if seen >= commit:
+                threading.Timer(delay, die).start()
+            return real_freezing(*arguments)
+
+        freezing.try_to_commit = freezes
     else:
         real_write = DeltaTable.create_write_transaction
 
@@ -68,6 +87,11 @@ def die_at(moment: str, commit: int, delay: float) -> None:
         DeltaTable.create_write_transaction = write
 
 
+def freeze_at_once() -> None:
+    """Freeze whatever was committed before this scan, tonight's too, and forget its transactions at once."""
+    freezing.FREEZE_AFTER, freezing.LEAST_AGE, freezing.EXPIRE_AFTER = timedelta(days=-2), timedelta(0), timedelta(0)
+
+
 def spoil(fault: dict) -> None:
     for path in map(Path, fault.get("vanish", ())):
         path.rename(path.with_suffix(".away"))
@@ -79,6 +103,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # for those who wonder where it hangs
     config, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
     commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS = 1, 0.0
+    upkeep.MANY_FILES = 4  # small files beside verdicts are merged whenever a scan begins
     if "at" in fault:
         die_at(fault["at"], fault["commit"], fault["delay"])
     told = False

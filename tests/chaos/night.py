@@ -33,7 +33,7 @@ id = "doc_id"
 [audit]
 family_error = 1e-6
 [cluster]
-workers = 2
+workers = {workers}
 worker_memory_mb = 1200
 stall_seconds = {stall_seconds}
 {more}
@@ -87,10 +87,10 @@ class Night:
         self.results = results or folder / "results"
         self.configure()
 
-    def configure(self, stall_seconds: float = 60, more: str = "") -> Path:
+    def configure(self, stall_seconds: float = 60, workers: int = 2, more: str = "") -> Path:
         self.config = self.folder / "scan.toml"
         fields = {"registry": self.registry, "results": self.results, "input": self.input}
-        self.config.write_text(CONFIG.format(**fields, stall_seconds=stall_seconds, more=more))
+        self.config.write_text(CONFIG.format(**fields, stall_seconds=stall_seconds, workers=workers, more=more))
         return self.config
 
     def plan_faults(self, seconds: float = 0.0, documents: Mapping[str, str] = {}) -> None:

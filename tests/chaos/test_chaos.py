@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.driver import MOMENTS
+from tests.chaos.driver import FREEZES, MOMENTS
 from tests.chaos.mounts import Mount, can_mount
 from tests.chaos.night import Night
 from tests.chaos.processes import kill_all, kill_driver, output_of, wait_for
@@ -22,7 +22,7 @@ from tests.chaos.worker import REASONS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
 
-WORKERS, DRIVERS, NODES, COMMITS, DOCUMENTS, FILES, DISKS = 30, 10, 8, 12, 5, 12, 5
+WORKERS, DRIVERS, PAIRS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS = 30, 10, 5, 8, 12, 7, 5, 12, 5
 
 
 def finish(night: Night) -> None:
@@ -93,6 +93,26 @@ def test_drivers_are_killed(new_night, chance, judge):
     judge("SIGKILL of the driver", DRIVERS, nights)
 
 
+def test_two_drivers_on_one_night_with_other_packs(new_night, chance, judge, nodes):
+    """A pack of the one is in several packs of the other, and each commits what the other has not; one of them dies."""
+    nights = []
+    for _ in range(PAIRS):
+        nights.append(night := new_night())
+        night.plan_faults(seconds=0.2)
+        both = []
+        for workers in chance.sample([1, 2], 2):
+            night.configure(workers=workers, more=f'address = "{nodes.address}"')
+            both.append(night.start())
+            wait_for(both[-1], lambda: (night.results / "verdicts").exists())
+        dies, lives = chance.sample(both, 2)
+        time.sleep(chance.uniform(0, 6))
+        kill_driver(dies, chance)
+        ends(lives)
+        assert night.done()
+        finish(night)
+    judge("SIGKILL of one of two drivers with other packs", PAIRS, nights)
+
+
 def wait_until(process: "subprocess.Popen[str]", begun: Callable[[], object], chance: random.Random) -> None:
     """Until some while after something has begun; now and then, until before that."""
     if chance.random() < 0.25:
@@ -116,6 +136,20 @@ def test_drivers_die_over_their_commits(new_night, chance, judge, nodes, moment)
     for night in nights:
         finish(night)
     judge(f"SIGKILL of the driver {moment}", COMMITS, nights)
+
+
+def test_drivers_die_while_a_night_is_frozen(new_night, chance, judge, nodes):
+    """What was committed before is frozen, and its transactions forgotten, by a driver that dies over that."""
+    nights = []
+    for number in range(FROZEN):
+        nights.append(night := new_night())
+        night.configure(more=f'address = "{nodes.address}"')
+        died = night.run(at=MOMENTS[number % len(MOMENTS)], commit=chance.randint(3, 12), delay=0)
+        assert died.returncode == -signal.SIGKILL, died.stdout
+        died = night.run(at=FREEZES, commit=1 + number, delay=chance.choice([0, chance.uniform(0, 0.02)]))
+        assert died.returncode == -signal.SIGKILL, died.stdout
+        finish(night)
+    judge(f"SIGKILL of the driver {FREEZES}", FROZEN, nights)
 
 
 def test_documents_that_kill_eat_or_never_end(new_night, chance, judge, undisturbed):
@@ -189,4 +223,15 @@ def assert_said(done: "subprocess.CompletedProcess[str]", what: str) -> None:
 
 
 def test_the_faults_are_a_hundred():
-    assert WORKERS + DRIVERS + NODES + COMMITS * len(MOMENTS) + len(REASONS) * DOCUMENTS + FILES + 2 * DISKS >= 100
+    assert (
+        WORKERS
+        + DRIVERS
+        + PAIRS
+        + NODES
+        + COMMITS * len(MOMENTS)
+        + FROZEN
+        + len(REASONS) * DOCUMENTS
+        + FILES
+        + 2 * DISKS
+        >= 100
+    )

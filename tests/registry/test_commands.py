@@ -276,7 +276,8 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
     rows = {"alice": 3, "left": 1}
     calls = []
 
-    def erase_user(place, names):
+    def erase_user(place, names, watch):
+        watch("verdicts", 5, 5)
         if names:
             calls.append((place, names))
         return sum(rows.pop(name, 0) for name in names)

@@ -65,7 +65,7 @@ def rows_of(shard: Shard, scan: int) -> tuple[list[dict], list[dict], dict]:
     ]
     lost = [filled(QUARANTINE, row=shard.first + i, **about) for i, p in enumerate(shard.log10_p) if p is None]
     span = {"first_row": shard.first, "rows": len(shard.log10_p), "scanned_at": ended(shard, scan)}
-    return verdicts, lost, filled(SHARDS, keys=shard.keys, file=shard.file, **span, **about)
+    return verdicts, lost, filled(SHARDS, dropped_at=None, keys=shard.keys, file=shard.file, **span, **about)
 
 
 def write(folder: str, nights: Iterable[Shard]) -> None:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock
 
+import deltalake
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -41,6 +42,13 @@ def test_a_table_of_other_columns_is_refused(tmp_path):
     DeltaTable.create(str(tmp_path / "verdicts"), pa.schema([pa.field("x", pa.int64())]))
     with pytest.raises(Refused, match="has other columns"):
         open_tables(str(tmp_path))
+
+
+def test_a_table_of_a_newer_version_is_refused(folder):
+    newer = pa.field("to_come", pa.int64())
+    DeltaTable(table_uri(folder, "shards")).alter.add_columns(deltalake.Schema.from_arrow(pa.schema([newer])).fields)
+    with pytest.raises(Refused, match="shards has columns of a newer version of brickscan; install that version"):
+        open_tables(folder)
 
 
 def test_a_file_is_no_part_of_the_table_until_it_is_committed(folder):

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
 from scanner.errors import ScanFailed
-from scanner.results import retention
+from scanner.results import retention, rewriting
 from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
 from scanner.results.tables import SCHEMAS, Entry, append_scan, commit, committed, open_tables, table_uri, write_file
 from scanner.results.upkeep import compact
+from scanner.storage import delta
 from schemas.tables import SCANS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
@@ -33,26 +35,44 @@ def year(tmp_path) -> str:
     open_tables(folder, SCHEMAS)
     bring_up_to_date(folder)
     for night in range(NIGHTS):
-        at = TODAY - timedelta(days=night)
-        about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": f"/in/{night}", "scanned_at": at}
-        rows = [verdict(i, user="alice" if i == 0 else None, **about) for i in range(3)]
-        span = {"first_row": 0, "rows": 3, "documents": 3, "flagged": 1, "night": f"{at:%Y-%m-%d}", "file": "1:1"}
-        tables = {
-            "verdicts": rows,
-            "flags": [rows[0] | {"keys": "set"}],
-            "shards": [filled(SCHEMAS["shards"], keys="set", **span, **about)],
-        }
-        for name in OF_A_NIGHT:
-            told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
-            of_table = tables.get(name, [filled(SCHEMAS[name], **told)])
-            file = write_file(folder, name, [pa.RecordBatch.from_pylist(of_table, SCHEMAS[name])])
-            commit(folder, name, [Entry(f"shard {night}", (file,) if file else ())])
-        append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
+        add_night(folder, night, f"/in/{night}", flagged=1)
     return folder
 
 
+def add_night(folder: str, night: int, path: str, flagged: int) -> None:
+    """Three documents of a file, of which the first so many are flagged."""
+    at = TODAY - timedelta(days=night)
+    about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": path, "scanned_at": at}
+    rows = [verdict(i, user="alice" if i < flagged else None, **about) for i in range(3)]
+    span = {
+        "first_row": 0,
+        "rows": 3,
+        "documents": 3,
+        "flagged": flagged,
+        "night": f"{at:%Y-%m-%d}",
+        "file": "1:1",
+        "dropped_at": None,
+    }
+    tables = {
+        "verdicts": rows,
+        "flags": [row | {"keys": "set"} for row in rows[:flagged]],
+        "shards": [filled(SCHEMAS["shards"], keys="set", **span, **about)],
+    }
+    for name in OF_A_NIGHT:
+        told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
+        enter(folder, name, f"shard {night}", tables.get(name, [filled(SCHEMAS[name], **told)]))
+    append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
+
+
+def enter(folder: str, name: str, transaction: str, rows: list[dict]) -> None:
+    file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, SCHEMAS[name])])
+    commit(folder, name, [Entry(transaction, (file,) if file else ())])
+
+
 def scans_in(folder: str, name: str) -> set[str]:
-    return set(pl.read_delta(table_uri(folder, name))["scan_id"])
+    """Scans of which a table has rows that stand."""
+    rows = pl.read_delta(table_uri(folder, name))
+    return set((rows.filter(pl.col("dropped_at").is_null()) if name == "shards" else rows)["scan_id"])
 
 
 def nights(numbers: range) -> set[str]:
@@ -73,13 +93,14 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
         stays = range(NIGHTS if name == "flags" and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
     assert scans_in(year, "scans") == nights(range(NIGHTS))
+    assert set(pl.read_delta(table_uri(year, "shards"))["scan_id"]) == nights(range(NIGHTS))  # what was done
     kept = before.filter(pl.col("scan_id").is_in(nights(range(2)))).sort("scan_id", "row")
     assert pl.read_delta(table_uri(year, "verdicts")).sort("scan_id", "row").equals(kept)
     assert results.flagged(year).collect().height == (4 if keep_flags else 2)
     assert committed(year, "verdicts", [f"shard {night}" for night in range(NIGHTS)]) == {
         f"shard {night}" for night in range(NIGHTS)
     }
-    assert expired(year, cutoff(1)).nights == ()
+    assert expired(year, cutoff(1), keep_flags=keep_flags).nights == ()
     assert retain(year, old.scans, keep_flags=keep_flags) == 0
 
 
@@ -87,18 +108,18 @@ def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
     old = expired(year, cutoff(1))
     seen = []
 
-    def stops(results, name, scans, real=retention._without):
+    def stops(folder, name, *how, real=retention.rewrite):
         seen.append(name)
         if name == "verdicts":
             raise KeyboardInterrupt
-        return real(results, name, scans)
+        return real(folder, name, *how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(retention, "_without", stops)
+        patch.setattr(retention, "rewrite", stops)
         with pytest.raises(KeyboardInterrupt):
             retain(year, old.scans, keep_flags=False)
     assert seen == list(OF_A_NIGHT[: OF_A_NIGHT.index("verdicts") + 1])
-    assert expired(year, cutoff(1)) == old
+    assert expired(year, cutoff(1)) == old._replace(flagged=0)
     retain(year, old.scans, keep_flags=False)
     assert all(scans_in(year, name) == nights(range(2)) for name in OF_A_NIGHT)
 
@@ -107,20 +128,116 @@ def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
     """Between the look at the table and the commit somebody merges its files, and somebody adds rows."""
     met = []
 
-    def meanwhile(table, name, actions, transactions, real=retention.try_to_commit):
+    def meanwhile(table, name, actions, transactions, real=rewriting.try_to_commit):
         if not met:
             met.append(name)
             compact(year)
-            row = verdict(9, scan_id=scan_of(0), shard_id="late")
-            file = write_file(year, "verdicts", [pa.RecordBatch.from_pylist([row], SCHEMAS["verdicts"])])
-            commit(year, "verdicts", [Entry("late", (file,) if file else ())])
+            enter(year, "verdicts", "late", [verdict(9, scan_id=scan_of(0), shard_id="late")])
         return real(table, name, actions, transactions)
 
-    monkeypatch.setattr(retention, "try_to_commit", meanwhile)
+    monkeypatch.setattr(rewriting, "try_to_commit", meanwhile)
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert met
     assert scans_in(year, "verdicts") == nights(range(2))
     assert 9 in pl.read_delta(table_uri(year, "verdicts"))["row"].to_list()
+
+
+def files_in(folder: str, name: str) -> set[str]:
+    return {path.name for path in Path(table_uri(folder, name)).glob("*.parquet")}
+
+
+def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, monkeypatch):
+    """No file is read twice, however often others are first: with files enough it would never end."""
+    compact(year)
+    read, there = [], files_in(year, "verdicts")
+
+    def busy(table, name, actions, transactions, real=rewriting.try_to_commit):
+        if name == "verdicts" and len(others) < 5:
+            others.append(f"late {len(others)}")
+            enter(year, name, others[-1], [verdict(9 + len(others), scan_id=scan_of(0), shard_id=others[-1])])
+        return real(table, name, actions, transactions)
+
+    def opened(source, real=pq.ParquetFile):
+        read.append(source)
+        return real(source)
+
+    others: list[str] = []
+    monkeypatch.setattr(rewriting, "try_to_commit", busy)
+    monkeypatch.setattr(rewriting.pq, "ParquetFile", opened)
+    retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    assert len(others) == 5
+    assert len(read) == len(OF_A_NIGHT)  # the files of others hold later scans alone, as their statistics say
+    assert len(files_in(year, "verdicts") - there) == len(others) + 1
+    assert pl.read_delta(table_uri(year, "verdicts"))["row"].sort().to_list() == [0, 0, 1, 1, 2, 2, *range(10, 15)]
+
+
+def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
+    compact(year)
+    there = files_in(year, "verdicts")
+    monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(rewriting, "try_to_commit", lambda _table, name, *_: name != "verdicts")
+    with pytest.raises(ScanFailed, match="others committed first"):
+        retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    assert files_in(year, "verdicts") == there
+
+
+def test_a_scan_that_read_no_document_goes_with_its_night(year):
+    """Its rows are in quarantine alone: of files at fault."""
+    scan_id = scan_of(5)
+    enter(year, "quarantine", "fault", [filled(SCHEMAS["quarantine"], scan_id=scan_id, row=None)])
+    old = expired(year, cutoff(4))
+    assert (old.nights, old.scans, old.documents) == ((f"{TODAY - timedelta(days=5):%Y-%m-%d}",), (scan_id,), 0)
+    assert retain(year, old.scans, keep_flags=False) == 1
+    assert scans_in(year, "quarantine") == nights(range(NIGHTS))
+
+
+def flags_of(folder: str) -> list[tuple[str, int, str]]:
+    return sorted(results.flagged(folder).select("path", "row", "scan_id").collect().rows())
+
+
+def test_flags_that_are_kept_are_those_that_stood(tmp_path):
+    """Of one file, flagged in two rows, then one: neither comes back when the night goes that took it back."""
+    folder = str(tmp_path / "results")
+    open_tables(folder, SCHEMAS)
+    bring_up_to_date(folder)
+    add_night(folder, 3, "/in/a", flagged=2)
+    add_night(folder, 2, "/in/a", flagged=1)
+    before = flags_of(folder)
+    assert before == [("/in/a", 0, scan_of(2))]
+    for days in (2, 1):
+        retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
+        assert flags_of(folder) == before
+    add_night(folder, 0, "/in/a", flagged=1)  # the new one stands, once
+    assert flags_of(folder) == [("/in/a", 0, scan_of(0))]
+
+
+def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch):
+    """The row is in quarantine until its range goes, also where the call is interrupted at any table."""
+    folder = str(tmp_path / "results")
+    open_tables(folder, SCHEMAS)
+    bring_up_to_date(folder)
+    add_night(folder, 3, "/in/a", flagged=1)
+    at = TODAY - timedelta(days=2)
+    about = {"scan_id": scan_of(2), "shard_id": "shard 2", "path": "/in/a", "scanned_at": at}
+    span = {"first_row": 0, "rows": 1, "keys": "set", "file": "1:1", "dropped_at": None}
+    enter(folder, "quarantine", "shard 2", [filled(SCHEMAS["quarantine"], row=0, **about)])
+    enter(folder, "shards", "shard 2", [filled(SCHEMAS["shards"], night=f"{at:%Y-%m-%d}", **span, **about)])
+    enter(folder, "verdicts", "shard 2", [])
+    left = list(OF_A_NIGHT)
+
+    def stops(folder, name, *how, real=retention.rewrite):
+        rows = real(folder, name, *how)
+        if name in left:
+            left.remove(name)
+            raise KeyboardInterrupt
+        return rows
+
+    monkeypatch.setattr(retention, "rewrite", stops)
+    while left:
+        with pytest.raises(KeyboardInterrupt):
+            retain(folder, expired(folder, cutoff(1), keep_flags=True).scans, keep_flags=True)
+        assert flags_of(folder) == [("/in/a", 0, scan_of(3))], left
+    assert expired(folder, cutoff(1), keep_flags=True).scans == ()
 
 
 def test_a_table_whose_file_is_gone_is_told(year):
@@ -134,8 +251,13 @@ def test_the_command_asks_says_and_does(year):
     assert code == 2
     assert "give --yes" in err
     code, out, _ = call("retain", year, "--keep", 1, "--dry-run")
-    assert (code, "drops 2 nights" in out, "6 documents, of which 2 are flagged" in out) == (0, True, True)
+    assert (code, "drops 2 nights" in out, "6 documents and 2 flags" in out) == (0, True, True)
     assert scans_in(year, "verdicts") == nights(range(NIGHTS))
     code, out, _ = call("retain", year, "--keep", 1, "--keep-flags", "--yes")
     assert (code, out) == (0, "14 rows dropped\n")
-    assert call("retain", year, "--keep", 1, "--yes") == (0, "no night is older than 1 days\n", "")
+    again = ("retain", year, "--keep", 1, "--yes")
+    assert call(*again, "--keep-flags") == (0, "no night is older than 1 days\n", "")
+    code, out, _ = call(*again)
+    assert (code, out) == (0, "2 rows dropped\n")
+    assert call(*again) == (0, "no night is older than 1 days\n", "")
+    assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2

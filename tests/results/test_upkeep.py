@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed
@@ -147,7 +148,7 @@ def test_a_commit_whose_success_was_not_told_is_not_undone(folder, monkeypatch):
     def commit_and_deny(*arguments, **options):
         monkeypatch.setattr(DeltaTable, "create_write_transaction", real)
         real(*arguments, **options)
-        raise upkeep.CommitFailedError("exists")
+        raise CommitFailedError("exists")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", commit_and_deny)
     assert {done.table: done.gone for done in compact(folder)}["verdicts"] == 4
@@ -195,7 +196,7 @@ def test_a_table_that_lost_a_file_is_told_and_no_name_is_erased(folder):
         add(folder, f"t{i}", [verdict(i, user="alice")])
     name = sorted(part_of(folder))[0]
     (Path(table_uri(folder, "verdicts")) / name).unlink()
-    with pytest.raises(ScanFailed, match=f"names in .*verdicts cannot be erased: .*{name}"):
+    with pytest.raises(ScanFailed, match=f"verdicts/{name} cannot be read"):
         erase_user(folder, ["alice"])
 
 

@@ -1,0 +1,116 @@
+"""Nights that are over for good: their transactions leave Delta's log, and their rows in `shards` say what is done.
+
+Delta reads all transactions of a table whenever it is opened or committed to, so those of a year would slow down every
+commit. A night is frozen FREEZE_AFTER after it began, in steps of which each can be repeated; the next scan goes on
+with what was interrupted:
+1. Rows of runs that died before their verdicts leave the tables beside verdicts.
+2. `shards` gets a transaction of the night, its version the time. Rows that it had by then stand for transactions.
+3. The night's transactions are committed once more with a time; Delta drops them EXPIRE_AFTER after that. Transactions
+   without a time, which are all others, it keeps for ever.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+
+import polars as pl
+from deltalake import DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from scanner.errors import ScanFailed, in_a_line
+from scanner.input.shards import Shard
+from scanner.results.settlement import BESIDE, drop_runs, settle
+from scanner.results.tables import Tables, read_whole, try_to_commit
+from scanner.storage.delta import attempts, table_uri
+
+FREEZE_AFTER = timedelta(days=30)
+EXPIRE_AFTER = timedelta(days=30)
+"""Longer than any scan runs: one that looked for its work before a night was frozen goes by the transactions."""
+
+LEAST_AGE = timedelta(days=1)
+"""Of the newest row of a night, so that no scan of that night still commits."""
+
+
+def freeze(results: str, now: datetime) -> list[str]:
+    """Freeze the nights that are old enough. Returns them, as in SHARDS.
+
+    Raises:
+        ScanFailed: others kept committing first, or a table cannot be read or written.
+    """
+    tables, rows = Tables(results), read_whole(results, "shards")
+    old = rows.filter(pl.col("night") < f"{now - FREEZE_AFTER:%Y-%m-%d}")
+    nights = old.group_by("night").agg(pl.col("scanned_at").max()).sort("night").collect()
+    ready = tables.now("shards")[1].versions(map(_expiring, nights["night"]))
+    frozen = []
+    for night, newest in nights.iter_rows():
+        if _expiring(night) not in ready and newest < now - LEAST_AGE:
+            runs = rows.filter(pl.col("night") == night).select("shard_id", "scan_id").collect()
+            _freeze(tables, night, runs, now)
+            frozen.append(night)
+    return frozen
+
+
+def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
+    """Ids of those shards that a frozen night has done. Raises as `freeze`."""
+    if not shards or not DeltaTable.is_deltatable(table_uri(tables.results, "shards")):  # results of an older version
+        return set()
+    wanted = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
+    paths = pl.Series([shard.file.path for shard in shards], dtype=pl.String)
+    rows = read_whole(tables.results, "shards", paths).select("shard_id", "night", "scanned_at")
+    found = rows.join(wanted, on="shard_id", how="semi").collect()
+    frozen = tables.now("shards")[1].versions(map(_frozen, found["night"].unique()))
+    return {shard for shard, night, at in found.iter_rows() if at.timestamp() < frozen.get(_frozen(night), 0)}
+
+
+def _frozen(night: str) -> str:
+    return f"frozen:{night}"
+
+
+def _expiring(night: str) -> str:
+    return f"expiring:{night}"
+
+
+def _freeze(tables: Tables, night: str, runs: pl.DataFrame, now: datetime) -> None:
+    """All steps. runs: shard_id and scan_id of the night's rows in `shards`."""
+    frozen = Transaction(_frozen(night), math.ceil(now.timestamp()))
+    shards = runs["shard_id"].unique().to_list()
+    settle(tables, shards)
+    done = tables.now("verdicts")[1].versions(shards)
+    drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in done])
+    _set(tables, "shards", lambda _: [frozen])
+    for name in ("verdicts", *BESIDE):
+        _keep_for_a_time(tables, name)
+        _set(tables, name, lambda logged: _with_a_time(logged, done))
+    _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
+
+
+def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
+    """What a table knows of shards, and of runs of these (scanner.results.settlement), with the time of now."""
+    shards, now = set(done), int(time.time() * 1000)
+    of_shards = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
+    return [Transaction(name, version, last_updated=now) for name, version in of_shards]
+
+
+def _set(tables: Tables, name: str, choose: Callable[[dict[str, int]], list[Transaction]]) -> None:
+    """Commit transactions that are chosen by those that a table has."""
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, kept = tables.now(name)
+        transactions = choose(kept.all())
+        if not transactions or try_to_commit(table, name, [], transactions):
+            return
+
+
+def _keep_for_a_time(tables: Tables, name: str) -> None:
+    """Have a table drop transactions that have a time."""
+    wanted = {"delta.setTransactionRetentionDuration": f"interval {EXPIRE_AFTER.days} days"}
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, _ = tables.now(name)
+        if wanted.items() <= table.metadata().configuration.items():
+            return
+        try:
+            table.alter.set_table_properties(wanted)
+        except CommitFailedError:
+            continue
+        except (DeltaError, OSError) as error:
+            raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None

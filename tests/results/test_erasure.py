@@ -1,0 +1,82 @@
+"""Names are erased beside a scan that commits all the time, file by file, and by the same command after a kill."""
+
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from scanner.results import rewriting
+from scanner.results.erasure import erase_user
+from scanner.results.tables import table_uri
+from tests.support.rows import add, rows_of, verdict
+
+FILES = 12
+
+
+@pytest.fixture
+def named(folder) -> str:
+    """A table of files that name alice in one row each, of two."""
+    for i in range(FILES):
+        add(folder, f"t{i}", [verdict(2 * i, user="alice", message=1), verdict(2 * i + 1, user="bob", message=2)])
+    return folder
+
+
+def names_in(folder: str) -> list[str | None]:
+    return pl.read_delta(table_uri(folder, "verdicts"))["user_id"].to_list()
+
+
+def holding(folder: str) -> int:
+    """Files on the disk that hold the name."""
+    files = Path(table_uri(folder, "verdicts")).glob("*.parquet")
+    return sum("alice" in pq.read_table(file)["user_id"].to_pylist() for file in files)
+
+
+def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypatch):
+    """What was written once is offered again, also where the others' rows name her too."""
+    written = []
+    others = iter(range(100, 110))
+
+    def busy(table, name, actions, transactions, real=rewriting.try_to_commit):
+        if (number := next(others, None)) is not None:
+            add(named, f"late {number}", [verdict(number, user="alice", message=1)])
+        return real(table, name, actions, transactions)
+
+    def writes(folder, name, batches, real=rewriting.write_file):
+        written.append(name)
+        return real(folder, name, batches)
+
+    monkeypatch.setattr(rewriting, "try_to_commit", busy)
+    monkeypatch.setattr(rewriting, "write_file", writes)
+    assert erase_user(named, ["alice"]) == FILES + 10
+    assert len(written) == FILES + 10
+    assert rows_of(named) == [*range(2 * FILES), *range(100, 110)]
+    assert set(names_in(named)) == {"bob", None}
+    assert holding(named) == 0
+
+
+def test_what_is_interrupted_goes_on_where_it_was(named, monkeypatch):
+    monkeypatch.setattr(rewriting, "FILES_A_COMMIT", 3)
+    seen: list[tuple[int, int]] = []
+
+    def interrupted(_, done: int, files: int) -> None:
+        seen.append((done, files))
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        erase_user(named, ["alice"], interrupted)
+    assert seen == [(3, FILES), (6, FILES)]
+    assert names_in(named).count("alice") == FILES - 6
+    assert erase_user(named, ["alice"]) == FILES - 6
+    assert rows_of(named) == list(range(2 * FILES))
+    assert holding(named) == 0
+
+
+def test_one_who_gives_up_leaves_no_name_behind(named, monkeypatch):
+    there = {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")}
+    monkeypatch.setattr("scanner.storage.delta.COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(rewriting, "try_to_commit", lambda *_: False)
+    with pytest.raises(rewriting.ScanFailed, match="others committed first"):
+        erase_user(named, ["alice"])
+    assert {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")} == there
