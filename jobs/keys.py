@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _registry = click.option("--registry", required=True, type=Place(), help="Folder of the registry.")
 _registry_or_uri = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
+
+MESSAGES = {1: 100_000, 2: 65_536}
+"""Of a new key of each version, of which nothing else is said."""
+
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
@@ -41,9 +45,14 @@ def keys() -> None:
 @click.argument("key_id")
 @_registry
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
+@click.option("--version", type=click.IntRange(1, 2), default=1, show_default=True, help="Of the watermark.")
 @click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
 @click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
-@click.option("--messages", default=100_000, show_default=True, help="How many messages: one a user, 5 % are reserved.")
+@click.option(
+    "--messages",
+    type=int,
+    help="How many messages: one a user, 5 % are reserved.  [default: 100,000; of version 2 65,536, the most]",
+)
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
 @click.option(
     "--secret",
@@ -57,9 +66,10 @@ def new(
     key_id: str,
     registry: Path | str,
     method: str,
+    version: int,
     window: int | None,
     gamma: str | None,
-    messages: int,
+    messages: int | None,
     tokenizer: str,
     secret: str | None,
     active_from: datetime | None,
@@ -67,21 +77,24 @@ def new(
 ) -> None:
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
-    KEY_ID: lower-case letters, digits, dots, dashes and underscores.
+    KEY_ID: lower-case letters, digits, dots, dashes and underscores. Of version 2, nobody who holds text that is
+    marked for himself can change it into text of somebody else's mark; this version of brickscan scans for such keys
+    and does not mark with them yet.
 
     \b
     Example:
       brickscan keys new summer-2026 --registry registry --method greenlist --window 4 --gamma 1/4 \\
           --messages 100000 --tokenizer tokenizer.json
     """
+    form = method if version == 1 else f"{method}-v{version}"
     given: dict[str, Any] = {"window": window, "gamma": gamma}
     given = {name: value for name, value in given.items() if value is not None}
     key = new_key(
         registry,
         key_id,
-        format=method,
-        **(suggested_parameters(method) | given),
-        messages=messages,
+        format=form,
+        **(suggested_parameters(form) | given),
+        messages=MESSAGES[version] if messages is None else messages,
         tokenizer=tokenizer,
         secret=secret,
         active_from=active_from and active_from.replace(tzinfo=UTC),

@@ -21,7 +21,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
-MAX_MESSAGES = 2**31
+MAX_MESSAGES = 2**32
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 

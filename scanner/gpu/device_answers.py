@@ -28,13 +28,20 @@ def check_device(text: str, device: torch.device) -> list[GroupResult]:
     groups = json.loads(text)
     results = []
     for name, matches in (("streams", _stream), ("documents", _document)):
-        cases = [case for case in groups.get(name, []) if case.get("method") != "gumbel-log"]
+        # version 2 is scored on no device yet
+        cases = [
+            case for case in groups.get(name, []) if case.get("method") != "gumbel-log" and not _of_version_2(case)
+        ]
         wrong = [
             f"{name}[{number}] differs on {device}" for number, case in enumerate(cases) if not matches(case, device)
         ]
         if cases:
             results.append(GroupResult(f"{device} {name}", len(cases) - len(wrong), wrong))
     return results
+
+
+def _of_version_2(case: Case) -> bool:
+    return case.get("version") == 2 or "-v2;" in case.get("label", "")
 
 
 def _stream(case: Case, device: torch.device) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 from scanner.watermark.format import Format
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat
 from scanner.watermark.sglang_users import SglangUserKeysFormat
 from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
@@ -15,6 +16,8 @@ FORMATS: dict[str, type[Format]] = {
     for entry in (
         GreenListFormat,
         GumbelFormat,
+        GreenListFormat2,
+        GumbelFormat2,
         VllmGumbelFormat,
         VllmDualKeyFormat,
         SglangOneKeyFormat,

@@ -184,3 +184,25 @@ class Floored:
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """That of the law."""
         return self.of.largest(scored)
+
+
+def least_score(law: Law, scored: NDArray[np.int64], log10_p: float) -> NDArray[np.float64]:
+    """The least score whose p is 10^log10_p or less, float64[D]; one over T that no score reaches where none is.
+
+    Of scores that are no whole numbers it is a little less, by 2^-40 of the largest: what is smaller can be left out
+    unseen.
+
+    Args:
+        law: of the score.
+        scored: T, int64[D].
+        log10_p: below 0.
+    """
+    low, high = np.zeros(len(scored)), law.largest(scored) + 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        enough = law.log10_p(np.floor(middle) if law.discrete else middle, scored) <= log10_p
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.floor(low) + 1.0 if law.discrete else low
+
+
+_HALVINGS = 40

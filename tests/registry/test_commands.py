@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner.registry import find_key, list_users, load_registry, open_key
+from tests import reference2
 
 
 @pytest.fixture
@@ -35,6 +36,23 @@ def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     assert "file:secrets/summer.key" in done.out
     assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
     assert find_key(load_registry(folder), "g").parameters == {"window": 4}
+
+
+def test_a_key_of_version_2(cli, folder, tokenizer):
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--version", 2)
+    assert cli(*new, "green").code == 0
+    assert cli(*new, "g", "--method", "gumbel", "--messages", 1000, "--window", 3).code == 0
+    green, gumbel = load_registry(folder).keys
+    assert (green.format, green.messages, green.parameters) == (
+        "greenlist-v2",
+        65_536,
+        {"window": 4, "gamma": "1/4"},
+    )
+    assert (gumbel.format, gumbel.messages, gumbel.parameters) == ("gumbel-v2", 1000, {"window": 3})
+    secret = bytes.fromhex((folder / "secrets/g.key").read_text())
+    assert gumbel.commitment == reference2.commitment(secret, "gumbel-v2;h=3").hex()
+    assert cli(*new, "many", "--messages", 65_537).code == 2
+    assert cli(*new, "other", "--method", "vllm-gumbel").code == 2
 
 
 def test_a_key_for_next_winter(cli, folder, tokenizer):

@@ -19,7 +19,7 @@ def over_exact(draws: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(draws), np.uint32)
     bounds._add_bits(draws, sums)
     exact = -np.log((2.0**32 - draws.astype(np.float64)) * 2.0**-32)
-    return (bounds._MOST - sums.astype(np.int64)) * UNIT - exact
+    return (bounds.MOST_OF_A_TERM - sums.astype(np.int64)) * UNIT - exact
 
 
 def test_one_term():
@@ -36,7 +36,9 @@ def test_one_term():
 def test_what_rounding_costs_is_less_than_the_room_for_it():
     """Over all positions a bound may be too small by LONGEST · 2^-24 in all, and 1 unit is allowed for it."""
     assert bounds.LONGEST * 2.0**-24 < UNIT
-    assert bounds.LONGEST * ((bounds._MOST >> 1) + 1) < 2**32  # sums fit 32 bits: a float below 2^33 has half of _MOST
+    assert (
+        bounds.LONGEST * ((bounds.MOST_OF_A_TERM >> 1) + 1) < 2**32
+    )  # sums fit 32 bits: a float below 2^33 has half of it
 
 
 def sums_of(pair, tokens, positions, count, first=0):

@@ -22,6 +22,13 @@ PARAMETERS = {
         {"window": 0, "gamma": "3/8"},
     ],
     "gumbel": [{"window": 4}, {"window": 0}],
+    "greenlist-v2": [
+        {"window": 4, "gamma": "1/4"},
+        {"window": 3, "gamma": "1/4"},
+        {"window": 4, "gamma": "1/2"},
+        {"window": 0, "gamma": "3/8"},
+    ],
+    "gumbel-v2": [{"window": 4}, {"window": 0}],
     "vllm-gumbel": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}],
     "vllm-dual-key": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}, {"alpha": 0.2}],
     "sglang-one-key": [{}, {"context_window": 5}],
@@ -72,6 +79,8 @@ def test_labels_tell_parameters_apart_and_never_change():
     assert [form.label() for form in ONE_OF_EACH] == [
         "greenlist;h=4;gamma=1/4",
         "gumbel;h=4",
+        "greenlist-v2;h=4;gamma=1/4",
+        "gumbel-v2;h=4",
         "vllm-gumbel;prf=philox4x32-10-v1;context_width=4;partial=scored",
         "vllm-dual-key;prf=philox4x32-10-v1;context_width=4;partial=scored;alpha=0.1",
         "sglang-one-key;context_window=4",

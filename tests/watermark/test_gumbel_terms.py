@@ -11,7 +11,7 @@ CHUNK = 1 << 22
 def largest_miss(draws: np.ndarray) -> float:
     """In units of ln 2 / 2^23, against numpy's double-precision logarithm."""
     terms = np.empty(len(draws), np.uint32)
-    gumbel._approximate_terms(draws, np.empty(len(draws), np.float32), terms)
+    gumbel.approximate_terms(draws, np.empty(len(draws), np.float32), terms)
     assert terms.max() <= 2**28
     exact = (32 - np.log2(2.0**32 - draws.astype(np.float64))) * 2**23
     return float(np.abs(terms - exact).max())

@@ -23,8 +23,8 @@ TILE = 8192
 TOGETHER = 4
 """Groups whose bits are added by one loop."""
 
-_PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums
-_MOST = (127 + 32) << 11  # what a term would be at log2(2^32 − w) = −127
+PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums
+MOST_OF_A_TERM = (127 + 32) << 11  # what a term would be at log2(2^32 − w) = −127
 
 
 @kernel
@@ -75,4 +75,4 @@ def largest_sum_of(score: float, scored: int) -> int:
     Cutting off bits makes a sum smaller and the bound larger, as it may. A conversion rounds up by 2^-24 at most, far
     less than one unit over all positions; 1e-9 is more than double-precision sums can miss.
     """
-    return int(scored * _MOST - score * (1.0 - 1e-9) * _PER_LN2) + 2
+    return int(scored * MOST_OF_A_TERM - score * (1.0 - 1e-9) * PER_LN2) + 2

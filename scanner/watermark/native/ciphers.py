@@ -22,7 +22,7 @@ CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
 FEW = 64
-"""Up to so many lanes are computed for themselves, and not as a whole chunk."""
+"""Up to so many lanes go through all rounds at once, and not in four passes."""
 
 
 @kernel
@@ -140,14 +140,15 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
                 block = _block(k, x[lane], x[CHUNK + lane], x[2 * CHUNK + lane], x[3 * CHUNK + lane])
                 _store(block, y, CHUNK, lane)
         return
-    for i in range(CHUNK):
+    stop = (lanes + 2 * LANES - 1) // (2 * LANES) * (2 * LANES)  # whole vectors
+    for i in range(stop):
         s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
         _store(_double_round(s), out, CHUNK, i)
-    for i in range(CHUNK):
+    for i in range(stop):
         _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
-    for i in range(CHUNK):
+    for i in range(stop):
         _store(_double_round(_load(out, CHUNK, i)), out, CHUNK, i)
-    for i in range(CHUNK):
+    for i in range(stop):
         s = _start(k, inputs[i], inputs[CHUNK + i], inputs[2 * CHUNK + i], inputs[3 * CHUNK + i])
         _store(_sum(_double_round(_load(out, CHUNK, i)), s), out, CHUNK, i)
 

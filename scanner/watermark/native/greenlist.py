@@ -15,11 +15,10 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import secret
 from scanner.watermark.native.ciphers import LANES, chacha8_group
+from scanner.watermark.native.counters import add3, bit_length, first_bits, largest
 from scanner.watermark.native.keyed import Best, Keyed
 from scanner.watermark.native.one_message import below, count_green
 from scanner.watermark.positions import Positions, Tokens
-
-_DENOMINATORS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 TILE = 1 << 18
 """Most messages that are counted at a time: their counters stay in the second-level cache."""
@@ -41,12 +40,7 @@ class GreenList(Keyed):
     """
 
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction) -> None:
-        if (
-            not isinstance(gamma, Fraction)
-            or gamma.denominator not in (2, 4, 8, 16, 32, 64, 128, 256)
-            or not 0 < gamma < 1
-        ):
-            raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b with 1 <= b <= 8 between 0 and 1")
+        secret.check_gamma(gamma)
         super().__init__(secret_bytes, "greenlist", window, gamma)
         self.gamma, self.law = gamma, Binomial(gamma)
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
@@ -55,7 +49,7 @@ class GreenList(Keyed):
         """Number of green positions of each document under its message: int64[D]."""
         wanted, keys = self._each(messages, positions), self._keys
         return count_green(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, self._rule
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, self._rule, 1
         )
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
@@ -135,47 +129,19 @@ def _add_rows(rows: NDArray[np.uint64], counters: NDArray[np.uint64], carry: NDA
     """Add eight rows of bits into vertical counters: a tree of carry-save adders, then the carries ripple up."""
     for w in range(counters.shape[1]):
         ones, twos, fours = counters[0, w], counters[1, w], counters[2, w]
-        ones, a = _add3(ones, rows[0, w], rows[1, w])
-        ones, b = _add3(ones, rows[2, w], rows[3, w])
-        twos, c = _add3(twos, a, b)
-        ones, a = _add3(ones, rows[4, w], rows[5, w])
-        ones, b = _add3(ones, rows[6, w], rows[7, w])
-        twos, d = _add3(twos, a, b)
-        fours, carry[w] = _add3(fours, c, d)
+        ones, a = add3(ones, rows[0, w], rows[1, w])
+        ones, b = add3(ones, rows[2, w], rows[3, w])
+        twos, c = add3(twos, a, b)
+        ones, a = add3(ones, rows[4, w], rows[5, w])
+        ones, b = add3(ones, rows[6, w], rows[7, w])
+        twos, d = add3(twos, a, b)
+        fours, carry[w] = add3(fours, c, d)
         counters[0, w], counters[1, w], counters[2, w] = ones, twos, fours
     for level in range(3, counters.shape[0]):
         for w in range(counters.shape[1]):
             old = counters[level, w]
             counters[level, w] = old ^ carry[w]
             carry[w] &= old
-
-
-@kernel
-def _add3(a: uint64, b: uint64, c: uint64) -> tuple[uint64, uint64]:
-    """Sum and carry of three bits, in 64 places."""
-    half = a ^ b
-    return half ^ c, (a & b) | (half & c)
-
-
-@kernel
-def _largest(counters: NDArray[np.uint64], candidates: NDArray[np.uint64]) -> tuple[int, int]:
-    """Largest count among the candidates and the first place that has it; the candidates are narrowed to those."""
-    largest = 0
-    for level in range(counters.shape[0] - 1, -1, -1):
-        found = uint64(0)
-        for w in range(len(candidates)):
-            found |= candidates[w] & counters[level, w]
-        if found:
-            largest |= 1 << level
-            for w in range(len(candidates)):
-                candidates[w] &= counters[level, w]
-    for w in range(len(candidates)):
-        if candidates[w]:
-            bit = 0
-            while not (candidates[w] >> uint64(bit)) & uint64(1):
-                bit += 1
-            return largest, 64 * w + bit
-    return largest, -1
 
 
 @kernel
@@ -211,20 +177,11 @@ def _messages_of_tile(
 ) -> tuple[int, int, int, int]:
     """Best and second best of the first `valid` messages of a tile: count, place, count, place (-1: there is none)."""
     first_bits(candidates, valid)
-    best, place = _largest(counters, candidates)
+    best, place = largest(counters, candidates)
     first_bits(candidates, valid)
     candidates[place >> 6] &= ~(uint64(1) << uint64(place & 63))
-    second, second_place = _largest(counters, candidates)
+    second, second_place = largest(counters, candidates)
     return best, place, second, second_place
-
-
-@kernel
-def first_bits(words: NDArray[np.uint64], count: int) -> None:
-    """Set the first `count` bits of the words, and no others."""
-    words[:] = 0
-    words[: count >> 6] = ~uint64(0)
-    if count & 63:
-        words[count >> 6] = (uint64(1) << uint64(count & 63)) - uint64(1)
 
 
 @kernel
@@ -260,15 +217,6 @@ def _best_two(
                 elif place >= 0 and value > second_score[d]:
                     second[d], second_score[d] = first + place, value
     return message, score, second, np.maximum(second_score, 0)
-
-
-@kernel
-def bit_length(number: int) -> int:
-    """Binary digits of a number that is not negative."""
-    bits = 0
-    while number >> bits:
-        bits += 1
-    return bits
 
 
 @kernel

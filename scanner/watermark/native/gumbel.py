@@ -5,6 +5,8 @@ are first bounded (bounds.py), or in long documents summed in integers, each ter
 error; every message that could still be best or second best is then scored again by the one-message path.
 """
 
+import math
+
 import numpy as np
 from numpy import float32, int32, uint32, uint64
 from numpy.typing import NDArray
@@ -25,6 +27,9 @@ TILE = 4096
 
 TERM_ERROR = 16
 """Units of ln 2 / 2^23 by which an approximate term may miss, more than it does for any draw (test_gumbel_terms)."""
+
+UNIT = math.log(2.0) / 2**23
+"""What the integer sums of Gumbel terms count."""
 
 FLUSH = 15
 """Terms are at most 2^28 units: so many fit 32 bits."""
@@ -89,7 +94,7 @@ class Gumbel(Keyed):
     ) -> NDArray[np.float64]:
         wanted, keys = self._each(messages, positions), self._keys
         return score_under(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, unweighted
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, unweighted, 1
         )
 
 
@@ -149,7 +154,7 @@ def _draw_runs(
 
 
 @kernel
-def _approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
+def approximate_terms(draws: NDArray[np.uint32], scratch: NDArray[np.float32], terms: NDArray[np.uint32]) -> None:
     """−ln(1−r) of each draw in units of ln 2 / 2^23, within TERM_ERROR of it and at most 2^28.
 
     2^32 − w is rounded to 32 bits of float; its bits are a logarithm to base 2 that runs straight between powers of
@@ -184,7 +189,7 @@ def sum_tile(
         for group in range(first_group, (start + len(sums) - 1) // GROUP + 1):
             chacha8_group(key, uint64(group * LANES), nonces[t], block)
             at = (group - first_group) * GROUP
-            _approximate_terms(block, scratch, strip[at : at + GROUP])
+            approximate_terms(block, scratch, strip[at : at + GROUP])
         shifted = strip[start - first_group * GROUP :]
         for m in range(len(sums)):
             partial[m] += shifted[m]

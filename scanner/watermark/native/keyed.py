@@ -38,8 +38,8 @@ class Best(NamedTuple):
         )
 
 
-class Keyed(ABC):
-    """A native watermark: sub-keys of one label, shown in no repr and never pickled.
+class Sealed:
+    """A native watermark of whatever version: sub-keys of one label, shown in no repr and never pickled.
 
     Raises:
         ValueError: a secret or window out of range.
@@ -48,25 +48,13 @@ class Keyed(ABC):
     basis = Basis(128)
     law: Law
 
-    def __init__(self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None = None) -> None:
+    def __init__(self, secret_bytes: bytes, label: str, window: int, version: int) -> None:
         secret.check_window(window)
         self.window = window
         self.rule = WholeWindows(window)
-        self.label = secret.label(method, window, gamma)
-        self.commitment = secret.commitment(secret_bytes, self.label)
-        self._keys = secret.derive(secret_bytes, self.label)
-
-    @abstractmethod
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document: int64[D] or float64[D]."""
-
-    @abstractmethod
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
-        """Best and second best of the messages 0 … count−1."""
-
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
+        self.label = label
+        self.commitment = secret.commitment(secret_bytes, label, version)
+        self._keys = secret.derive(secret_bytes, label, version)
 
     @property
     def sub_keys(self) -> secret.SubKeys:
@@ -104,3 +92,26 @@ class Keyed(ABC):
     def _check_count(count: int) -> None:
         if count < 1:
             raise ValueError(f"{count} messages cannot be searched; at least 1 is needed")
+
+
+class Keyed(Sealed, ABC):
+    """Version 1.
+
+    Raises:
+        ValueError: a secret or window out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None = None) -> None:
+        super().__init__(secret_bytes, secret.label(method, window, gamma), window, 1)
+
+    @abstractmethod
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
+        """Score of one message a document: int64[D] or float64[D]."""
+
+    @abstractmethod
+    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
+        """Best and second best of the messages 0 … count−1."""
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The best two, as every format has them."""
+        return self.best_two(tokens, positions, count).candidates()

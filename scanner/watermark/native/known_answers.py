@@ -1,4 +1,7 @@
-"""What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5)."""
+"""What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
+
+Those of version 2 are told by their labels, or by a field `version`; they have searches besides (SPEC_2 §5).
+"""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -8,8 +11,15 @@ import numpy as np
 from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import choice, gumbel, secret
 from scanner.watermark.native.greenlist import GreenList
+from scanner.watermark.native.numbered import (
+    Numbered,
+    NumberedGreenList,
+    NumberedGumbel,
+    NumberedLogGumbel,
+    is_group_step,
+)
 from scanner.watermark.positions import ragged, scored_positions
-from scanner.watermark.search import log10_p_of
+from scanner.watermark.search import log10_p_of, search
 
 
 def _chacha8(case: Case) -> Pairs:
@@ -19,15 +29,19 @@ def _chacha8(case: Case) -> Pairs:
 
 def _streams(case: Case) -> Pairs:
     key, label, window = bytes.fromhex(case["secret"]), case["label"], np.array(case["window"], np.uint32)
-    sub_keys = secret.derive(key, label)
-    nonce = int(secret.nonces_of_windows(sub_keys, window[None, :])[0])
-    yield "commitment", case["commitment"], secret.commitment(key, label).hex()
+    version = 2 if label.partition(";")[0].endswith("-v2") else 1
+    sub_keys = secret.derive(key, label, version)
+    nonces = secret.nonces_of_windows(sub_keys, window[None, :])
+    nonce = int(nonces[0])
+    if version == 2:
+        yield "group_step", case["group_step"], "groups=" in label and bool(is_group_step(nonces)[0])
+    yield "commitment", case["commitment"], secret.commitment(key, label, version).hex()
     yield "chacha_key", case["chacha_key"], sub_keys.chacha.tolist()
     yield "sip_key", case["sip_key"], sub_keys.sip.astype("<u8").tobytes().hex()
     yield "nonce", case["nonce"], nonce
     for word in case["words"]:
         where = {name: word[name] for name in ("planes", "plane", "i")}
-        yield f"word {where}", word["word"], secret.stream_word(sub_keys, nonce, **where)
+        yield f"word {where}", word["word"], secret.stream_word(sub_keys, nonce, **where, version=version)
 
 
 def _draws(case: Case) -> Pairs:
@@ -38,22 +52,53 @@ def _draws(case: Case) -> Pairs:
 
 
 def _documents(case: Case) -> Pairs:
-    key, window = bytes.fromhex(case["secret"]), case["window"]
-    mark = _method(case["method"], key, window, case.get("gamma"))
+    mark = _method(case)
     tokens = ragged([case["tokens"]])
-    positions = scored_positions(tokens, window, case["dedup"])
+    positions = scored_positions(tokens, case["window"], case["dedup"])
     score = mark.score(tokens, positions, case["message"])
     yield "scored", case["scored"], int(positions.scored[0])
-    # a count may be written as a real number, 5.0, but is compared exactly
-    expected = case["score"]
-    whole = case["method"] == "greenlist" and isinstance(expected, float) and expected.is_integer()
-    yield "score", int(expected) if whole else expected, score[0].item()
+    yield "score", *_scores(case["score"], score[0])
+    if isinstance(mark, Numbered):
+        yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
+        of_group = mark.parts(tokens, positions, case["message"])[0][0]
+        yield "score_group", *_scores(case["score_group"], of_group)
     yield "log10_p", case["log10_p"], float(log10_p_of(mark.law, score, positions.scored)[0])
 
 
-def _method(name: str, key: bytes, window: int, gamma: str | None) -> Watermark:
+def _searches(case: Case) -> Pairs:
+    mark = _method(case)
+    if not isinstance(mark, Numbered) or mark.groups is None:
+        raise ValueError("searches are of version 2, with groups")
+    tokens = ragged([case["tokens"]])
+    positions = scored_positions(tokens, case["window"], case["dedup"])
+    found = search(mark, tokens, positions, mark.groups**2)
+    there = found.message[0] >= 0
+    yield "scored", case["scored"], int(positions.scored[0])
+    yield "scored_group", case["scored_group"], int(mark.group_steps(tokens, positions).sum())
+    yield "messages", [one["message"] for one in case["candidates"]], found.message[0][there].tolist()
+    for i, one in enumerate(case["candidates"]):
+        of_group = mark.parts(tokens, positions, one["message"])[0][0]
+        yield f"score of candidate {i}", float(one["score"]), float(found.score[0, i])
+        yield f"score_group of candidate {i}", *_scores(one["score_group"], of_group)
+        for name, said in (("", found.log10_p), ("_all", found.log10_p_global), ("_user", found.log10_p_own)):
+            yield f"log10_p{name} of candidate {i}", one[f"log10_p{name}"], float(said[0, i])
+
+
+def _scores(expected: float | None, computed: np.generic) -> tuple[float | None, float]:
+    """Both, to be compared: a count may be written as a real number, 5.0, but is compared exactly."""
+    if isinstance(computed, np.integer) and isinstance(expected, float) and expected.is_integer():
+        expected = int(expected)
+    return expected, computed.item()
+
+
+def _method(case: Case) -> Watermark:
+    name, key, window = case["method"], bytes.fromhex(case["secret"]), case["window"]
+    if case.get("version", 1) == 2:
+        if name == "greenlist":
+            return NumberedGreenList(key, window, Fraction(case["gamma"]), case["groups"])
+        return {"gumbel": NumberedGumbel, "gumbel-log": NumberedLogGumbel}[name](key, window, case["groups"])
     if name == "greenlist":
-        return GreenList(key, window, Fraction(gamma or ""))
+        return GreenList(key, window, Fraction(case["gamma"]))
     return {"gumbel": gumbel.Gumbel, "gumbel-log": gumbel.LogGumbel}[name](key, window)
 
 
@@ -62,5 +107,6 @@ GROUPS: dict[str, Callable[[Case], Pairs]] = {
     "streams": _streams,
     "draws": _draws,
     "documents": _documents,
+    "searches": _searches,
 }
-"""By the group of known_answers.json."""
+"""By the group of known_answers.json and known_answers_2.json."""

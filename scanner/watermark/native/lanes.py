@@ -102,24 +102,24 @@ def steps_of_positions(
 
 
 @kernel
-def add_messages(
+def messages_of_positions(
     offsets: NDArray[np.int64],
     messages: NDArray[np.int64],
     p: int,
     end: int,
     document: int,
-    entries: NDArray[np.int64],
+    out: NDArray[np.int64],
 ) -> None:
-    """Turn tokens x of positions p … end−1 into entries x + m; p is of `document`. messages: int64[D], or int64[1]."""
+    """The message m of positions p … end−1; p is of `document`. messages: int64[D], or int64[1]."""
     if len(messages) == 1:
         for i in range(end - p):
-            entries[i] += messages[0]
+            out[i] = messages[0]
         return
     at, d = p, document
     while at < end:
         stop = max(min(offsets[d + 1], end), at)
         for i in range(at - p, stop - p):
-            entries[i] += messages[d]
+            out[i] = messages[d]
         at = stop
         d += 1
 
@@ -156,6 +156,86 @@ def blocks_of_words(
 
 
 @kernel
+def blocks_of_runs(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    tokens: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    bits: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
+
+    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out.
+
+    Args:
+        key: uint32[8].
+        nonces: uint64[L], L ≤ CHUNK.
+        tokens: int64[L], x.
+        numbers: int64[L], d.
+        bits: log2 of the numbers that a block holds.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+    """
+    low, high = uint32(32 - bits), uint32(bits)
+    for i in range(len(tokens)):
+        token, nonce = uint32(tokens[i]), nonces[i]
+        inputs[i], inputs[CHUNK + i] = uint32(token << low) | uint32(uint32(numbers[i]) >> high), uint32(token >> high)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+    chacha8_lanes(key, inputs, len(tokens), out)
+
+
+@kernel
 def row_of_word(word: int, height: int) -> uint64:
     """Which word of its plane in a block word i of a stream is; unsigned: no look at the sign of an index is needed."""
     return uint64((word >> 4) & (height - 1))
+
+
+@kernel
+def blocks_of_messages(
+    key: NDArray[np.uint32],
+    version: int,
+    nonces: NDArray[np.uint64],
+    tokens: NDArray[np.int64],
+    entries: NDArray[np.int64],
+    each: int,
+    height: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+    places: NDArray[np.int64],
+) -> None:
+    """The block that holds what token x reads under message m, a lane for each: where the two versions differ.
+
+    Args:
+        key: uint32[8].
+        version: 1 or 2.
+        nonces: uint64[L], L ≤ CHUNK.
+        tokens: int64[L], x.
+        entries: int64[L], m; becomes the number whose last `each` bits say which entry of its word is read.
+        each: log2 of the entries of a word.
+        height: words of a plane in a block.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+        places: int64[L], written: where in out the word of plane 0 stands.
+    """
+    if version == 1:
+        for i in range(len(tokens)):
+            entries[i] += tokens[i]
+            places[i] = entries[i] >> each
+        blocks_of_words(key, nonces, places, height, inputs, out)
+        for i in range(len(tokens)):
+            places[i] = np.int64(row_of_word(places[i], height)) * CHUNK + i
+        return
+    blocks_of_runs(key, nonces, tokens, entries, each + log2(height), inputs, out)
+    for i in range(len(tokens)):
+        places[i] = ((entries[i] >> each) & (height - 1)) * CHUNK + i
+
+
+@kernel
+def log2(power: int) -> int:
+    """Of a power of two."""
+    bits = 0
+    while power >> bits > 1:
+        bits += 1
+    return bits

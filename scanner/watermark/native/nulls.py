@@ -16,33 +16,33 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.greenlist import ROWS, bit_length, count_tile, first_bits, levels, strip_words
+from scanner.watermark.native import run_nulls
+from scanner.watermark.native.counters import at_least, bit_length, first_bits
+from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_words
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
-from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, draws_at, sum_scores, sum_tile
+from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
 from scanner.watermark.native.secret import SubKeys, derive, planes_of, window_nonces
 from scanner.watermark.positions import Positions, Tokens
 
-_UNIT = math.log(2.0) / 2**23
-"""What the integer sums of Gumbel terms count."""
-
 
 class FreshKeys(NamedTuple):
-    """Sub-keys of a key of its own for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]."""
+    """Sub-keys of a key of its own for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]; of which version."""
 
     chacha: NDArray[np.uint32]
     sip: NDArray[np.uint64]
+    version: int
 
     def __repr__(self) -> str:
         return f"FreshKeys({len(self.chacha)} documents)"
 
 
-def keys_of(secrets: Sequence[bytes], label: str) -> FreshKeys:
-    """The sub-keys that secrets have for a label (SPEC §1)."""
+def keys_of(secrets: Sequence[bytes], label: str, version: int = 1) -> FreshKeys:
+    """The sub-keys that secrets have for a label of a version (SPEC §1)."""
     chacha, sip = np.empty((len(secrets), 8), np.uint32), np.empty((len(secrets), 2), np.uint64)
     for i, secret in enumerate(secrets):
-        chacha[i], sip[i] = derive(secret, label)
-    return FreshKeys(chacha, sip)
+        chacha[i], sip[i] = derive(secret, label, version)
+    return FreshKeys(chacha, sip, version)
 
 
 def greenlist_hits(
@@ -68,7 +68,8 @@ def greenlist_hits(
     rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
     whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    return Hits(*_greenlist_hits(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
+    count = run_nulls.greenlist_hits if keys.version == 2 else _greenlist_hits
+    return Hits(*count(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
 
 
 def gumbel_hits(
@@ -81,13 +82,14 @@ def gumbel_hits(
 ) -> Hits:
     """Like `greenlist_hits`, for the Gumbel score; scores near a critical one are computed in double precision."""
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
-    return Hits(*_gumbel_hits(keys.chacha, ids, nonces, positions.offsets, messages, critical))
+    count = run_nulls.gumbel_hits if keys.version == 2 else _gumbel_hits
+    return Hits(*count(keys.chacha, ids, nonces, positions.offsets, messages, critical))
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:
     """Nonces of all scored positions, those of a document under its own key: uint64[P]."""
     nonces = np.empty(len(positions.index), np.uint64)
-    for d, (chacha, sip) in enumerate(zip(*keys, strict=True)):
+    for d, (chacha, sip) in enumerate(zip(keys.chacha, keys.sip, strict=True)):
         own = slice(positions.offsets[d], positions.offsets[d + 1])
         nonces[own] = window_nonces(SubKeys(chacha, sip), tokens.ids, positions.index[own], window)
     return nonces
@@ -118,41 +120,11 @@ def _greenlist_hits(
             count_tile(chacha[d], scored, nonces, rule, first, strip, rows, used, carry)
             first_bits(valid, min(64 * width, count - first))
             for j in range(critical.shape[1]):
-                hits[d, j] += _at_least(used, critical[d, j], valid, passing)
+                hits[d, j] += at_least(used, critical[d, j], valid, passing)
             if first == 0:
                 for level in range(len(used)):
                     first_score[d] += np.int64(used[level, 0] & uint64(1)) << level
     return hits, first_score
-
-
-@kernel
-def _at_least(
-    counters: NDArray[np.uint64], critical: int, valid: NDArray[np.uint64], passing: NDArray[np.uint64]
-) -> np.int64:
-    """How many of the valid vertical counters are critical or more: compared bit by bit, from the last one up."""
-    if critical >> len(counters):
-        return np.int64(0)
-    passing[:] = valid
-    for level in range(len(counters)):
-        if (critical >> level) & 1:
-            for w in range(len(passing)):
-                passing[w] &= counters[level, w]
-        else:
-            for w in range(len(passing)):
-                passing[w] |= counters[level, w]
-    total = np.int64(0)
-    for w in range(len(passing)):
-        total += _ones(passing[w] & valid[w])
-    return total
-
-
-@kernel
-def _ones(x: uint64) -> np.int64:
-    """How many bits are set."""
-    x = x - ((x >> uint64(1)) & uint64(0x5555555555555555))
-    x = (x & uint64(0x3333333333333333)) + ((x >> uint64(2)) & uint64(0x3333333333333333))
-    x = (x + (x >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((x * uint64(0x0101010101010101)) >> uint64(56))
 
 
 @kernel
@@ -180,8 +152,8 @@ def _gumbel_hits(
                 if limit == math.inf:
                     continue
                 # beyond this distance an approximate sum is on the same side as the exact one
-                bound = len(scored) * TERM_ERROR + 1.0 + limit / _UNIT * len(scored) * 2.0**-50
-                surely, perhaps = np.int64(limit / _UNIT + bound) + 1, np.int64(limit / _UNIT - bound)
+                bound = len(scored) * TERM_ERROR + 1.0 + limit / UNIT * len(scored) * 2.0**-50
+                surely, perhaps = np.int64(limit / UNIT + bound) + 1, np.int64(limit / UNIT - bound)
                 above, near = np.int64(0), np.int64(0)
                 for m in range(len(tile)):
                     above += np.int64(tile[m] >= surely)

@@ -11,25 +11,32 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK
-from scanner.watermark.native.lanes import add_messages, blocks_of_words, row_of_word, steps_of_positions
+from scanner.watermark.native.lanes import (
+    blocks_of_messages,
+    blocks_of_words,
+    messages_of_positions,
+    row_of_word,
+    steps_of_positions,
+)
 
 
 @kernel
-def below(n: int, bits: int, width: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
-    """Where the integer whose binary digits stand in planes of `width` words is < n: one bit an entry, for all entries.
+def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
+    """Where the integer whose binary digits stand in planes, `apart` words apart, is < n: one bit an entry.
 
-    From the last digit up: less = not p, or less where p equals n's digit. n is odd, so its last digit is 1.
+    For as many words as `out` has. From the last digit up: less = not p, or less where p equals n's digit. n is odd, so
+    its last digit is 1.
     """
     for q in range(bits - 1, -1, -1):
-        plane = block[q * width : (q + 1) * width]
+        plane = block[q * apart : q * apart + len(out)]
         if q == bits - 1:
-            for i in range(width):
+            for i in range(len(out)):
                 out[i] = ~plane[i]
         elif (n >> (bits - 1 - q)) & 1:
-            for i in range(width):
+            for i in range(len(out)):
                 out[i] = ~plane[i] | out[i]
         else:
-            for i in range(width):
+            for i in range(len(out)):
                 out[i] = ~plane[i] & out[i]
 
 
@@ -43,13 +50,14 @@ def count_green(
     messages: NDArray[np.int64],
     window: int,
     rule: tuple[int, int, int],
+    version: int,
 ) -> NDArray[np.int64]:
     """Green positions of each document under its message. One block a position: it holds all planes of a word."""
     n, bits, planes = rule
     height = 16 // planes
     counts = np.zeros(len(offsets) - 1, np.int64)
     hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-    entries, words = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
+    tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     greens, green = np.empty(16 * CHUNK, np.uint32), np.empty(CHUNK, np.uint8)
     p, d = 0, 0
@@ -58,15 +66,12 @@ def count_green(
         while offsets[d + 1] <= p:
             d += 1
         lanes = end - p
-        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, entries)
-        add_messages(offsets, messages, p, end, d, entries)
+        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, tokens)
+        messages_of_positions(offsets, messages, p, end, d, entries)
+        blocks_of_messages(chacha, version, nonces, tokens[:lanes], entries, 5, height, inputs, block, places)
+        below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
         for i in range(lanes):
-            words[i] = entries[i] >> 5
-        blocks_of_words(chacha, nonces, words[:lanes], height, inputs, block)
-        below(n, bits, height * CHUNK, block, greens)
-        for i in range(lanes):
-            word = greens[row_of_word(words[i], height) * uint64(CHUNK) + uint64(i)]
-            green[i] = uint32(word >> uint32(entries[i] & 31)) & uint32(1)
+            green[i] = uint32(greens[uint64(places[i])] >> uint32(entries[i] & 31)) & uint32(1)
         while p < end:
             stop = min(offsets[d + 1], end)
             for one in green[lanes - (end - p) : lanes - (end - stop)]:
@@ -113,11 +118,13 @@ def score_under(
     messages: NDArray[np.int64],
     window: int,
     unweighted: bool,
+    version: int,
 ) -> NDArray[np.float64]:
     """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r."""
     sums = np.zeros(len(offsets) - 1)
     hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
-    entries, draws = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.uint32)
+    tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
+    draws = np.empty(CHUNK, np.uint32)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     p, d = 0, 0
     while p < len(index):
@@ -125,9 +132,11 @@ def score_under(
         while offsets[d + 1] <= p:
             d += 1
         lanes = end - p
-        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, entries)
-        add_messages(offsets, messages, p, end, d, entries)
-        draws_of_chunk(chacha, nonces, entries[:lanes], inputs, block, draws)
+        steps_of_positions(sip, ids, index[p:end], window, hashed, scratch, nonces, tokens)
+        messages_of_positions(offsets, messages, p, end, d, entries)
+        blocks_of_messages(chacha, version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
+        for i in range(lanes):
+            draws[i] = block[uint64(places[i])]
         while p < end:
             stop = min(offsets[d + 1], end)
             total = sums[d]

@@ -1,4 +1,7 @@
-"""From the master key to one step's secret vector (SPEC §1): labels, sub-keys, commitments, nonces and streams."""
+"""From the master key to one step's secret vector (SPEC §1): labels, sub-keys, commitments, nonces and streams.
+
+Labels, sub-keys and commitments of version 2 as well (SPEC_2 §1); its nonces are those of version 1.
+"""
 
 import hashlib
 from fractions import Fraction
@@ -12,7 +15,7 @@ from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphas
 from scanner.watermark.native.lanes import nonces_of_positions
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
-MAX_WINDOW = 16
+MAX_WINDOW, MAX_GAMMA_BITS = 16, 8
 
 
 class SubKeys(NamedTuple):
@@ -28,37 +31,39 @@ class SubKeys(NamedTuple):
         return "SubKeys(…)"
 
 
-def label(method: str, window: int, gamma: Fraction | None = None) -> str:
-    """The text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4` (SPEC §1)."""
+def label(method: str, window: int, gamma: Fraction | None = None, groups: int | None = None) -> str:
+    """The text that separates the streams of a key's uses, such as `greenlist;h=4;gamma=1/4` (SPEC §1, SPEC_2 §1)."""
     text = f"{method};h={window}"
-    return text if gamma is None else f"{text};gamma={gamma.numerator}/{gamma.denominator}"
+    if gamma is not None:
+        text += f";gamma={gamma.numerator}/{gamma.denominator}"
+    return text if groups is None else f"{text};groups={groups}"
 
 
-def derive(secret: bytes, label: str) -> SubKeys:
-    """Sub-keys of a master key for one label (SPEC §1).
+def derive(secret: bytes, label: str, version: int = 1) -> SubKeys:
+    """Sub-keys of a master key for one label of a version of the watermark (SPEC §1).
 
     Raises:
         ValueError: the secret is not 16 to 64 bytes.
     """
-    digest = _keyed_hash(secret, 48, b"watermark-v1", label)
+    digest = _keyed_hash(secret, 48, f"watermark-v{version}", label)
     return SubKeys(
         np.frombuffer(digest[:32], "<u4").astype(np.uint32), np.frombuffer(digest[32:], "<u8").astype(np.uint64)
     )
 
 
-def commitment(secret: bytes, label: str) -> bytes:
+def commitment(secret: bytes, label: str, version: int = 1) -> bytes:
     """32 bytes to publish when a key is made: they show later that it was not chosen after the text (SPEC §1).
 
     Raises:
         ValueError: the secret is not 16 to 64 bytes.
     """
-    return _keyed_hash(secret, 32, b"commitment-v1", label)
+    return _keyed_hash(secret, 32, f"commitment-v{version}", label)
 
 
-def _keyed_hash(secret: bytes, size: int, person: bytes, label: str) -> bytes:
+def _keyed_hash(secret: bytes, size: int, person: str, label: str) -> bytes:
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
         raise ValueError(f"a secret has {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes; this one has {len(secret)}")
-    return hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=size, person=person).digest()
+    return hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=size, person=person.encode()).digest()
 
 
 def window_nonces(
@@ -100,15 +105,25 @@ def check_window(window: int) -> None:
         raise ValueError(f"window {window} is out of range; allowed: 0 to {MAX_WINDOW}")
 
 
+def check_gamma(gamma: Fraction) -> None:
+    """Raise ValueError when γ is no share that a green list can have."""
+    allowed = [1 << bits for bits in range(1, MAX_GAMMA_BITS + 1)]
+    if not isinstance(gamma, Fraction) or gamma.denominator not in allowed or not 0 < gamma < 1:
+        raise ValueError(f"gamma {gamma!r} is not a Fraction n/2^b with 1 <= b <= {MAX_GAMMA_BITS} between 0 and 1")
+
+
 def planes_of(gamma: Fraction) -> int:
     """Planes in a block: the power of two that holds the b binary digits of γ = n / 2^b (SPEC §1)."""
     bits = gamma.denominator.bit_length() - 1
     return 1 << (bits - 1).bit_length()
 
 
-def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int) -> int:
-    """Word i of one plane of a stream, computed alone (SPEC §1)."""
+def stream_word(sub_keys: SubKeys, nonce: int, planes: int, plane: int, i: int, version: int = 1) -> int:
+    """Word i of one plane of a stream, computed alone (SPEC §1, SPEC_2 §1)."""
     height = 16 // planes
+    if version == 2:
+        counter, r = divmod(i, height)
+        return int(chacha8_block(sub_keys.chacha, counter, nonce)[plane * height + r])
     group, r = divmod(i, LANES * height)
     counter = LANES * group + r % LANES
     block = chacha8_block(sub_keys.chacha, counter, nonce)

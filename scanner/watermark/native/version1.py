@@ -14,6 +14,7 @@ from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
@@ -22,10 +23,14 @@ SECONDS_A_MESSAGE = 2e-9
 """What one message of a position may take: three times what the slowest kernel needs on a core of its own, twice over
 for decoy keys."""
 
+MOST_MESSAGES = 2**31
+"""Of a key."""
 
-class _Native(Format):
-    """What both share."""
 
+class Native(Format):
+    """What the native formats share."""
+
+    version: ClassVar = 1
     suggested: ClassVar = {"window": 4}
     answers = Answers(files(__package__) / "known_answers.json", GROUPS)
     window: int = Field(ge=0, le=MAX_WINDOW)
@@ -35,7 +40,9 @@ class _Native(Format):
         return WholeWindows(self.window)
 
     def check_messages(self, count: int) -> None:
-        """All that a registry takes."""
+        """As many as entries x + m of 32-bit tokens x are counted for."""
+        if count > MOST_MESSAGES:
+            raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
 
     def seconds(self, messages: int) -> float:
         """In proportion to the messages."""
@@ -47,7 +54,7 @@ class _Native(Format):
 
     def commitment(self, secret_bytes: bytes) -> bytes:
         """SPEC §1."""
-        return secret.commitment(secret_bytes, self.label())
+        return secret.commitment(secret_bytes, self.label(), self.version)
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
         """Without a window all contexts of a text are one."""
@@ -58,7 +65,7 @@ class _Native(Format):
         return self.columns()._asdict()
 
 
-class GreenListFormat(_Native):
+class GreenListFormat(Native):
     """The green list of Kirchenbauer et al.: h and γ."""
 
     name = "greenlist"
@@ -74,7 +81,7 @@ class GreenListFormat(_Native):
         """S of T tokens are green."""
         return Binomial(parse_gamma(self.gamma))
 
-    def open(self, secret_bytes: bytes) -> GreenList:
+    def open(self, secret_bytes: bytes) -> GreenList | NumberedGreenList:
         """See Format."""
         return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
 
@@ -91,11 +98,11 @@ class GreenListFormat(_Native):
         critical: NDArray[np.float64],
     ) -> Hits:
         """By the counters that a search fills."""
-        keys, gamma = nulls.keys_of(secrets, self.label()), parse_gamma(self.gamma)
+        keys, gamma = nulls.keys_of(secrets, self.label(), self.version), parse_gamma(self.gamma)
         return nulls.greenlist_hits(keys, tokens, positions, self.window, gamma, messages, critical)
 
 
-class GumbelFormat(_Native):
+class GumbelFormat(Native):
     """The Gumbel mark of Aaronson et al.: h."""
 
     name = "gumbel"
@@ -109,7 +116,7 @@ class GumbelFormat(_Native):
         """A sum of T exponential variables."""
         return Gamma()
 
-    def open(self, secret_bytes: bytes) -> Gumbel:
+    def open(self, secret_bytes: bytes) -> Gumbel | NumberedGumbel:
         """See Format."""
         return Gumbel(secret_bytes, self.window)
 
@@ -126,7 +133,7 @@ class GumbelFormat(_Native):
         critical: NDArray[np.float64],
     ) -> Hits:
         """By the sums that a search of long documents makes."""
-        keys = nulls.keys_of(secrets, self.label())
+        keys = nulls.keys_of(secrets, self.label(), self.version)
         return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical)
 
 

@@ -1,0 +1,144 @@
+"""Green counts of all numbers of runs (SPEC_2 §1, §3): bits of 32 numbers a word, added over the steps of a document.
+
+Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other.
+"""
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes
+from scanner.watermark.native.counters import add3, bit_length, first_bits, largest
+from scanner.watermark.native.lanes import log2
+from scanner.watermark.native.one_message import below
+from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
+
+ROWS = 4
+"""Vectors that one pass of the adders takes."""
+
+TILE = 16
+"""Blocks of a run whose counters stay in the first-level cache while all steps are gone through."""
+
+
+@kernel
+def best_of_runs(
+    key: NDArray[np.uint32], steps: Steps, asked: Asked, rule: tuple[int, int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
+
+    −1 and 0 where there are fewer. rule: n, b and planes of γ = n / 2^b.
+    """
+    shape = len(asked.first), asked.most
+    numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+    counters = np.empty((levels_of(steps.offsets), words_of(asked.length, rule)), np.uint32)
+    left, candidates = np.empty(counters.shape[1] // 2, np.uint64), np.empty(counters.shape[1] // 2, np.uint64)
+    for r in range(len(asked.first)):
+        begin, end = steps.offsets[asked.documents[r]], steps.offsets[asked.documents[r] + 1]
+        used = counters[: max(1, bit_length(end - begin))]
+        count_run(key, steps.ids[begin:end], steps.nonces[begin:end], asked.first[r], rule, used)
+        pairs = used.view(np.uint64)
+        first_bits(left, asked.length)
+        for place in range(min(asked.most, asked.length)):
+            candidates[:] = left
+            score, at = largest(pairs, candidates)
+            if place >= asked.least and score < asked.floors[r]:
+                break
+            numbers[r, place], scores[r, place] = at, score
+            left[at >> 6] &= ~(uint64(1) << uint64(at & 63))
+    return numbers, scores
+
+
+@kernel
+def words_of(count: int, rule: tuple[int, int, int]) -> int:
+    """Words of 32 numbers in the blocks that hold so many; even."""
+    height = 16 // rule[2]
+    return (count + 32 * height - 1) // (32 * height) * height
+
+
+@kernel
+def levels_of(offsets: NDArray[np.int64]) -> int:
+    """Bits of the largest count of a document; 1 at least."""
+    return max(1, bit_length(np.max(np.diff(offsets)))) if len(offsets) > 1 else 1
+
+
+@kernel
+def count_run(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    first: int,
+    rule: tuple[int, int, int],
+    counters: NDArray[np.uint32],
+) -> None:
+    """Count the green steps of one document for each number of a run.
+
+    Args:
+        key: uint32[8].
+        ids: uint32[T].
+        nonces: uint64[T].
+        first: the first number of a block.
+        rule: n, b and planes of γ = n / 2^b.
+        counters: uint32[levels, W], written: bit k of word w of level l is bit l of the count of number 32·w + k.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    per_block = 5 + log2(height)
+    levels = max(2, bit_length((len(ids) + LANES - 1) // LANES))
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    row, carry = np.empty(CHUNK, np.uint32), np.empty(LANES, np.uint32)
+    # four levels more, for the sums of all lanes
+    sums = np.empty(((TILE * height), (levels + 4) * LANES), np.uint32)
+    blocks = counters.shape[1] // height
+    for tile in range(0, blocks, TILE):
+        here = min(TILE, blocks - tile)
+        sums[: here * height] = 0
+        for p in range(0, len(ids), CHUNK):
+            lanes = min(CHUNK, len(ids) - p)
+            whole = (lanes + ROWS * LANES - 1) // (ROWS * LANES) * (ROWS * LANES)
+            begin_run(ids[p : p + lanes], nonces[p : p + lanes], first + (tile << per_block), per_block, inputs)
+            for b in range(here):
+                chacha8_lanes(key, inputs, lanes, block)
+                next_block(inputs)
+                for k in range(height):
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], row[:whole])
+                    row[lanes:whole] = 0
+                    _add_lanes(row[:whole], levels, sums[b * height + k], carry)
+        for w in range(here * height):
+            _fold_lanes(sums[w], levels, carry)
+            for level in range(len(counters)):
+                counters[level, tile * height + w] = sums[w, level * LANES] if level < levels + 4 else uint32(0)
+
+
+@kernel
+def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
+    """Add vectors of bits to the counters of their lanes: bit l of lane i stands at LANES · l + i of sums."""
+    for v in range(0, len(row), ROWS * LANES):
+        vectors = row[v:]
+        for i in range(LANES):
+            ones, a = add3(sums[i], vectors[i], vectors[LANES + i])
+            sums[i], b = add3(ones, vectors[2 * LANES + i], vectors[3 * LANES + i])
+            sums[LANES + i], carry[i] = add3(sums[LANES + i], a, b)
+        for level in range(2, levels):
+            own = sums[LANES * level :]
+            for i in range(LANES):
+                old = own[i]
+                own[i] = old ^ carry[i]
+                carry[i] &= old
+
+
+@kernel
+def _fold_lanes(sums: NDArray[np.uint32], levels: int, carry: NDArray[np.uint32]) -> None:
+    """Add the counters of all lanes into that of lane 0: half of them to the other half, until one is left."""
+    half = LANES // 2
+    while half:
+        for i in range(half):
+            carry[i] = uint32(0)
+        for level in range(levels):
+            own = sums[LANES * level :]
+            for i in range(half):
+                own[i], carry[i] = add3(own[i], own[half + i], carry[i])
+        for i in range(half):
+            sums[LANES * levels + i] = carry[i]
+        levels += 1
+        half >>= 1

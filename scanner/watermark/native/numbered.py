@@ -1,0 +1,241 @@
+"""Version 2 of the native watermark under a key: which number a message reads at each step, scores and searches.
+
+Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
+steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
+"""
+
+from abc import ABC, abstractmethod
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.format import Candidates, Own
+from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
+from scanner.watermark.native import green_runs, gumbel_runs, secret
+from scanner.watermark.native.keyed import Best, Sealed
+from scanner.watermark.native.one_message import count_green, score_under
+from scanner.watermark.native.runs import Asked, Steps, chosen, steps_of
+from scanner.watermark.positions import Positions, Tokens
+
+MOST_NUMBERS = 1 << 16
+"""Most messages of a key without groups, groups of a key, and users of a group."""
+
+MOST_GROUPS_SEARCHED = 8
+"""Groups of a document whose users are searched, at most (SPEC_2 §3)."""
+
+_TOLD = 16
+"""Candidates of a document without groups that are looked for at first; where there are as many, for all."""
+
+_ROOM = 1e-9
+"""Of log10 p, so that a rounding decides nothing (SPEC_2 §3)."""
+
+_REMEMBERED = 1 << 16
+
+
+def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
+    return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
+
+
+class Numbered(Sealed, ABC):
+    """A native watermark of version 2 under one master key.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        method: `greenlist-v2` or `gumbel-v2`.
+        window: h, 0 to 16; with groups 1 to 16.
+        gamma: of a green list.
+        groups: B; None: no groups.
+
+    Raises:
+        ValueError: a secret, window or number of groups out of range.
+    """
+
+    def __init__(
+        self, secret_bytes: bytes, method: str, window: int, gamma: Fraction | None, groups: int | None
+    ) -> None:
+        if groups is not None and not (window and 2 <= groups <= MOST_NUMBERS):
+            raise ValueError(f"{groups} groups, window {window}: 2 to {MOST_NUMBERS} groups, window 1 or more")
+        super().__init__(secret_bytes, secret.label(method, window, gamma, groups), window, 2)
+        self.groups = groups
+        self._floors: dict[tuple[int, int], float] = {}
+
+    @abstractmethod
+    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
+        """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D]."""
+
+    @abstractmethod
+    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
+        """Score of one message a document, or of one for all: int64[D] or float64[D], S_G + S_U.
+
+        Raises:
+            ValueError: a message that the key does not have.
+        """
+        of_group, of_user = self.parts(tokens, positions, messages)
+        return of_group + of_user  # type: ignore[operator]
+
+    def parts(
+        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int
+    ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+        """S_G and S_U of one message a document; S_G is 0 without groups."""
+        wanted = self._each(messages, positions)
+        limit = 2**32 if self.groups is None else self.groups**2
+        if (wanted >= limit).any():
+            raise ValueError(f"message {wanted.max()} is out of range; this key has messages below {limit}")
+        if self.groups is None:
+            own = self._score(tokens, positions, wanted)
+            return np.zeros_like(own), own
+        group, user = np.divmod(wanted, self.groups)
+        of_group = self.group_steps(tokens, positions)
+        shared = self._score(tokens, chosen(positions, of_group), group)
+        return shared, self._score(tokens, chosen(positions, ~of_group), group * MOST_NUMBERS + user)
+
+    def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
+        """Which scored positions are group steps: bool[P]; none without groups."""
+        if self.groups is None:
+            return np.zeros(len(positions.index), np.bool_)
+        return is_group_step(self._nonces(tokens, positions))
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """The candidates among the messages 0 … count−1; with groups, count is B².
+
+        Raises:
+            ValueError: another count.
+        """
+        self._check_count(count)
+        if self.groups is None and count == 1:
+            return Best.of_one(self.score(tokens, positions, 0)).candidates()._replace(independent=True)
+        nonces = self._nonces(tokens, positions)
+        if self.groups is None:
+            return self._among_all(steps_of(tokens, positions, nonces), count)
+        if count != self.groups**2:
+            raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
+        of_group = is_group_step(nonces)
+        shared, own = (steps_of(tokens, chosen(positions, mask), nonces[mask]) for mask in (of_group, ~of_group))
+        return self._in_groups(shared, own, self.groups)
+
+    def _among_all(self, steps: Steps, count: int) -> Candidates:
+        """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
+        documents = np.arange(len(steps.scored))
+        message, score = self._told(steps, documents, self._floors_of(steps.scored, count), count, _TOLD)
+        return Candidates(message, score, independent=True)
+
+    def _told(
+        self, steps: Steps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        """Those of some documents, `most` of each at first, and more where there are as many."""
+        message, score = self._best(steps, Asked(documents, np.zeros_like(documents), count, 2, most, floors))
+        full = np.flatnonzero(message[:, -1] >= 0)
+        if most < count and len(full):
+            more = self._told(steps, documents[full], floors[full], count, 8 * most)
+            beyond = ((0, 0), (0, more[0].shape[1] - most))
+            message, score = np.pad(message, beyond, constant_values=-1), np.pad(score, beyond)
+            message[full], score[full] = more
+        width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
+        return message[:, :width], score[:, :width]
+
+    def _in_groups(self, shared: Steps, own: Steps, groups: int) -> Candidates:
+        """The best user of each group that is looked into (SPEC_2 §3)."""
+        documents = np.arange(len(shared.scored))
+        floors = self._floors_of(shared.scored, groups)
+        asked = Asked(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
+        group, score_group = self._best(shared, asked)
+        log10_p = self.law.log10_p(score_group, shared.scored[:, None])
+        looked_into = (group >= 0) & (log10_p <= _ROOM - np.log10(groups))
+        looked_into[:, 0] = True
+        width = max(2, int(looked_into.sum(axis=1).max(initial=0)))
+        looked_into, group, score_group = looked_into[:, :width], group[:, :width], score_group[:, :width]
+        rows = np.nonzero(looked_into)[0]
+        none = np.full(len(rows), np.inf)
+        user, score_user = self._best(own, Asked(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
+        message, score_own = np.full(group.shape, -1), np.zeros_like(score_group)
+        message[looked_into] = group[looked_into] * groups + user[:, 0]
+        score_own[looked_into] = score_user[:, 0]
+        total = np.where(looked_into, score_group + score_own, 0)
+        best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
+        message, total, score_own = (np.take_along_axis(a, best_first, axis=1) for a in (message, total, score_own))
+        return Candidates(message, total, Own(score_own, own.scored, groups), independent=True)
+
+    def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+        """What a score reaches whose p is 1/count or less, for each document: float64[D]."""
+        if len(self._floors) > _REMEMBERED:
+            self._floors.clear()
+        distinct, which = np.unique(scored, return_inverse=True)
+        missing = np.array([t for t in distinct.tolist() if (count, t) not in self._floors], np.int64)
+        found = least_score(self.law, missing, _ROOM - np.log10(count))
+        self._floors.update({(count, t): floor for t, floor in zip(missing.tolist(), found.tolist(), strict=True)})
+        return np.array([self._floors[count, t] for t in distinct.tolist()], np.float64)[which]
+
+
+class NumberedGreenList(Numbered):
+    """The green list of version 2.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
+        groups: B; None: no groups.
+
+    Raises:
+        ValueError: a secret, window, γ or number of groups out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
+        secret.check_gamma(gamma)
+        super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
+        self.law: Law = Binomial(gamma)
+        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
+
+    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        keys = self._keys
+        return count_green(
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, numbers, self.window, self._rule, 2
+        )
+
+    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        return green_runs.best_of_runs(self._keys.chacha, steps, asked, self._rule)
+
+
+class NumberedGumbel(Numbered):
+    """The Gumbel mark of version 2.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        groups: B; None: no groups.
+
+    Raises:
+        ValueError: a secret, window or number of groups out of range.
+    """
+
+    law: Law = Gamma()
+
+    def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
+        super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
+
+    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._sums(tokens, positions, numbers, unweighted=False)
+
+    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        return gumbel_runs.best_of_runs(self._keys.chacha, steps, asked)
+
+    def _sums(
+        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], unweighted: bool
+    ) -> NDArray[np.float64]:
+        keys = self._keys
+        return score_under(
+            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, numbers, self.window, unweighted, 2
+        )
+
+
+class NumberedLogGumbel(NumberedGumbel):
+    """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
+
+    law: Law = NegativeGamma()
+
+    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._sums(tokens, positions, numbers, unweighted=True)

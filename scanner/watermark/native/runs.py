@@ -1,0 +1,85 @@
+"""Runs of numbers in streams of version 2 (SPEC_2 §1): the steps of a document side by side, blocks one after another.
+
+Each token has a run of its own and every run begins with a block, so that nothing has to be shifted: lane i of a vector
+is step i, and what a block adds for a number is summed over the lanes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy import uint32, uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK
+from scanner.watermark.positions import Positions, Tokens
+
+
+class Steps(NamedTuple):
+    """Scored positions of D documents, document by document and in order.
+
+    ids: uint32[P], tokens; nonces: uint64[P], of their windows; offsets: int64[D+1].
+    """
+
+    ids: NDArray[np.uint32]
+    nonces: NDArray[np.uint64]
+    offsets: NDArray[np.int64]
+
+    @property
+    def scored(self) -> NDArray[np.int64]:
+        """int64[D]: how many each document has."""
+        return np.diff(self.offsets)
+
+
+class Asked(NamedTuple):
+    """Which runs of numbers are searched, R of them, and what of each is wanted.
+
+    documents: int64[R], over whose steps; first: int64[R], the run's first number, the first of a block; length: how
+    many numbers each has; least: how many are told whatever they score; most: how many are told, those that score as
+    much as `floors`, float64[R].
+    """
+
+    documents: NDArray[np.int64]
+    first: NDArray[np.int64]
+    length: int
+    least: int
+    most: int
+    floors: NDArray[np.float64]
+
+
+def steps_of(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> Steps:
+    """All scored positions, with the nonces of their windows."""
+    return Steps(tokens.ids[positions.index], nonces, positions.offsets)
+
+
+def chosen(positions: Positions, mask: NDArray[np.bool_]) -> Positions:
+    """Some of the scored positions, bool[P]."""
+    before = np.zeros(len(mask) + 1, np.int64)
+    np.cumsum(mask, out=before[1:])
+    return Positions(positions.index[mask], before[positions.offsets])
+
+
+@kernel
+def begin_run(
+    ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, bits: int, inputs: NDArray[np.uint32]
+) -> None:
+    """Counters and nonces of the blocks that hold number `first` of each step's run, as `chacha8_lanes` takes them.
+
+    Args:
+        ids: uint32[L], L ≤ CHUNK.
+        nonces: uint64[L] or more.
+        first: the first number of a block.
+        bits: log2 of the numbers that a block holds.
+        inputs: uint32[4 · CHUNK], written.
+    """
+    low, high, block = uint32(32 - bits), uint32(bits), uint32(first >> bits)
+    for i in range(len(ids)):
+        inputs[i], inputs[CHUNK + i] = uint32(ids[i] << low) | block, uint32(ids[i] >> high)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[i]), uint32(nonces[i] >> uint64(32))
+
+
+@kernel
+def next_block(inputs: NDArray[np.uint32]) -> None:
+    """Go on to the block after, in each lane: a run ends before the lower word of its counter does."""
+    for i in range(CHUNK):
+        inputs[i] += uint32(1)

@@ -1,0 +1,37 @@
+"""Both paths of version 2 under one roof, and text that is marked for somebody: shared by the tests of this folder."""
+
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel, NumberedLogGumbel
+from tests import reference2
+from tests.watermark.pairs import SECRET, ragged
+
+
+class Pair(NamedTuple):
+    """One watermark twice."""
+
+    fast: Numbered
+    plain: reference2.Method
+
+
+def pair(method: str, window: int, groups: int | None = None, gamma: Fraction = Fraction(1, 4)) -> Pair:
+    if method == "greenlist":
+        fast = NumberedGreenList(SECRET, window, gamma, groups)
+        return Pair(fast, reference2.Method(method, SECRET, window, gamma, groups))
+    kind = {"gumbel": NumberedGumbel, "gumbel-log": NumberedLogGumbel}[method]
+    return Pair(kind(SECRET, window, groups), reference2.Method(method, SECRET, window, groups=groups))
+
+
+def marked(mark: Numbered, message: int, length: int, choices: int, seed: int = 0) -> list[int]:
+    """A text whose every token is the best for a message of so many random ones: the more, the stronger the mark."""
+    generator = np.random.default_rng(seed)
+    text = generator.integers(0, 50_000, mark.window).tolist()
+    for _ in range(length):
+        drawn = generator.integers(0, 50_000, choices).tolist()
+        tokens = ragged([[*text[len(text) - mark.window :], token] for token in drawn])
+        positions = mark.rule.positions(tokens, "none")
+        text.append(drawn[int(mark.score(tokens, positions, message).argmax())])
+    return text

@@ -1,0 +1,68 @@
+"""Hits of all messages under fresh keys of version 2 against its public scores, message by message."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from scanner.audit.calibration.law import fresh_entropy
+from scanner.audit.statistics.expectation import levels
+from scanner.watermark import scored_positions
+from scanner.watermark.formats import make_format
+from scanner.watermark.native.bounds import LONGEST
+from tests.watermark.pairs import ragged
+from tests.watermark.strategies import random_documents
+
+NUMBERS = np.array([5, 0, 2, 900_000, 7])
+THRESHOLDS = [0.9, 0.5, 0.1, 1e-2, 1e-3]
+
+
+def counted(form, tokens, positions, messages, critical):
+    """What is counted, and the same by the one-message path, each document under its own key."""
+    secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[: len(critical)])
+    found = form.count_hits(secrets, tokens, positions, messages, critical)
+    scores = np.array(
+        [
+            [form.open(secret).score(tokens, positions, m)[d] for m in range(messages)]
+            for d, secret in enumerate(secrets)
+        ]
+    )
+    assert (found.hits == (scores[:, None, :] >= critical[:, :, None]).sum(axis=2)).all()
+    assert (found.first == scores[:, 0]).all()
+    return found.hits
+
+
+@pytest.mark.parametrize("gamma", [Fraction(1, 2), Fraction(1, 4), Fraction(77, 256), None], ids=str)
+@pytest.mark.parametrize(("window", "messages"), [(0, 1), (2, 64), (4, 331)])
+def test_hits(window, messages, gamma):
+    parameters = {"window": window} | ({} if gamma is None else {"gamma": str(gamma)})
+    form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
+    tokens = ragged(random_documents(1, [70, 3, 0, 257, 40]))
+    positions = scored_positions(tokens, window, "ngram")
+    hits = counted(form, tokens, positions, messages, levels(form.law(), positions.scored, THRESHOLDS).critical)
+    assert hits[:, 0].any()
+
+
+def test_edges_are_exact():
+    """Critical scores that are themselves scores, or the next double: approximate sums alone could not tell."""
+    form = make_format("gumbel-v2", {"window": 1})
+    secret = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[:1])[0]
+    for length in (50, LONGEST + 100):
+        tokens = ragged(random_documents(1, [length]))
+        positions = scored_positions(tokens, 1, "ngram")
+        scores = np.array([form.open(secret).score(tokens, positions, m)[0] for m in range(100)])
+        critical = np.concatenate([scores, np.nextafter(scores, np.inf), [np.inf]])[None, :]
+        assert counted(form, tokens, positions, 100, critical)[0, -1] == 0
+
+
+@pytest.mark.parametrize("critical", [0, 1, 255, 256, 257, 10**9])
+def test_critical_counts_at_the_edges_of_the_counters(critical):
+    tokens = ragged([[7] * 256])
+    positions = scored_positions(tokens, 0, "none")  # one token: a count is 0 or 256
+    counted(
+        make_format("greenlist-v2", {"window": 0, "gamma": "1/2"}),
+        tokens,
+        positions,
+        300,
+        np.array([[float(critical)]]),
+    )

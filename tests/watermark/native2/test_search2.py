@@ -1,0 +1,135 @@
+"""Searches of version 2: without groups against scores message by message, with groups against the reference."""
+
+from fractions import Fraction
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from scanner.watermark import scored_positions
+from scanner.watermark.native import gumbel_runs
+from scanner.watermark.native.bounds import LONGEST, PER_LN2
+from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
+from scanner.watermark.native.runs import steps_of
+from tests.watermark.native2.known2 import SECRET, marked, pair
+from tests.watermark.pairs import ragged
+from tests.watermark.strategies import random_documents
+
+LENGTHS = (0, 1, 3, 15, 16, 17, 63, 64, 65, 70, 257, 300)
+GREEN = [Fraction(1, 2), Fraction(1, 4), Fraction(77, 256)]
+
+
+def candidates_by_hand(mark, tokens, positions, count):
+    """Of each document the messages that are to be told, best first: two, and all whose p is 1/count or less."""
+    scores = np.stack([mark.score(tokens, positions, message) for message in range(count)], axis=1)
+    log10_p = mark.law.log10_p(scores, positions.scored[:, None])
+    for d in range(len(scores)):
+        order = np.lexsort((np.arange(count), -scores[d]))
+        told = max(2, int((log10_p[d] <= -np.log10(count)).sum())) if count > 1 else 1
+        yield order[:told].tolist(), scores[d, order[:told]].tolist()
+
+
+def assert_found(mark, tokens, positions, count):
+    found = mark.search(tokens, positions, count)
+    assert found.independent
+    assert found.own is None
+    for d, (messages, scores) in enumerate(candidates_by_hand(mark, tokens, positions, count)):
+        there = int((found.message[d] >= 0).sum())
+        assert there == min(len(messages), count)
+        assert found.message[d, : len(messages)].tolist() == messages
+        assert found.score[d, : len(messages)].tolist() == scores
+        assert (found.message[d, there:] == -1).all()
+        assert (found.score[d, there:] == 0).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 1000])
+@pytest.mark.parametrize("gamma", [*GREEN, None], ids=str)
+def test_without_groups(gamma, count):
+    mark = pair("gumbel", 1).fast if gamma is None else pair("greenlist", 1, gamma=gamma).fast
+    tokens = ragged([*random_documents(1, LENGTHS), marked(mark, count - 1, 60, 4), marked(mark, count // 2, 60, 2)])
+    assert_found(mark, tokens, scored_positions(tokens, 1, "ngram"), count)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_bounded(method):
+    mark = pair(method, 0).fast
+    tokens = ragged(random_documents(2, (LONGEST + 300, LONGEST, 40), 2**32))
+    positions = scored_positions(tokens, 0, "none")
+    assert_found(mark, tokens, positions, 40)
+    short = ragged(random_documents(3, (30, 5)))
+    assert_found(mark, short, scored_positions(short, 0, "ngram"), 9000)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_ties_go_to_the_smaller_message(method):
+    """Where nothing is scored all messages tie; of a green list with one position nearly all do."""
+    mark = pair(method, 2).fast
+    tokens = ragged([[], [1], [1, 2], [5, 6, 7]])
+    positions = scored_positions(tokens, 2, "ngram")
+    found = mark.search(tokens, positions, 500)
+    assert found.message[:3].tolist() == [[0, 1]] * 3
+    assert_found(mark, tokens, positions, 500)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_everybody_whose_text_a_document_holds_is_a_candidate(method):
+    """Forty users in one document: more than are looked for at first."""
+    mark = pair(method, 1).fast
+    users = list(range(3, 123, 3))
+    pieces = [marked(mark, user, 300, 12, seed=user) for user in users]
+    tokens = ragged([list(chain(*pieces)), *random_documents(4, (50, 60))])
+    positions = scored_positions(tokens, 1, "ngram")
+    found = mark.search(tokens, positions, 130)
+    assert set(users) <= set(found.message[0].tolist())
+    assert found.message.shape[1] >= 40
+    assert_found(mark, tokens, positions, 130)
+
+
+@pytest.mark.parametrize("groups", [2, 7, 31])
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_with_groups(method, groups):
+    """Unmarked and marked for one, two and three users, of one group and of several."""
+    one = pair(method, 1, groups)
+    last = groups**2 - 1
+    pieces = [marked(one.fast, user, 60, 8, seed=user) for user in (last, last - 1, 0)]
+    docs = [*random_documents(5, (0, 1, 9, 40), 60), pieces[0], pieces[0] + pieces[1], list(chain(*pieces))]
+    tokens = ragged(docs)
+    found = one.fast.search(tokens, scored_positions(tokens, 1, "ngram"), groups**2)
+    assert found.independent
+    assert found.own.tests == groups
+    for d, doc in enumerate(docs):
+        wanted = one.plain.search(doc)
+        there = found.message[d] >= 0
+        assert found.message[d][there].tolist() == [candidate.message for candidate in wanted]
+        assert found.score[d][there].tolist() == pytest.approx([candidate.score for candidate in wanted], rel=1e-12)
+        own = [candidate.score - candidate.score_group for candidate in wanted]
+        assert found.own.score[d][there].tolist() == pytest.approx(own, rel=1e-12)
+        assert found.own.scored[d] == sum(not step.of_group for step in one.plain.steps(doc))
+    if groups > 2:
+        assert found.message[4, 0] == last
+
+
+def test_a_key_with_groups_is_searched_for_all_its_messages():
+    with pytest.raises(ValueError, match="360 messages cannot be searched; this key has 361"):
+        pair("gumbel", 1, 19).fast.search(ragged([[1, 2]]), scored_positions(ragged([[1, 2]]), 1, "ngram"), 360)
+
+
+def test_bounds_are_no_smaller_than_scores_and_sums_are_as_near_as_they_say():
+    mark = pair("gumbel", 1).fast
+    tokens = ragged(random_documents(6, (1, 40, 700, LONGEST + 1)))
+    positions = scored_positions(tokens, 1, "ngram")
+    steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
+    exact = np.stack([mark.score(tokens, positions, number) for number in range(48)], axis=1)
+    key, numbers = mark.sub_keys.chacha, np.empty(48, np.int64)
+    for d, scored in enumerate(positions.scored.tolist()):
+        own = slice(steps.offsets[d], steps.offsets[d + 1])
+        gumbel_runs.bound_run(key, steps.ids[own], steps.nonces[own], 0, numbers)
+        over = numbers / PER_LN2 - exact[d]
+        assert over.min() >= -1e-9 * scored
+        assert over.max() <= scored * 0.0861 * np.log(2.0) + (scored + 1) / PER_LN2
+        gumbel_runs.sum_run(key, steps.ids[own], steps.nonces[own], 0, numbers)
+        assert np.abs(numbers * UNIT - exact[d]).max() <= scored * TERM_ERROR * UNIT
+
+
+def test_the_secret_of_these_tests_shows_in_no_repr():
+    assert SECRET.hex() not in repr(pair("greenlist", 4, 19).fast)
