@@ -2,7 +2,7 @@
 
 The log of a year is written without the files that it names, which no commit opens: per shard a file and its
 transactions in each table of a scan. Measured are the first flush of a driver, which reads the log, the flushes that
-follow, and the look-up of a night's shards when a scan begins.
+follow, of shards and of packs of small ones, and the look-up of a night's shards when a scan begins.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from scanner.storage.delta import table_uri
 SHARDS_A_NIGHT = 2_500
 SHARDS_A_FLUSH = 20
 FLUSHES = 10
+IN_A_PACK = 40  # of files of 500 rows
 SHARDS_A_COMMIT = 5_000
 SCAN = "20260101T000000Z-00000000"
 
@@ -83,18 +84,25 @@ def measured(folder: str, shards: int) -> list[tuple[str, float, float]]:
     times = [flush(tables, shards + number * SHARDS_A_FLUSH) for number in range(1 + FLUSHES)]
     step("the first flush of 20 shards", times[0])
     step(f"a flush of 20 shards, median of {FLUSHES}", median(times[1:]))
+    times = [flush(tables, 2 * shards + number * SHARDS_A_FLUSH * IN_A_PACK, IN_A_PACK) for number in range(FLUSHES)]
+    step(f"a flush of 20 packs of {IN_A_PACK} shards, median of {FLUSHES}", median(times))
     return found
 
 
-def flush(tables: Tables, first: int) -> float:
-    """Commit 20 more shards as the driver of a scan does. Returns CPU seconds."""
-    entries = [Entry(shard_id(number), (a_file(number),)) for number in range(first, first + SHARDS_A_FLUSH)]
+def flush(tables: Tables, first: int, pack: int = 1) -> float:
+    """Commit 20 more shards, or packs of so many, as the driver of a scan does. Returns CPU seconds."""
+    firsts = range(first, first + SHARDS_A_FLUSH * pack, pack)
+    packs = [(shard_id(number), [shard_id(number + place) for place in range(1, pack)]) for number in firsts]
+    entries = [
+        Entry(name, (a_file(number),), tuple(others)) for number, (name, others) in zip(firsts, packs, strict=True)
+    ]
     began = time.process_time()
-    committed(tables, "verdicts", [entry.transaction for entry in entries])
+    names = [name for entry in entries for name in entry.transactions]
+    committed(tables, "verdicts", names)
     for name in BESIDE:
         enter_beside(tables, name, entries, SCAN)
     commit(tables, "verdicts", entries, run_number(SCAN))
-    settle(tables, [entry.transaction for entry in entries])
+    settle(tables, names)
     return time.process_time() - began
 
 
