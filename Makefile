@@ -50,6 +50,7 @@ chaos: .venv/installed-dev
 scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.log --shards $(if $(filter full,$(SCALE)),1e4 1e5 1e6,1e4 1e5)
 	$(BIN)/python -m tests.bench.tables --rows $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e6 1e7)
+	$(BIN)/python -m tests.bench.history --rows 1e8 1e9
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

@@ -1,7 +1,7 @@
 """The queries that people ask of the tables of results: lazy frames of polars."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 import polars as pl
@@ -43,8 +43,10 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
     raise ScanFailed(f"results: {uri} cannot be read while names are erased from it; run again later")
 
 
-def verdicts(results: str) -> pl.LazyFrame:
+def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
     """Verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
+
+    `paths` names input files: of these alone, without opening files of the table that hold no row of them.
 
     Of a document that was scanned more than once, the newest row under each set of keys counts, and of these the one of
     smallest corrected p-value: a key that is added later and scans alone hides no older flag.
@@ -54,7 +56,12 @@ def verdicts(results: str) -> pl.LazyFrame:
     Raises:
         Refused: there are no results.
     """
-    return newest_verdicts(results, read_whole(results, "verdicts"))
+    if paths is None:
+        return newest_verdicts(results, read_whole(results, "verdicts"))
+    named = pl.Series(list(paths), dtype=pl.String)
+    return newest_verdicts(
+        results, read_whole(results, "verdicts", named).filter(pl.col("path").is_in(named.implode()))
+    )
 
 
 def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:

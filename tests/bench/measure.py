@@ -6,11 +6,14 @@ what slows the machine for a while slows both.
 
 import os
 import platform
+import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
 SHORTEST = 0.05  # seconds of CPU time that a repeat takes at least
@@ -75,6 +78,26 @@ def rate(work: Work, calls: int) -> float:
     for _ in range(calls):
         work.call()
     return work.amount * calls / max(cpu_seconds() - begin, 1e-9)
+
+
+def in_a_process(question: Callable[[], object]) -> tuple[float, float]:
+    """CPU seconds of a call and the MiB by which memory grew, in a process of its own that has only imported it."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_called, (question,))
+
+
+def _called(question: Callable[[], object]) -> tuple[float, float]:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now (proc(5))
+    memory, began = _peak(), time.process_time()
+    question()
+    return time.process_time() - began, _peak() - memory
+
+
+def _peak() -> float:
+    """MiB that this process held at most."""
+    held = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert held
+    return int(held[1]) / 1024
 
 
 def calls_for(work: Work) -> int:

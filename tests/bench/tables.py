@@ -7,12 +7,10 @@ Each line says how a figure grew since the one before, over how much the rows di
 """
 
 import argparse
-import resource
 import tempfile
-import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from scanner.results.erasure import erase_user
 from scanner.results.settlement import enter_beside, settle
 from scanner.results.tables import SCHEMAS, Entry, commit, committed, write_file
 from scanner.results.upkeep import compact
+from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 
 SHARD_ROWS = 20_000
@@ -45,8 +44,8 @@ def main() -> None:
     for rows in map(int, options.rows):
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             shards = fill(folder, rows)
-            for what, question in QUESTIONS.items():
-                seconds, mebibytes = measured(question, folder)
+            for what in QUESTIONS:
+                seconds, mebibytes = in_a_process(partial(asked, what, folder))
                 growth = f"{seconds / before[what][1]:.1f}/{rows / before[what][0]:.0f}" if what in before else ""
                 print(f"{rows:12,} {shards:8,} {what:44} {seconds:8.2f} {mebibytes:7.0f}  {growth:>7}", flush=True)
                 before[what] = (rows, seconds)
@@ -158,18 +157,9 @@ QUESTIONS: dict[str, Callable[[str], object]] = {
 }
 
 
-def measured(question: Callable[[str], object], folder: str) -> tuple[float, float]:
-    """CPU seconds and the growth of memory, in a process of its own that has asked a small table before."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_measured, (next(what for what, asked in QUESTIONS.items() if asked is question), folder))
-
-
-def _measured(what: str, folder: str) -> tuple[float, float]:
-    results.scans(folder).collect()
-    memory, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+def asked(what: str, folder: str) -> None:
+    """Ask a question once."""
     QUESTIONS[what](folder)
-    seconds = time.process_time() - began
-    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
 
 
 if __name__ == "__main__":

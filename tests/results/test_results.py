@@ -19,6 +19,7 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results import tables
 from scanner.results.erasure import erase_user
+from scanner.results.newest import bring_up_to_date
 from scanner.results.queries import ask
 from scanner.results.tables import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
@@ -245,6 +246,23 @@ def test_statistics_do_not_hide_rows(folder):
     assert table.filter(pl.col("log10_p_global") <= -9).collect().height == 11
     assert table.filter(pl.col("path") == "/in/b", pl.col("row") < 12).collect().height == 2
     assert DeltaTable(table_uri(folder, "verdicts")).count() == 20
+
+
+def test_verdicts_on_one_file_open_no_other(folder):
+    bring_up_to_date(folder)
+    for i, path in enumerate(("/in/a", "/in/b", "/in/c")):
+        add(folder, path, [verdict(i, path), verdict(9, path)])
+    files = {path: file for file in Path(table_uri(folder, "verdicts")).glob("*.parquet") for path in _paths(file)}
+    files["/in/b"].unlink()
+    assert results.verdicts(folder, ["/in/a"]).collect()["row"].sort().to_list() == [0, 9]
+    assert results.verdicts(folder, ["/in/c", "/in/d"]).collect()["path"].unique().to_list() == ["/in/c"]
+    assert results.verdicts(folder, []).collect().is_empty()
+    with pytest.raises(FileNotFoundError):
+        results.verdicts(folder, ["/in/b"]).collect()
+
+
+def _paths(file: Path) -> set[str]:
+    return set(pq.read_table(file, columns=["path"])["path"].to_pylist())
 
 
 def test_names_are_erased_and_rows_stay(folder):
