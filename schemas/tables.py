@@ -46,8 +46,8 @@ VERDICTS = pa.schema(
         pa.field("user_id", pa.string()),
         pa.field("naming", pa.string(), nullable=False),  # a Naming
         pa.field("score", pa.float64(), nullable=False),
-        pa.field("log10_p", pa.float64(), nullable=False),
-        pa.field("log10_p_global", pa.float64(), nullable=False),
+        pa.field("log10_p", pa.float64()),  # null, as the next: scored under formats alone that have no law
+        pa.field("log10_p_global", pa.float64()),
         pa.field("runner_up_log10_p", pa.float64()),
         pa.field("messages_tested", pa.int64(), nullable=False),
         pa.field("keys_tested", pa.int64(), nullable=False),

@@ -41,6 +41,7 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
     all texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are
     independent or positively regression dependent (Benjamini and Yekutieli 2001); those of one key are associated,
     which comes near to that and is not the same. A q-value depends on what else was scanned, so it is in no table.
+    Texts that were scored under formats without a law alone have no p-value, and are left out.
 
     Args:
         results: folder or URI.
@@ -54,7 +55,8 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
     if ended.is_empty():
         raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
     of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
-    scored = read_whole(results, "verdicts").filter(of_scan, pl.col("status").is_in(SCORED))
+    tested = pl.col("status").is_in(SCORED) & pl.col("log10_p_global").is_not_null()
+    scored = read_whole(results, "verdicts").filter(of_scan, tested)
 
     def source(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None

@@ -113,8 +113,8 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _best(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Of several rows of a document that of smallest p-value, and of these the newest."""
-    ranked = rows.sort("log10_p_global", "scanned_at", "scan_id", descending=[False, True, True])
+    """Of several rows of a document that of smallest p-value, any before none, and of these the newest."""
+    ranked = rows.sort("log10_p_global", "scanned_at", "scan_id", descending=[False, True, True], nulls_last=True)
     return ranked.unique(_DOCUMENT, keep="first", maintain_order=True)
 
 

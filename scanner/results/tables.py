@@ -81,7 +81,8 @@ class Entry(NamedTuple):
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     """Make the tables that are not there yet; those of every scan, unless others are named.
 
-    A table that an older version made gains the columns that came since; its rows have null there.
+    A table that an older version made gains the columns that came since; its rows have null there. A column that may
+    be null since then may be so in it too.
 
     Raises:
         Refused: they cannot be made, or a table with other columns is there.
@@ -94,7 +95,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             make_private(uri)
             if not DeltaTable.is_deltatable(uri):
                 DeltaTable.create(uri, schema, mode="ignore", configuration=_statistics(schema))
-            _add_columns(uri, deltalake.Schema.from_arrow(schema))
+            _bring_up_to_date(uri, deltalake.Schema.from_arrow(schema))
             found = DeltaTable(uri).schema()
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
@@ -107,19 +108,32 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
 
 
-def _add_columns(uri: str, wanted: deltalake.Schema) -> None:
-    """Add to a table the last of the wanted columns, where it has all the others and no more."""
+def _bring_up_to_date(uri: str, wanted: deltalake.Schema) -> None:
+    """Add to a table the last of the wanted columns, and allow null where they do; not if it has others, or lacks one.
+
+    Raises:
+        ScanFailed: others kept changing its columns first.
+    """
     for _ in attempts(f"commits to {uri}"):
         table = DeltaTable(uri)
         there = table.schema().fields
-        missing = wanted.fields[len(there) :]
-        if not missing or there != wanted.fields[: len(there)]:
+        known = wanted.fields[: len(there)]
+        loosened = [new for old, new in zip(there, known, strict=False) if old != new]
+        if len(known) < len(there) or any(not _allows_null(old, new) for old, new in zip(there, known, strict=True)):
+            return
+        changes = [*loosened, *wanted.fields[len(there) :]]
+        if not changes:
             return
         try:
-            table.alter.add_columns(missing)
+            table.alter.add_columns(changes)  # of a column that is there: it may be null from now on
         except CommitFailedError:
             continue
         return
+
+
+def _allows_null(old: deltalake.Field, new: deltalake.Field) -> bool:
+    """Whether a column is the same as before, or may be null since."""
+    return old == new or (new.nullable and (old.name, old.type) == (new.name, new.type))
 
 
 def _statistics(schema: pa.Schema) -> dict[str, str]:

@@ -11,10 +11,10 @@ from scanner.errors import Refused
 from scanner.generation import marking_of
 from scanner.power import marked_text
 from scanner.registry import load_registry, new_key, open_key
-from scanner.results import audit_counts
+from scanner.results import audit_counts, q_values, verdicts
 from scanner.watermark.formats import FORMATS
 from tests.support.night import Night
-from tests.support.toy import ToyFormat, ToyWorker
+from tests.support.toy import LawlessFormat, ToyFormat, ToyWorker
 from tests.support.two_keys import TOKENIZER
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def toy(tmp_path: Path, monkeypatch) -> Night:
     """A night whose registry holds one key, of the toy format."""
     monkeypatch.setitem(FORMATS, "toy", ToyFormat)
+    monkeypatch.setitem(FORMATS, "lawless", LawlessFormat)
     folder = tmp_path / "toy"
     folder.mkdir()
     new_key(folder / "registry", "toy", format="toy", salt=3, messages=1, tokenizer=TOKENIZER)
@@ -65,3 +66,42 @@ def test_what_it_cannot_is_refused_by_its_name(toy, tmp_path):
     toy.configure(more='[second_score]\nscore = "ln_r"')
     with pytest.raises(Refused, match="second_score"):
         toy.scan()
+
+
+def counted_words(mark, words, number: int) -> str:
+    """A text of words that all count under a key."""
+    counting = [word for word, token in zip(words.words, words.tokens, strict=True) if mark.counts(token)]
+    return "".join(" " + word for word in counting[:number])
+
+
+def test_a_format_without_a_law_writes_scores_and_flags_nobody(toy, tmp_path, words, plain):
+    toy.registry = tmp_path / "lawless"
+    key = new_key(toy.registry, "lawless", format="lawless", salt=3, messages=1, tokenizer=TOKENIZER)
+    toy.configure(audit="share = 1.0")
+    toy.write("a", [counted_words(open_key(toy.registry, key), words, 60), plain(60, 1), plain(2, 2)])
+    outcome = toy.scan(worker=ToyWorker)
+    assert (outcome.exit_code, outcome.audit.state, outcome.audit.traffic.texts) == (0, "no decoys", 0)
+    rows = toy.verdicts()
+    assert rows["status"].to_list() == ["scored", "scored", "too_short"]
+    assert rows["score"][0] == rows["scored"][0] == 60
+    for column in ("log10_p", "log10_p_global"):
+        assert rows[column].to_list() == [None, None, 0.0]  # p = 1 of what is not scored
+    assert rows["flagged"].to_list() == [False] * 3
+    assert rows["naming"].unique().to_list() == ["none"]
+    assert q_values(toy.results, toy.last_scan()["scan_id"]).collect().is_empty()
+
+
+def test_a_key_with_a_law_gives_the_verdict_before_one_without(toy, words, plain):
+    """The night's documents stand under the lawless key alone at first, then under both."""
+    (tested,) = load_registry(toy.registry).keys
+    new_key(toy.registry, "lawless", format="lawless", salt=3, messages=1, tokenizer=TOKENIZER)
+    toy.write("a", [counted_words(open_key(toy.registry, tested), words, 60), plain(60, 1)])
+    toy.configure(more='keys = ["lawless"]')
+    toy.scan(worker=ToyWorker)
+    assert verdicts(toy.results).collect()["log10_p"].to_list() == [None, None]
+    toy.configure()
+    toy.scan(worker=ToyWorker)
+    stands = verdicts(toy.results).collect().sort("row")
+    assert stands["key_id"].to_list() == ["toy", "toy"]
+    assert stands["flagged"].to_list() == [True, False]
+    assert stands["log10_p"].null_count() == 0

@@ -24,7 +24,7 @@ def rows() -> list[dict]:
     digests = [random.bytes(32) for _ in range(TEXTS)]
     p = np.round(-random.exponential(1.0, TEXTS), 1)  # many are alike
     p[:100] = 0.0
-    found = []
+    found = [verdict(3 * TEXTS, scan_id="first", text_sha256=bytes(32), log10_p_global=None)]  # by no law
     for row in range(3 * TEXTS):
         text = int(random.integers(TEXTS))
         found.append(
@@ -60,6 +60,7 @@ def by_hand() -> list[tuple]:
     """Each text once, by its first row in the order of (p, digest, path, row), with its q-value."""
     texts: dict[bytes, dict] = {}
     of_scan = [row for row in rows() if row["scan_id"] != "another" and row["status"] != "too_short"]
+    of_scan = [row for row in of_scan if row["log10_p_global"] is not None]
     for row in sorted(of_scan, key=lambda row: (row["log10_p_global"], row["text_sha256"], row["path"], row["row"])):
         texts.setdefault(row["text_sha256"], row)
     ordered = list(texts.values())

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from scanner import results
-from scanner.errors import ScanFailed
+from scanner.errors import Refused, ScanFailed
 from scanner.results import tables
 from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, commit, open_tables, table_uri, write_file
@@ -104,3 +104,29 @@ def test_a_scan_that_never_gets_to_add_them_fails(folder, monkeypatch):
     monkeypatch.setattr(delta, "COMMIT_ATTEMPTS", 3)
     with pytest.raises(ScanFailed, match="others committed first"):
         open_tables(folder)
+
+
+def test_what_may_be_null_since_may_be_so_in_older_tables(tmp_path):
+    """Two columns of p-values could not be null before."""
+    folder = str(tmp_path)
+    columns = ("log10_p", "log10_p_global")
+    before = pa.schema([field.with_nullable(field.nullable and field.name not in columns) for field in VERDICTS][:-2])
+    rows = pa.Table.from_pylist([verdict(1, log10_p_global=-9.0)], before)
+    write_deltalake(table_uri(folder, "verdicts"), rows, mode="append")
+    open_tables(folder)
+    assert DeltaTable(table_uri(folder, "verdicts")).schema() == Schema.from_arrow(VERDICTS)
+    new = verdict(2, log10_p=None, log10_p_global=None)
+    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist([new], VERDICTS)])
+    assert commit(folder, "verdicts", [Entry("shard 2", (file,))])
+    for _ in range(2):
+        kept = pl.read_delta(table_uri(folder, "verdicts")).sort("row")
+        assert kept["log10_p_global"].to_list() == [-9.0, None]
+        compact(folder)
+    assert len(DeltaTable(table_uri(folder, "verdicts")).file_uris()) == 1
+
+
+def test_a_table_whose_column_is_of_another_kind_is_refused(tmp_path):
+    other = pa.schema([pa.field(f.name, pa.string() if f.name == "log10_p" else f.type, f.nullable) for f in VERDICTS])
+    DeltaTable.create(table_uri(str(tmp_path), "verdicts"), other)
+    with pytest.raises(Refused, match="other columns"):
+        open_tables(str(tmp_path))

@@ -46,6 +46,21 @@ class ToyFormat(Format):
         return entropy
 
 
+class LawlessFormat(ToyFormat):
+    """The same, of whose scores nobody knows a law."""
+
+    name = "lawless"
+
+    def label(self):
+        return f"lawless;salt={self.salt}"
+
+    def law(self):
+        return None
+
+    def columns(self):
+        return Columns("lawless", 0)
+
+
 class Toy:
     def __init__(self, form, secret):
         self.label, self.law, self.basis, self.rule = form.label(), form.law(), form.basis(), form.rule()
@@ -60,8 +75,8 @@ class Toy:
 
 
 class ToyWorker(Worker):
-    """Knows the format where it runs."""
+    """Knows the formats where it runs."""
 
     def __init__(self, *arguments):
-        FORMATS["toy"] = ToyFormat
+        FORMATS.update(toy=ToyFormat, lawless=LawlessFormat)
         super().__init__(*arguments)

@@ -42,13 +42,13 @@ class Traffic(NamedTuple):
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
-    """Count over distinct texts.
+    """Count over distinct texts that have a p-value: what formats without a law score was not tested.
 
     Args:
         verdicts: rows of schemas.tables.VERDICTS, of one list of keys.
         log10_rate: log10 of the false-positive rate: at or below it, what is flagged counts.
     """
-    scored = verdicts.filter(pl.col("status").is_in(SCORED))
+    scored = verdicts.filter(pl.col("status").is_in(SCORED), pl.col("log10_p_global").is_not_null())
     rows, scans = pl.collect_all(
         [scored.select(pl.len()), verdicts.select(pl.col("scan_id").unique().sort())], engine="streaming"
     )
