@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
     scored: int64[D]; message: int64[D, C], −1: there is none, or the document is not scored; score: float64[D, C];
     log10_p: of that message alone, log10_p_global: corrected for all messages of all keys, log10_p_own: by what it
-    shares with no other message, corrected alike (0 where nothing more is asked): float64[D, C]; independent: as of
+    shares with no other message, corrected alike (−∞ where nothing more is asked): float64[D, C]; independent: as of
     Candidates; basis: of the key; p_rank: among decoy keys, NaN where it was not asked for: float64[D, C].
     """
 
@@ -144,7 +144,7 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
     best, scored = candidates(mark, tokens, positions, messages), positions.scored
     there = best.message >= 0
     log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
-    own = np.where(there, 0.0, np.nan)
+    own = np.where(there, -np.inf, np.nan)
     if best.own is not None:
         log10_own = log10_p_of(mark.law, best.own.score, best.own.scored[:, None])
         own = np.where(there, corrected(log10_own, best.own.tests, keys), np.nan)

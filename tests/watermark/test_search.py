@@ -139,6 +139,15 @@ def test_a_search_gives_p_values_for_all_candidates_and_their_own_parts():
     assert said.log10_p[1, 2] == -64 * math.log10(2)  # the key has no more bits
 
 
+def test_where_nothing_more_is_asked_every_message_that_passes_is_named():
+    """Each of two users whose text a document holds, under a key whose messages share nothing; and nobody else."""
+    tokens, positions = places(40, 40)
+    said = search(Toy([[150.0, 140.0, 40.0], [50.0, 45.0, 40.0]]), tokens, positions, 1000)
+    decided = decide([said], RATE)
+    assert decided.named[0].tolist() == [[True, True, False], [False] * 3]
+    assert decided.naming.tolist() == ["named", "none"]
+
+
 def test_without_search_there_is_one_message_and_no_second():
     class One:
         label, basis, law, score = Toy.label, Toy.basis, Toy.law, Toy.score
