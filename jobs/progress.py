@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tqdm import tqdm
 
@@ -13,36 +13,70 @@ from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.cluster import Outcome, Totals, Work
 
 _STEPS_SECONDS = 5.0
+_SIGN_SECONDS = 10.0
+_STILL_SECONDS = 30.0
+
+
+class Pace:
+    """How long what is left will take, if it goes on as it went since the first of it was done.
+
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, int] | None = None
+
+    def left(self, done: int, of: int) -> float | None:
+        """Seconds until all is done; None while nothing says how fast it goes."""
+        now = self._clock()
+        if self._first is None:
+            if done:
+                self._first = now, done
+            return None
+        began, first = self._first
+        return (of - done) * (now - began) / (done - first) if done > first else None
 
 
 class Progress:
     """Shows totals as they grow; to be called as run_scan's `watch`, and closed at the end."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._last = time.monotonic()
+        self._pace = Pace()
+        self._committed: Totals | None = None
         self._bar: tqdm[None] | None = None
 
     def __call__(self, work: Work, totals: Totals) -> None:
-        """Show what is committed, of what there is to do."""
+        """Show what is scored and committed of what there is to do, in lines after each commit and now and then."""
+        scored = totals.counts.documents + totals.under_way
+        left = self._pace.left(scored, work.documents)
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = totals.counts.text_bytes / 1e6 / seconds
         if sys.stderr.isatty():
             if self._bar is None:
                 self._bar = tqdm(total=work.documents, unit=" documents", unit_scale=True, dynamic_ncols=True)
             self._bar.set_postfix_str(f"{rate:.2f} MB/s, {totals.counts.flagged} flagged", refresh=False)
-            self._bar.update(totals.counts.documents - self._bar.n)
+            self._bar.update(scored - self._bar.n)  # fewer, where a worker died over some
+            self._bar.refresh()
             return
+        committed = replace(totals, under_way=0)
+        if committed == self._committed and time.monotonic() - self._last < _SIGN_SECONDS:
+            return
+        self._committed, self._last = committed, time.monotonic()
         pairs = {
             "event": "scan",
             "shards": f"{totals.shards + work.skipped}/{work.shards}",
             "documents": f"{totals.counts.documents}/{work.documents}",
+            "scored": scored,
             "flagged": totals.counts.flagged,
             "quarantined": totals.counts.quarantined,
             "files_quarantined": totals.files_quarantined,
             "mb_per_s": f"{rate:.2f}",
             "seconds": f"{seconds:.1f}",
         }
-        _log(pairs)
+        _log(pairs | _eta(left))
 
     def compiling(self) -> None:
         """Say why the first scan after an installation or upgrade begins slowly."""
@@ -92,6 +126,7 @@ class StatusLine:
         self._interval = interval
         self._work: Work | None = None
         self._before = self._now = Sums()
+        self._pace, self._scored, self._eta = Pace(), 0, dict[str, str]()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -105,7 +140,10 @@ class StatusLine:
         """Take note of what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
             self._work, self._before = work, self._before + self._now
+            self._pace = Pace()
         counts = totals.counts
+        self._scored = counts.documents + totals.under_way
+        self._eta = _eta(self._pace.left(self._scored, work.documents))
         self._now = Sums(
             scans=1,
             files=work.files,
@@ -135,29 +173,46 @@ class StatusLine:
 
     def _print(self) -> None:
         sums = {field.name: getattr(self.sums, field.name) for field in fields(Sums)}
-        _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"})
+        now = {} if self._work is None else {"scored": f"{self._scored}/{self._work.documents}"} | self._eta
+        _log({"event": "follow", **sums, "seconds": f"{time.monotonic() - self._began:.0f}"} | now)
 
 
 class Steps:
     """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
 
+    Where nothing new is done, every half a minute.
+
     Args:
         event: what runs, such as `evaluate`.
         check: is called each time; what it raises ends the command.
+        clock: seconds.
     """
 
-    def __init__(self, event: str, check: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, event: str, check: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._event, self._check = event, check
-        self._began = self._last = time.monotonic()
+        self._clock = clock
+        self._began = self._last = clock()
+        self._told, self._pace = ("", 0), Pace(clock)
 
     def __call__(self, what: str, done: int, of: int) -> None:
         """Tell how many of how many are done of a step."""
         self._check()
-        now = time.monotonic()
-        if done == of or now - self._last >= _STEPS_SECONDS:
-            self._last = now
+        now = self._clock()
+        if what != self._told[0] or done < self._told[1]:
+            self._told, self._pace = (what, 0), Pace(self._clock)
+        left = self._pace.left(done, of)
+        wait = _STEPS_SECONDS if (what, done) != self._told else _STILL_SECONDS
+        if (done == of and self._told != (what, of)) or now - self._last >= wait:
+            self._last, self._told = now, (what, done)
             seconds = f"{now - self._began:.1f}"
-            _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds})
+            _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds} | _eta(left))
+
+
+def _eta(left: float | None) -> dict[str, str]:
+    """Seconds that are left, if they are known and any are."""
+    return {"eta_s": f"{left:.0f}"} if left else {}
 
 
 def _log(fields: Mapping[str, object]) -> None:

@@ -36,6 +36,9 @@ FIGURE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
 LEAST_TOKENS = 64
 """Shorter documents are not drawn for the law: a score of few tokens attains no small p-value."""
 
+TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
+"""p-values of the law that are drawn together, and their documents: some seconds of work, so that progress shows."""
+
 Watch = Callable[[str, int, int], None]
 """Told what is done, how many calls of it, and how many there are."""
 
@@ -103,10 +106,14 @@ class _Corpus:
         """All parts under one tokenizer, in their order."""
         if encoding not in self._known:
             calls = [Call(f"part {source.number}", encode, (source, encoding)) for source in self._sources]
-            found = []
-            for done, (_, part) in enumerate(spread(calls, self._workers)):
+            found: list[Part] = []
+
+            def tell() -> None:
+                self._watch("tokenised", len(found), len(calls))
+
+            for _, part in spread(calls, self._workers, tell):
                 found.append(part)
-                self._watch("tokenised", done + 1, len(calls))
+                tell()
             self._known[encoding] = sorted(found, key=lambda part: part.number)
             self.documents = sum(len(part.lengths) for part in found)
             self.distinct = sum(map(len, distinct_documents([part.digests for part in self._known[encoding]])))
@@ -118,9 +125,13 @@ def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[A
     listed = list(calls)
     numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
     found: dict[int, Any] = {}
-    for (number, _), result in spread(numbered, workers):
-        found[number] = result
+
+    def tell() -> None:
         watch(what, len(found), len(listed))
+
+    for (number, _), result in spread(numbered, workers, tell):
+        found[number] = result
+        tell()
     sums: dict[Any, Any] = {}
     for number, call in enumerate(listed):
         sums[call.name] = sums[call.name].plus(found[number]) if call.name in sums else found[number]
@@ -133,17 +144,16 @@ def _law_calls(plan: CalibrationPlan, law: LawConfig, encoding: Encoding, parts:
     if not sum(map(len, long_enough)):
         raise Refused(f"corpus: no document has {LEAST_TOKENS} tokens; give one with longer texts")
     listed = plan.law_cases()
+    most = max(min(TESTS_A_CALL // law.messages, DOCUMENTS_A_CALL), 1)
     for number, case in enumerate(listed):
         of_method = sum(other.format.name == case.format.name for other in listed)
         count = -(-law.tests // (of_method * law.messages))
         drawn = draw_documents(long_enough, count, plan.seed, number)
         for part, (documents, numbers) in zip(parts, drawn, strict=True):
-            if len(documents):
-                yield Call(
-                    case,
-                    score_law,
-                    (case, encoding, part.number, documents, numbers, plan.seed, law.tokens, THRESHOLDS),
-                )
+            for i in range(0, len(documents), most):
+                some = slice(i, i + most)
+                arguments = (encoding, part.number, documents[some], numbers[some], plan.seed, law.tokens, THRESHOLDS)
+                yield Call(case, score_law, (case, *arguments))
 
 
 def score_law(

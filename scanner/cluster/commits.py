@@ -26,7 +26,8 @@ SECONDS_BETWEEN_COMMITS = 5.0
 class Totals:
     """What a scan has committed so far. peak_memory: of the worker that needed most, in bytes.
 
-    Seconds and retries are those of all work that came back, committed or not yet.
+    Seconds and retries are those of all work that came back, committed or not yet; under_way: documents that are
+    scored, and not committed yet.
     """
 
     shards: int = 0
@@ -35,6 +36,7 @@ class Totals:
     peak_memory: int = 0
     retries: int = 0
     seconds: Seconds = NO_TIME
+    under_way: int = 0
 
 
 class Committer:

@@ -19,6 +19,8 @@ IN_FLIGHT = 2
 RETRIES = 2
 """Deaths of a worker that are made good, each with another try of what it held."""
 
+_WAIT_SECONDS = 1.0
+
 Item = TypeVar("Item")
 Place = TypeVar("Place")
 
@@ -31,8 +33,12 @@ class Call(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-def spread(calls: Iterable[Call], workers: int) -> Iterator[tuple[Any, Any]]:
+def spread(
+    calls: Iterable[Call], workers: int, meanwhile: Callable[[], None] = lambda: None
+) -> Iterator[tuple[Any, Any]]:
     """Make all calls on the cluster. Yields (name, result), in the order in which they finish.
+
+    `meanwhile` is called about every second while none does.
 
     Raises:
         BrickscanError: of the first call that raised one.
@@ -46,12 +52,17 @@ def spread(calls: Iterable[Call], workers: int) -> Iterator[tuple[Any, Any]]:
     def ask(_place: int, call: Call) -> Any:  # noqa: ANN401
         return remote(call.function).remote(*call.arguments)
 
-    for call, result in _work_through(calls, range(IN_FLIGHT * workers), ask, lambda call: str(call.name)):
+    places = range(IN_FLIGHT * workers)
+    for call, result in _work_through(calls, places, ask, lambda call: str(call.name), meanwhile):
         yield call.name, result
 
 
 def on_actors(
-    kind: type, arguments: tuple[Any, ...], items: Iterable[Item], workers: int
+    kind: type,
+    arguments: tuple[Any, ...],
+    items: Iterable[Item],
+    workers: int,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Item, Any]]:
     """Give each item to one of the actors. Yields (item, what came of it), in the order in which they finish.
 
@@ -60,6 +71,7 @@ def on_actors(
         arguments: of its constructor.
         items: what is to be done; no actor is started for none.
         workers: the most actors, each of one CPU.
+        meanwhile: is called about every second while none is finished.
 
     Raises:
         BrickscanError: of the first item that raised one.
@@ -71,7 +83,11 @@ def on_actors(
     try:
         # every actor gets its first item before any gets its second
         yield from _work_through(
-            todo, actors * IN_FLIGHT, lambda actor, item: actor.do.remote(item), lambda _item: kind.__name__
+            todo,
+            actors * IN_FLIGHT,
+            lambda actor, item: actor.do.remote(item),
+            lambda _item: kind.__name__,
+            meanwhile,
         )
     finally:
         for actor in actors:
@@ -79,7 +95,11 @@ def on_actors(
 
 
 def _work_through(
-    items: Iterable[Item], places: Sequence[Place], ask: Callable[[Place, Item], Any], name: Callable[[Item], str]
+    items: Iterable[Item],
+    places: Sequence[Place],
+    ask: Callable[[Place, Item], Any],
+    name: Callable[[Item], str],
+    meanwhile: Callable[[], None],
 ) -> Iterator[tuple[Item, Any]]:
     """Each item to the first place that is free; `places` names one as often as it may hold an item."""
     waiting: dict[Any, tuple[Place, Item]] = {}
@@ -90,7 +110,8 @@ def _work_through(
                 waiting[ask(place, item)] = (place, item)
             if not waiting:
                 return
-            done, _ = ray.wait(list(waiting), num_returns=1)
+            while not (done := ray.wait(list(waiting), num_returns=1, timeout=_WAIT_SECONDS)[0]):
+                meanwhile()
             place, item = waiting.pop(done[0])
             free = [place]
             yield item, _result(done[0], name(item))

@@ -41,6 +41,11 @@ START_ATTEMPTS = 5
 
 _WAIT_SECONDS = 1.0
 _COMPLAIN_EVERY = 60
+_NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU, and do other processes leave it some?"
+_PREPARING = (
+    "workers have started, and for %d s none was ready: they load keys and tokenizers and, once a machine, compile "
+    "kernels, which takes minutes where other processes use its CPUs"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -66,6 +71,11 @@ class Finished:
     fault: FileFault | None = None
     retries: int = 0
 
+    @property
+    def documents(self) -> int:
+        """That are in a report or lost."""
+        return sum(report.counts.documents for report in self.reports) + len(self.lost)
+
 
 class Pack(NamedTuple):
     """Small shards that are scanned together, whole, and whose rows share files."""
@@ -79,6 +89,11 @@ class FinishedPack:
 
     shards: dict[Shard, Counts]
     report: PackReport
+
+    @property
+    def documents(self) -> int:
+        """That are done."""
+        return sum(counts.documents for counts in self.shards.values())
 
 
 @dataclass
@@ -120,13 +135,16 @@ class _Slot:
     """An actor and what it was given, in order. `work` None: it was asked to prepare itself.
 
     deadline: on the monotonic clock, for a sign of life from what it was given first; preparing has none, since Ray may
-    have to wait for a machine.
+    have to wait for a machine; begun: a reference to be had once its process runs; behind: rows of what it was given
+    first that are done with.
     """
 
     actor: Any
     given: deque[tuple[Any, _Work | _PackWork | None]]
+    begun: Any
     ready: bool = False
     deadline: float = math.inf
+    behind: int = 0
 
     def takes(self, work: _Work | _PackWork, most: int) -> bool:
         """Whether it can be given a piece, and then holds at most so many."""
@@ -170,10 +188,12 @@ class Pool:
         self._began = False
         self._warned: set[str] = set()
         self._idle = 0
+        self._told = -math.inf
+        self._in_parts = 0  # documents of parts of shards, that are done
         self._large_lost: Counter[str] = Counter()  # by path
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
-        """Work through shards and packs of them. Yields None about every second while nothing finishes.
+        """Work through shards and packs of them. Yields what is finished, and None about every second meanwhile.
 
         Raises:
             Refused: an actor refused to begin, and none had begun before.
@@ -186,7 +206,9 @@ class Pool:
             done, _ = ray.wait(list(heads), num_returns=1, timeout=_WAIT_SECONDS)
             if not done:
                 self._complain()
+            if time.monotonic() - self._told >= _WAIT_SECONDS:
                 yield None
+                self._told = time.monotonic()
             for ref in done:
                 finished = self._take(heads[ref])
                 if finished is not None:
@@ -204,6 +226,11 @@ class Pool:
         _, silent = ray.wait(list(late), num_returns=len(late), timeout=0)
         return [late[ref] for ref in silent]
 
+    @property
+    def under_way(self) -> int:
+        """Documents that are done with, of shards that are not finished."""
+        return self._in_parts + sum(slot.behind for slot in self._slots)
+
     def close(self) -> None:
         """End all actors."""
         for slot in self._slots:
@@ -211,17 +238,18 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        return _Slot(actor, deque([(actor.prepare.remote(), None)]))
+        begun = actor.__ray_ready__.remote()  # before all else, since an actor does one thing after the other
+        return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
 
     def _complain(self) -> None:
-        """Say once a minute that not one actor has started: the cluster may have no CPU for it."""
+        """Say once a minute that no actor is ready, and what it waits for: a CPU of the cluster, or its machine."""
         if any(slot.ready for slot in self._slots):
             return
         self._idle += 1
-        if self._idle % _COMPLAIN_EVERY == 0:
-            _log.warning(
-                "no worker could start for %d s: does the cluster have a free CPU?", self._idle * _WAIT_SECONDS
-            )
+        if self._idle % _COMPLAIN_EVERY:
+            return
+        begun, _ = ray.wait([slot.begun for slot in self._slots], timeout=0)
+        _log.warning(_PREPARING if begun else _NOT_BEGUN, self._idle * _WAIT_SECONDS)
 
     def _give_up(self, path: str) -> None:
         """Try no large document of a file of which enough were lost."""
@@ -257,6 +285,7 @@ class Pool:
             return self._died(slot, error)
         if isinstance(found, Busy):
             slot.deadline = time.monotonic() + found.seconds
+            slot.behind = found.behind
             return None
         self._begin_next(slot)
         if work is None:
@@ -272,7 +301,7 @@ class Pool:
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
-        slot.deadline = time.monotonic() + self._stall_seconds
+        slot.deadline, slot.behind = time.monotonic() + self._stall_seconds, 0
 
     def _raised(self, cause: BaseException, work: _Work | _PackWork | None) -> Finished | None:
         if work is None:
@@ -354,6 +383,7 @@ class Pool:
     def _lose(self, work: _Work, lost: Lost, whose: Identity) -> Finished | None:
         """Give a document up, now that all is known of it that can be."""
         work.shard.finished.lost.append(lost._replace(whose=whose))
+        self._in_parts += 1
         return self._close_piece(work, None)
 
     def _close_piece(self, work: _Work, report: Report | None) -> Finished | None:
@@ -361,6 +391,7 @@ class Pool:
         if report is not None:
             finished.reports.append(report)
             finished.fault = finished.fault or report.fault
+            self._in_parts += report.counts.documents
             work.shard.open_pieces += len(report.set_aside)
             self._todo.extend(
                 _Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True)
@@ -368,7 +399,10 @@ class Pool:
             )
             self._give_up(work.path)
         work.shard.open_pieces -= 1
-        return None if work.shard.open_pieces else finished
+        if work.shard.open_pieces:
+            return None
+        self._in_parts -= finished.documents
+        return finished
 
 
 def _whole(shard: Shard, *, alone: bool = False, retries: int = 0) -> _Work:

@@ -67,7 +67,7 @@ def run_scan(
 
     Args:
         plan: what to do.
-        watch: is called before the work and after every commit.
+        watch: is called before the work, after every commit, and about every second meanwhile.
         worker: class of the actors.
         files: of the input, those that are scanned, by someone who waits for more; None for all, which must not be
             nothing.
@@ -174,14 +174,19 @@ class _Scan:
         pool = Pool(
             lambda: actor.remote(shared, self._scan_id, memory, seen), workers, stall_seconds, on_devices=gpus > 0
         )
+        waiting = 0  # documents that are finished, and not committed
         try:
             known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in left]
             for finished in pool.run(packed(known, workers)):
                 if finished is not None:
                     self._committer.add(finished)
+                    waiting += finished.documents
                 self._end_if_told()
                 if self._committer.due():
                     self._commit()
+                    waiting = 0
+                elif finished is None:
+                    self._watch(self._work, replace(self._committer.totals, under_way=waiting + pool.under_way))
         finally:
             pool.close()
 

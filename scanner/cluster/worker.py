@@ -8,9 +8,11 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -135,9 +137,17 @@ class _Rows:
 
 
 class Busy(NamedTuple):
-    """A sign of life: the next one, or the report, is due within so many seconds."""
+    """A sign of life: the next one, or the report, is due within so many seconds. behind: rows that are done with."""
 
     seconds: float
+    behind: int = 0
+
+
+BETWEEN_SIGNS = 60.0
+"""Seconds of scoring between two signs of life, as they are reckoned for the stall limit: some ten times too long."""
+
+LEAST_TEXT_BYTES = 2**14
+"""Of text that is scored between two signs of life."""
 
 
 class Worker:
@@ -205,9 +215,10 @@ class Worker:
         """Read and score shards whole, and write them together. Raises as `scan`."""
         clock, rows = _Clock(), _Rows()
         counts: list[Counts | None] = []
+        before = 0
         for shard in shards:
             try:
-                found = yield from self._score(Piece(shard, shard.rows.start, shard.rows.stop), clock)
+                found = yield from self._score(Piece(shard, shard.rows.start, shard.rows.stop), clock, before)
             except FileFault:
                 found = None
             if found is None or found.set_aside:
@@ -215,6 +226,7 @@ class Worker:
             else:
                 rows.add(found)
                 counts.append(found.counts)
+            before += shard.rows.stop - shard.rows.start
         files = _write(self._plan, rows)
         clock.lap("write")
         yield PackReport(tuple(counts), *files, _peak_memory(), clock.spent())
@@ -231,8 +243,12 @@ class Worker:
         aside = tuple(rows.set_aside)
         yield Report(*files, rows.counts, peak_memory=_peak_memory(), seconds=clock.spent(), set_aside=aside)
 
-    def _score(self, piece: Piece, clock: "_Clock") -> Generator[Busy, None, _Rows]:
-        """Read and score a piece: signs of life on the way. Raises FileFault, and as `scan`."""
+    def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, _Rows]:
+        """Read and score a piece, before which so many rows are done with: signs of life on the way.
+
+        Raises:
+            FileFault: its file cannot be read; and as `scan`.
+        """
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         rows = _Rows()
@@ -248,11 +264,12 @@ class Worker:
             part, large = self._without_large(part, piece)
             rows.set_aside += large
             text_bytes += part.column("text").nbytes
-            yield self._busy(part.column("text").nbytes)
             unread.append(part.select(["row"]).filter(part["unread"]))
-            scored, refused = self._detector.detect(part, origin, witness, known)
-            rows.verdicts.append(scored)
-            rows.quarantine.append(refused)
+            for documents in self._cut(part):
+                yield self._busy(documents, before - piece.start)
+                scored, refused = self._detector.detect(documents, origin, witness, known)
+                rows.verdicts.append(scored)
+                rows.quarantine.append(refused)
             clock.lap("score")
         rows.audit = witness.rows() if witness else []
         odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
@@ -289,10 +306,30 @@ class Worker:
             older += sum(row["first_seen_at"] < made[row["key_id"]] for row in dated.to_pylist())
         return Counts(in_future=future, older_than_key=older)
 
-    def _busy(self, text_bytes: int) -> Busy:
-        # at a token a byte, at most
-        scoring = text_bytes * sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
-        return Busy(self._plan.config.cluster.stall_seconds + scoring)
+    @cached_property
+    def _seconds_a_byte(self) -> float:
+        """Of scoring, generously: at a token a byte, at most."""
+        return sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
+
+    def _cut(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """A batch in parts that take seconds each, by its texts' sizes alone; whole on a device, which takes it so."""
+        if self._device[0] is not None:
+            return [batch] if len(batch) else []
+        return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
+
+    def _busy(self, documents: pa.RecordBatch, before: int) -> Busy:
+        scoring = documents.column("text").nbytes * self._seconds_a_byte
+        return Busy(self._plan.config.cluster.stall_seconds + scoring, before + documents["row"][0].as_py())
+
+
+def parts_of(batch: pa.RecordBatch, text_bytes: int) -> list[pa.RecordBatch]:
+    """A batch cut after each document with which its texts since the last cut come to so many bytes."""
+    ends = np.cumsum(pc.fill_null(pc.binary_length(batch["text"]), 0).to_numpy(zero_copy_only=False))
+    bounds = [0]
+    while bounds[-1] < len(batch):
+        before = ends[bounds[-1] - 1] if bounds[-1] else 0
+        bounds.append(min(int(np.searchsorted(ends, before + text_bytes)) + 1, len(batch)))
+    return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
 
 
 def _without(void: Unreadable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

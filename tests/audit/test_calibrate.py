@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,8 +18,11 @@ import pytest
 from jobs.calibrate import calibrate, module, table
 from jobs.cli import run
 from scanner import results
+from scanner.audit.calibration.calibration_plan import plan_calibration
 from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.cluster import calibrate as calibrating
 from scanner.cluster.connect import cluster
+from scanner.cluster.corpus import Encoding, Part
 from scanner.registry import new_key
 from scanner.tokens import sha256_file
 from schemas.config import ClusterConfig
@@ -163,6 +167,27 @@ def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
     first = counts("one")
     assert sorted(map(str, first)) == sorted(map(str, counts("one")))
     assert sorted(map(str, first)) != sorted(map(str, counts("two")))
+
+
+@pytest.mark.parametrize("most", [1, 7, 10**6])
+def test_much_work_is_cut_into_calls_that_take_seconds(tmp_path, human_texts, monkeypatch, most):
+    monkeypatch.setattr(calibrating, "TESTS_A_CALL", most * 4096)
+    plan = plan_calibration(make(tmp_path, human_texts[:2], tests=10**6))
+    sizes = np.array([40, 400, 400, 400])
+    parts = [Part(i, sizes, np.arange(4, dtype=np.uint64) + 4 * i, ()) for i in range(2)]
+    encoding = Encoding(plan.tokenizer, plan.config.tokenizer.sha256, "nowhere")
+    calls = list(calibrating._law_calls(plan, plan.config.law, encoding, parts))
+    drawn = {}
+    for call in calls:
+        case, _, part, documents, numbers, *_ = call.arguments
+        assert len(documents) == len(numbers) <= most
+        drawn.setdefault((case, part), []).extend(zip(documents.tolist(), numbers.tolist(), strict=True))
+    assert len(drawn) == 2 * len(plan.law_cases())
+    for found in drawn.values():
+        assert len(found) == len(set(found)) > 7
+        assert [number for _, number in found] == sorted(number for _, number in found)
+    whole = len(drawn) == len(calls)
+    assert whole == (most == 10**6)
 
 
 def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human_texts):

@@ -245,6 +245,7 @@ def test_a_status_line_at_every_interval(capsys):
     seconds = time.monotonic() - began
     lines = [dict(pair.split("=") for pair in line.split()) for line in err.getvalue().splitlines()]
     assert 5 <= len(lines) <= seconds / 0.1 + 1
+    assert lines[-1].pop("scored") == "5/20"
     last = {name: int(value) for name, value in lines[-1].items() if name != "event"}
     assert last.pop("seconds") <= seconds + 1
     assert last == {

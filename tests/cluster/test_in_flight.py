@@ -1,10 +1,12 @@
 """Calls over Ray: every result once, few in flight, and what goes wrong is told."""
 
 import os
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from scanner.cluster import in_flight
 from scanner.cluster.connect import cluster
 from scanner.cluster.in_flight import Call, spread
 from scanner.errors import Refused, ScanFailed
@@ -21,6 +23,10 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def niceness() -> int:
+    return os.nice(0)
+
+
 def refuse(number: int) -> int:
     raise Refused(f"{number} is refused")
 
@@ -31,6 +37,10 @@ def fail(number: int) -> int:
 
 def die(number: int) -> int:
     os._exit(number)
+
+
+def test_workers_of_an_embedded_cluster_are_as_nice_as_this_process():
+    assert list(spread([Call("a", niceness, ())], 1)) == [("a", niceness())]
 
 
 def test_every_call_gives_its_result():
@@ -50,6 +60,18 @@ def test_calls_are_made_as_they_are_needed():
     next(results)
     assert len(asked) <= 4
     results.close()
+
+
+def wait(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def test_somebody_is_called_while_nothing_ends(monkeypatch):
+    monkeypatch.setattr(in_flight, "_WAIT_SECONDS", 0.1)
+    called = []
+    list(spread([Call("a", wait, (2.0,))], 1, lambda: called.append(time.monotonic())))
+    assert len(called) >= 10
+    assert called[-1] - called[0] >= 1
 
 
 def test_what_goes_wrong_is_told():

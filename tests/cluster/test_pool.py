@@ -34,6 +34,8 @@ class Scripted:
         self.lost_device = False
 
     def prepare(self) -> None:
+        if self.script.get(-1) == "take long":
+            time.sleep(2)
         if self.script.get(-1) == "secret" or (
             self.script.get(-1) == "secret once dead" and (self.folder / "diary").exists()
         ):
@@ -75,6 +77,9 @@ class Scripted:
                     for _ in range(4):
                         yield Busy(3)
                         time.sleep(1)
+                case "tell":
+                    yield Busy(60, row - piece.start)
+                    time.sleep(1.2)
                 case "hang":
                     re.match("(a+)+$", "a" * 60 + "b")  # for ages, and never lets another thread run
                 case "hang after a word":
@@ -233,6 +238,29 @@ def test_it_says_when_no_worker_can_start(run, monkeypatch, caplog):
     monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.01)
     assert documents(run({}, shard(0, 3))["shard-0"]) == 3
     assert "no worker could start for" in caplog.text
+
+
+def test_it_says_what_workers_do_that_are_not_ready(run, monkeypatch, caplog):
+    monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
+    monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.3)
+    assert documents(run({-1: "take long"}, shard(0, 3))["shard-0"]) == 3
+    assert "workers have started, and for" in caplog.text
+
+
+@pytest.mark.parametrize("script", [{}, {4: "die once"}, {3: "raise", 4: "large"}])
+def test_it_tells_how_far_it_is_within_a_shard(tmp_path, script):
+    actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+    told = Pool(lambda: actor.remote(tmp_path, dict.fromkeys(range(1, 6, 2), "tell") | script), 1)
+    under_way, finished = [], []
+    for found in told.run([shard(0, 6), shard(6, 12)]):
+        under_way.append(told.under_way)
+        finished += [found] if found else []
+    told.close()
+    assert 1 in under_way
+    assert 5 in under_way
+    assert max(under_way) <= 6
+    assert under_way[-1] == 0  # of the last shard, nothing is under way any more
+    assert sorted(one.documents for one in finished) == [6, 6]
 
 
 def test_it_says_when_nothing_happens(tmp_path):

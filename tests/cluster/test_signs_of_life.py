@@ -1,0 +1,88 @@
+"""A worker tells how far it is within a batch: parts of which the cuts change no verdict."""
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.testing import assert_frame_equal
+
+from scanner.cluster import worker
+from scanner.cluster.work import inspect_input
+from scanner.cluster.worker import Busy, Piece, Report, Worker, parts_of
+from scanner.input.files import list_files
+from scanner.results.tables import open_tables, table_uri
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_batch_is_cut_where_its_texts_come_to_so_many_bytes(seed):
+    generator = np.random.default_rng(seed)
+    sizes = generator.choice([0, 1, 5, 50, 900], size=generator.integers(0, 60)).tolist()
+    texts = ["x" * size if generator.random() < 0.9 else None for size in sizes]
+    most = int(generator.integers(1, 400))
+    wanted, part, size = [], [], 0
+    for row, text in enumerate(texts):
+        part.append(row)
+        size += len(text or "")
+        if size >= most:
+            wanted.append(part)
+            part, size = [], 0
+    wanted += [part] if part else []
+    batch = pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.large_binary()), "row": range(len(texts))})
+    assert [found["row"].to_pylist() for found in parts_of(batch, most)] == wanted
+
+
+def scanned(night, seconds: float, monkeypatch) -> tuple[list[int], Report, dict[str, pl.DataFrame]]:
+    monkeypatch.setattr(worker, "BETWEEN_SIGNS", seconds)
+    monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
+    plan = night.plan()
+    open_tables(night.results)
+    (shard,) = inspect_input(plan, list_files(plan.locations)).shards
+    told = list(Worker(plan, "scan").scan(Piece(shard, shard.rows.start, shard.rows.stop)))
+    signs = [sign.behind for sign in told[:-1] if isinstance(sign, Busy)]
+    report = told[-1]
+    assert isinstance(report, Report)
+    tables = {
+        name: pl.concat(pl.read_parquet(f"{table_uri(night.results, name)}/{file.name}") for file in files).drop(
+            "scanned_at"
+        )
+        for name, files in (("verdicts", report.verdicts), ("quarantine", report.quarantine), ("audit", report.audit))
+        for name in [name.replace("audit", "audit_counts")]
+    }
+    return signs, report, tables
+
+
+def test_signs_come_within_a_batch_and_change_nothing(night, plain, marked, monkeypatch):
+    night.configure(audit="share = 0.5\nall_messages_share = 0.3")
+    texts = [
+        marked(7, 60, 1),
+        *(plain(30 + i, i) for i in range(20)),
+        None,
+        "short",
+        "",
+        *(plain(40, i) for i in range(9)),
+    ]
+    night.write("a", texts)
+    whole, one, rows = scanned(night, 1e9, monkeypatch)
+    signs, other, same = scanned(night, 1e-9, monkeypatch)
+    assert whole == [0]
+    assert signs[0] == 0
+    assert signs == sorted(set(signs))
+    assert len(signs) >= len(texts) - 3  # what has no bytes takes no part of its own
+    assert one.counts == other.counts
+    assert rows["verdicts"].equals(same["verdicts"])
+    assert rows["quarantine"].equals(same["quarantine"])
+    counts = [table["audit_counts"].sort(pl.exclude("hh", "he", "ee", "expected")) for table in (rows, same)]
+    assert_frame_equal(*counts, abs_tol=1e-9)
+
+
+def test_signs_of_a_pack_count_through_its_shards(night, plain, monkeypatch):
+    monkeypatch.setattr(worker, "BETWEEN_SIGNS", 1e-9)
+    monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
+    for name, rows in (("a", 3), ("b", 2)):
+        night.write(name, [plain(30, i) for i in range(rows)])
+    plan = night.plan()
+    open_tables(night.results)
+    shards = inspect_input(plan, list_files(plan.locations)).shards
+    *signs, report = Worker(plan, "scan").scan_pack(shards)
+    assert [sign.behind for sign in signs] == [0, 1, 2, 3, 4]
+    assert [counts.documents for counts in report.counts] == [3, 2]

@@ -1,0 +1,123 @@
+"""What is told while a command works: how much is done, also within a shard, and how long the rest will take."""
+
+import io
+import sys
+import time
+from contextlib import redirect_stderr
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jobs import progress
+from jobs.progress import Pace, Progress, StatusLine, Steps
+from scanner.cluster import Counts, Totals
+from tests.support.found_work import work
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lines_of(err: io.StringIO) -> list[dict[str, str]]:
+    return [dict(pair.split("=") for pair in line.split()) for line in err.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_left_takes_as_long_as_what_was_done(seed):
+    generator = np.random.default_rng(seed)
+    start, rate, of = float(generator.uniform(0, 99)), float(generator.uniform(0.1, 50)), 10_000
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.left(0, of) is None  # as long as Ray starts
+    clock.now += start
+    first = int(generator.integers(1, 100))
+    assert pace.left(first, of) is None
+    clock.now += 60
+    done = first + int(60 * rate)
+    assert pace.left(done, of) == pytest.approx((of - done) / (int(60 * rate) / 60))
+    assert pace.left(of, of) == 0
+
+
+def test_a_pace_that_stands_still_or_goes_back_says_nothing():
+    clock = Clock()
+    pace = Pace(clock)
+    pace.left(10, 100)
+    clock.now += 5
+    assert pace.left(10, 100) is None
+    assert pace.left(3, 100) is None  # a worker died over what it had done
+
+
+def test_lines_show_what_is_scored_within_a_shard(monkeypatch):
+    err = io.StringIO()
+    with redirect_stderr(err):
+        shown, found = Progress(), work(100)
+        shown(found, Totals())
+        shown(found, Totals(under_way=10))  # too soon for another line
+        monkeypatch.setattr(progress, "_SIGN_SECONDS", 0.0)
+        time.sleep(0.1)
+        shown(found, Totals(under_way=60))
+        monkeypatch.setattr(progress, "_SIGN_SECONDS", 1e9)
+        shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=20))  # a commit
+        shown(found, replace(Totals(), counts=Counts(documents=50, flagged=2), under_way=30))
+        shown.close()
+    told = [(line["documents"], line["scored"], line["flagged"]) for line in lines_of(err)]
+    assert told == [("0/100", "0", "0"), ("0/100", "60", "0"), ("50/100", "70", "2")]
+    assert ["eta_s" in line for line in lines_of(err)] == [False, True, True]
+
+
+def test_a_bar_counts_what_is_scored_and_goes_back_where_a_worker_dies(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    shown = Progress()
+    found = work(10)
+    for under_way in (0, 7, 4):
+        shown(found, Totals(under_way=under_way))
+    shown.close()
+    assert ["7.00/10.0" in sys.stderr.getvalue(), "4.00/10.0" in sys.stderr.getvalue()] == [True, True]
+
+
+def test_a_status_line_tells_how_far_the_scan_is_that_runs():
+    err = io.StringIO()
+    with redirect_stderr(err):
+        status = StatusLine(interval=1e6)
+        first, second = work(10), work(1000)
+        status(first, replace(Totals(), counts=Counts(documents=10)))
+        status(second, Totals(under_way=200))
+        time.sleep(0.1)
+        status(second, Totals(under_way=300))
+        status.close()
+    (line,) = lines_of(err)
+    assert (line["documents"], line["scored"]) == ("10", "300/1000")
+    assert 0 <= float(line["eta_s"]) < 60
+
+
+def test_steps_tell_of_progress_of_standing_still_and_of_ends():
+    clock, err, checked = Clock(), io.StringIO(), []
+    with redirect_stderr(err):
+        steps = Steps("calibrate", lambda: checked.append(1), clock)
+        for second in range(70):  # two thirds of a minute nothing happens
+            clock.now += 1
+            steps("law", min(second, 20), 40)
+        for done in (39, 40, 40):
+            clock.now += 0.1
+            steps("law", done, 40)
+        steps("tokenised", 1, 1)
+        steps("tokenised", 0, 2)
+        steps("tokenised", 2, 2)
+    assert len(checked) == 76
+    told = [(line["step"], line["done"], float(line["seconds"])) for line in lines_of(err)]
+    law = [seconds for step, done, seconds in told if step == "'law'" and done != "40/40"]
+    assert law == [5, 10, 15, 20, 25, 55, 70.1]
+    assert [done for step, done, _ in told if step != "'law'"] == ["1/1", "2/2"]
+    assert sum(done == "40/40" for _, done, _ in told) == 1
+    etas = {line["seconds"]: line["eta_s"] for line in lines_of(err) if "eta_s" in line}
+    assert etas["15.0"] == "26"  # 14 of 40 are done, the last 13 of them in as many seconds
