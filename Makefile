@@ -46,11 +46,12 @@ test-long: .venv/installed-dev
 chaos: .venv/installed-dev
 	CHAOS_SEED=$(SEED) CHAOS_TABLE=build/chaos.txt $(BIN)/python -m pytest -m chaos tests/chaos
 
-# what the tables of a year cost, on synthetic rows: minutes, some GB of disk
+# what the tables of a year and registries of many users cost, on synthetic rows: minutes, some GB of disk
 scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.log --shards $(if $(filter full,$(SCALE)),1e4 1e5 1e6,1e4 1e5)
 	$(BIN)/python -m tests.bench.tables --rows $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e6 1e7)
 	$(BIN)/python -m tests.bench.history --rows 1e8 1e9
+	$(BIN)/python -m tests.bench.users --users $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e5 1e6)
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from jobs.text import columns, complain, printable, tell
 from scanner.errors import Refused, TokenizerError, in_a_line
-from scanner.registry import find_key, list_users, load_registry, open_key
+from scanner.registry import find_key, load_registry, messages_held, open_key, users_named
 from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 
 MARKED = pa.schema(
@@ -237,9 +236,7 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
     """
     if bool(user_ids) == bool(messages):
         raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
-    given = list_users(registry, [key.key_id])
-    held = given.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
-    message_of = dict(held.select("user_id", "message").iter_rows())
+    message_of = messages_held(registry, key.key_id, user_ids)
     for user_id in user_ids:
         if user_id not in message_of:
             raise Refused(
@@ -250,7 +247,7 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
             raise Refused(f"--message {message}: key {key.key_id!r} has messages 0 to {key.messages - 1}")
         if is_reserved(message):
             raise Refused(f"--message {message}: is reserved and marks no text; every {RESERVED_EVERY}th message is")
-    user_of = {message: user_id for user_id, message in message_of.items()}
+    user_of = users_named(registry, key.key_id, messages)
     return [Recipient(user_id, message_of[user_id]) for user_id in user_ids] + [
         Recipient(user_of.get(message), message) for message in messages
     ]

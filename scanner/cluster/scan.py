@@ -27,6 +27,7 @@ from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
+from scanner.registry import head_of
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
@@ -96,6 +97,7 @@ class _Scan:
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
         self._work = Work(0, 0, (), (), ())
+        self._users_head: str | None = None
         self._first_commit: float | None = None
         self._audit: LiveAudit | None = None
         self._second_scores = 0
@@ -125,6 +127,7 @@ class _Scan:
         """The steps of a scan that nothing interrupts."""
         plan, whole, passed_over = self._plan, files is None, list[str]()
         check_plan(plan)
+        self._users_head = head_of(plan.registry)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
         self._find_work(files, whole=whole)
@@ -228,6 +231,7 @@ class _Scan:
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         row = _row(self._plan, self._scan_id, self._started_at, self._work, self._committer.totals, self._audit)
+        row |= {"users_head": self._users_head}
         try:
             with interrupts_held():
                 append_scan(self._plan.results, row | {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)})
@@ -261,7 +265,7 @@ def _row(
     totals: Totals,
     audit: LiveAudit | None,
 ) -> dict[str, object]:
-    """Of schemas.tables.SCANS, less when and how the scan ended."""
+    """Of schemas.tables.SCANS, less when and how the scan ended, and the head of the users."""
     return {
         "scan_id": scan_id,
         "started_at": started_at,

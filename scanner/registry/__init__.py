@@ -1,5 +1,17 @@
 """The registry of a platform: its master keys, where their secrets live, its users and the messages they hold."""
 
+from scanner.registry.answers import (
+    Wanted,
+    given_at,
+    head_of,
+    holder_of,
+    list_users,
+    messages_held,
+    pages,
+    unknown_users,
+    users_named,
+    users_of,
+)
 from scanner.registry.holders import Holders, Named
 from scanner.registry.keys import (
     admit_key,
@@ -15,31 +27,30 @@ from scanner.registry.keys import (
     tokenizer_path,
 )
 from scanner.registry.secrets import read_secret
-from scanner.registry.users import (
-    Allocation,
-    add_users,
-    erase_users,
-    list_users,
-    look_alikes,
-    remove_users,
-    restore_users,
-    unknown_users,
-)
+from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
+from scanner.registry.verification import Verified, verify_users
 
 __all__ = [
     "Allocation",
     "Holders",
     "Named",
+    "Verified",
+    "Wanted",
     "add_users",
     "admit_key",
     "check_secret",
     "erase_users",
     "find_key",
+    "given_at",
+    "head_of",
+    "holder_of",
     "list_users",
     "load_registry",
     "look_alikes",
+    "messages_held",
     "new_key",
     "open_key",
+    "pages",
     "read_secret",
     "registry_sha256",
     "remove_users",
@@ -49,4 +60,7 @@ __all__ = [
     "suggested_parameters",
     "tokenizer_path",
     "unknown_users",
+    "users_named",
+    "users_of",
+    "verify_users",
 ]

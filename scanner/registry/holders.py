@@ -1,30 +1,17 @@
-"""Who holds a message: what a worker keeps in memory to name users, some 50 bytes a user."""
+"""Who holds a message: what a worker names users by. It reads what it is asked for, whatever the number of users."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import polars as pl
-from numpy.typing import NDArray
-
-from scanner.registry import ledger
-from scanner.registry.users import given_messages
+from scanner.registry.book import Book, Given
+from scanner.registry.events import missing
+from scanner.registry.ledger import open_book
 from schemas.registry import is_reserved
 from schemas.words import Naming
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
-
-class _OfKey(NamedTuple):
-    """The U messages of one key that were ever given, ascending; `allocated` is in microseconds since 1970."""
-
-    message: NDArray[np.int64]
-    allocated: NDArray[np.int64]
-    removed: NDArray[np.bool_]
-    user_id: pl.Series
+_TRIES = 5
 
 
 class Named(NamedTuple):
@@ -36,21 +23,22 @@ class Named(NamedTuple):
 
 
 class Holders:
-    """Names users by key and message, as they were when it was loaded."""
+    """Names users by key and message, as they were when it was loaded.
 
-    def __init__(self, of_key: dict[str, _OfKey]) -> None:
-        self._of_key = of_key
+    Once names were erased, or files of its index merged, since then, it may go on with the table as it is by then.
+    """
+
+    def __init__(self, folder: Path | str, key_ids: Sequence[str], book: Book) -> None:
+        self._folder, self._key_ids, self._book = folder, frozenset(key_ids), book
 
     @classmethod
     def load(cls, folder: Path | str, key_ids: Sequence[str]) -> "Holders":
-        """Read the users table of a registry; without one, no message is held.
+        """Open the users table of a registry; without one, no message is held.
 
         Raises:
-            Refused: the table gives a message to two users.
+            Refused: the table gives a message to two users, as far as was looked at.
         """
-        events = ledger.read_events(folder).filter(pl.col("key_id").is_in(list(key_ids)))
-        rows = given_messages(events)
-        return cls({key_id: _of_key(rows.filter(pl.col("key_id") == key_id)) for key_id in key_ids})
+        return cls(folder, key_ids, open_book(folder))
 
     def naming(self, key_id: str, message: int, at: datetime) -> Named:
         """Whom a message names, for a document that existed at `at`, a time with a zone.
@@ -63,25 +51,30 @@ class Holders:
         Returns:
             `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
             `held_later` when its user got it after `at`, since removed or not; `removed` when its user was removed.
+
+        Raises:
+            Refused: the table gives the message to two users.
+            ScanFailed: a file of the index is missing.
         """
         if is_reserved(message):
             return Named(Naming.RESERVED, None, None)
-        given = self._of_key[key_id]
-        i = int(np.searchsorted(given.message, message))
-        if i == len(given.message) or given.message[i] != message:
+        if key_id not in self._key_ids:
+            raise KeyError(key_id)
+        given = self._given(key_id, message)
+        if given is None:
             return Named(Naming.UNALLOCATED, None, None)
-        since = _EPOCH + int(given.allocated[i]) * _MICROSECOND
+        since = given.allocated_at
         if since > at:
             return Named(Naming.HELD_LATER, None, since)
-        if given.removed[i]:
+        if given.removed:
             return Named(Naming.REMOVED, None, since)
-        return Named(Naming.NAMED, given.user_id[i], since)
+        return Named(Naming.NAMED, given.user_id, since)
 
-
-def _of_key(rows: pl.DataFrame) -> _OfKey:
-    return _OfKey(
-        rows["message"].to_numpy(),
-        rows["allocated_at"].to_physical().to_numpy(),
-        rows["removed_at"].is_not_null().to_numpy(),
-        rows["user_id"].rechunk(),
-    )
+    def _given(self, key_id: str, message: int) -> Given | None:
+        for _ in range(_TRIES):
+            try:
+                return self._book.one(key_id, message)
+            except FileNotFoundError as error:
+                lost = error
+                self._book = open_book(self._folder)
+        raise missing(lost)

@@ -2,43 +2,98 @@
 
 Delta lets two appends made from the same snapshot both succeed. Here every change carries the application transaction
 `users`, one higher than in the snapshot it was decided on, and is written through that very snapshot without retries:
-of two changes decided on the same state one fails, and is decided anew on the state that the other left.
+of two changes decided on the same state one fails, and is decided anew on the state that the other left. An index
+(scanner.registry.index) is put in its place in the same way.
 """
 
+import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, TooLate
+from scanner.registry.book import Book
+from scanner.registry.chain import START, chained, seals_of
+from scanner.registry.events import (
+    STATISTICS,
+    all_events,
+    create,
+    files_of,
+    is_chained,
+    numbered,
+    open_table,
+    raise_if_outdated,
+    reading,
+    since,
+)
+from scanner.registry.index import NOTHING, Index, IndexFolder
 from scanner.registry.locked_files import USERS_FOLDER
-from scanner.storage.delta import read
-from scanner.storage.permissions import make_private
 from schemas.tables import USERS
 
-ALLOCATED, REMOVED = "allocated", "removed"
-
-_APP = "users"
+_APP, _INDEX_APP = "users", "users-index"
 _TRIES = 50
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 1.0  # seconds
-_MOST_FILES = 200  # every change is a file, and reading slows down with them: then all are written as one
+_MOST_NEW_FILES = 100  # every change is a file: with so many that the index lacks, they enter it
+_MOST_NEW_EVENTS = 50_000  # and with so many events
+_MERGED_ROWS = 2**20  # of files that are written as one, at most
+_LIKE = 4  # a file is written anew with later ones when it has at most so many times as many rows
 _ORPHANS_AFTER = 1  # hours in which a running change has certainly ended
+_WRITER = WriterProperties(max_row_group_size=65_536)  # so that few rows are read without the rest
 
 Result = TypeVar("Result")
 
 
+def open_book(folder: Path | str) -> Book:
+    """What a registry's users table says now. What is read of it later may be gone by then: see `ask`."""
+    return _retry(lambda: _book(folder, open_table(folder))[0])
+
+
+def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
+    """What a registry's users table answers now; asked again while files of its index go, which were merged or erased.
+
+    Raises:
+        ScanFailed: a file is missing.
+    """
+
+    def attempt() -> Result:
+        table = open_table(folder)
+        book, _ = _book(folder, table)
+        with reading(table):
+            return question(book)
+
+    return _retry(attempt)
+
+
 def read_events(folder: Path | str) -> pl.DataFrame:
     """All events of a registry's users, columns of schemas.tables.USERS; no rows when it has no users table yet."""
-    return _retry(lambda: _events(_open(folder)))
+    return _retry(lambda: all_events(open_table(folder)))
 
 
-def append(folder: Path | str, decide: Callable[[pl.DataFrame], tuple[pl.DataFrame, Result]]) -> Result:
-    """Append the events that `decide` makes of the events so far, and return its result.
+def whole(folder: Path | str, rows: int) -> tuple[Book, Iterator[pl.DataFrame]]:
+    """A registry's users table as it is now, and the events of its chain by their numbers, so many at a time."""
+    table = open_table(folder)
+    book, _ = _book(folder, table)
+    return book, _windows(table, rows)
+
+
+def _windows(table: DeltaTable | None, rows: int) -> Iterator[pl.DataFrame]:
+    if table is None or not is_chained(table):
+        return
+    last = max((n for n in files_of(table)["last"].to_list() if n is not None), default=-1)
+    for begin in range(0, last + 1, rows):
+        with reading(table):
+            events = since(table, begin, begin + rows - 1)
+        yield events.drop_nulls("seq").sort("seq")
+
+
+def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Result]]) -> Result:
+    """Append the events (schemas.tables.USER_EVENTS) that `decide` makes of the state so far, and return its result.
 
     Called again from the start when another process was faster; nothing is written when it returns no event or raises.
 
@@ -46,98 +101,201 @@ def append(folder: Path | str, decide: Callable[[pl.DataFrame], tuple[pl.DataFra
         ScanFailed: other processes were faster every time.
     """
 
-    def attempt() -> Result:
-        table = _open(folder)
-        old = _events(table)
-        new, result = decide(old)
+    def attempt() -> tuple[Result, bool]:
+        table = open_table(folder)
+        book, index = _book(folder, table)
+        with reading(table):
+            new, result = decide(book)
         if new.is_empty():
-            return result
+            return result, False
         if table is None:
-            _create(folder)
+            create(folder)
             raise TooLate  # another process may have made it, and written to it
-        if len(table.file_uris()) < _MOST_FILES:
-            write_deltalake(table, new.to_arrow().cast(USERS), mode="append", commit_properties=_next(table))
-        else:  # not optimize.compact: two at once both succeed, and every row stands twice (deltalake 1.6.6)
-            everything = pl.concat([old, new]).to_arrow().cast(USERS)
-            write_deltalake(table, everything, mode="overwrite", commit_properties=_next(table))
-        return result
+        events = chained(new, book.events, _head(folder, table, book)).to_arrow().cast(USERS)
+        write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
+        files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
+        return result, files >= _MOST_NEW_FILES or book.events + len(events) - index.seq > _MOST_NEW_EVENTS
 
-    return _retry(attempt)
+    result, full = _retry(attempt)
+    if full:
+        _fold(folder)
+    return result
 
 
-def erase_names(folder: Path | str, choose: Callable[[pl.DataFrame], pl.DataFrame]) -> int:
-    """Put null for user_id in all events of the messages (key_id, message) that `choose` picks; returns rows changed.
+def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> int:
+    """Take the names out of all events of the rows that `choose` picks out of a book; returns events changed.
 
-    The files that held the names are deleted. The Delta log holds no names: none stand in statistics or predicates.
+    What goes out of the index and the table is deleted. The Delta log holds no names: none stand in statistics or
+    predicates.
 
     Raises:
         ScanFailed: other processes were faster every time.
     """
 
     def attempt() -> int:
-        table = _open(folder)
-        chosen = choose(_events(table))
-        if table is None or chosen.is_empty():
-            return 0
-        by_key = chosen.group_by("key_id").agg("message")
-        predicate = " OR ".join(
-            f"(key_id = '{key_id}' AND message IN ({', '.join(map(str, messages))}))"
-            for key_id, messages in by_key.iter_rows()
-        )
-        try:
-            changed = table.update(updates={"user_id": "NULL"}, predicate=predicate, commit_properties=_next(table))
-        except DeltaError:
-            _raise_if_outdated(table)  # a missing file shows as an error of any kind
-            raise
-        return int(changed["num_updated_rows"])
+        table = open_table(folder)
+        book, index = _book(folder, table)
+        with reading(table):
+            chosen = choose(book)
+            if table is None or chosen.is_empty():
+                return 0
+            _head(folder, table, book)
+            return _erase(folder, table, index, chosen)
 
     rows = _retry(attempt)
     _retry(lambda: _vacuum(folder, full=False, hours=0))  # what the update replaced
     _retry(lambda: _vacuum(folder, full=True, hours=_ORPHANS_AFTER))  # what crashed or lost, not what is being written
+    _clean(folder)
     return rows
 
 
-def _open(folder: Path | str) -> DeltaTable | None:
-    place = f"{folder}/{USERS_FOLDER}"
-    return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
+def _erase(folder: Path | str, table: DeltaTable, index: Index, chosen: pl.DataFrame) -> int:
+    numbers = pl.concat([chosen["seq"], chosen["removed_seq"]]).drop_nulls().sort()
+    events = numbered(table, numbers)
+    seals = zip(events["seq"], seals_of(events), strict=True)
+    cases = " ".join(f"WHEN {seq} THEN X'{seal.hex()}'" for seq, seal in seals)
+    folder_of_index = _index_folder(folder)
+    new = folder_of_index.without_names(index, chosen)
+    try:
+        done = table.update(
+            updates={"user_id": "NULL", "salt": "NULL", "seal": f"CASE seq {cases} END"},
+            predicate=f"seq IN ({', '.join(map(str, numbers))})",
+            commit_properties=_next(table, new if new is not index else None),
+            writer_properties=_WRITER,
+        )
+    except CommitFailedError:
+        folder_of_index.discard(new, index)
+        raise
+    except DeltaError:
+        folder_of_index.discard(new, index)
+        raise_if_outdated(table)  # a missing file shows as an error of any kind
+        raise
+    return int(done["num_updated_rows"])
 
 
-def _create(folder: Path | str) -> None:
-    make_private(f"{folder}/{USERS_FOLDER}")
-    DeltaTable.create(
-        f"{folder}/{USERS_FOLDER}",
-        USERS,
-        mode="ignore",
-        configuration={"delta.dataSkippingStatsColumns": "key_id,message"},  # statistics go to the log: no names there
-        commit_properties=CommitProperties(max_commit_retries=0),
+def _fold(folder: Path | str) -> None:
+    """Bring the newest events into the index, and write small files as one; nothing where others change the table."""
+    table = open_table(folder)
+    if table is None:
+        return
+    place = _index_folder(folder)
+    try:
+        book, index = _book(folder, table)
+        if book.head is None or not book.tail.height:
+            return
+        new = place.added(index, book.tail)
+    except (TooLate, FileNotFoundError):
+        return
+    try:
+        with reading(table):
+            _put_in_place(table, new)
+    except (CommitFailedError, TooLate):  # the next change does it
+        place.discard(new, index)
+        return
+    except DeltaError:
+        place.discard(new, index)
+        with contextlib.suppress(TooLate):
+            raise_if_outdated(table)  # a missing file shows as an error of any kind
+            raise
+        return
+    with contextlib.suppress(DeltaError):  # the next change deletes what is left
+        _vacuum(folder, full=False, hours=0)
+        _clean(folder)
+
+
+def _put_in_place(table: DeltaTable, index: Index) -> None:
+    """Commit an index, and with it the table's small files as one."""
+    begin = _first_to_merge(files_of(table))
+    if begin is None:
+        table.create_write_transaction([], "append", USERS, commit_properties=_next(table, index))
+        return
+    rows = since(table, begin).sort("seq").to_arrow().cast(USERS)
+    predicate, properties = f"seq >= {begin}", _next(table, index)
+    write_deltalake(
+        table, rows, mode="overwrite", predicate=predicate, commit_properties=properties, writer_properties=_WRITER
     )
 
 
-def _events(table: DeltaTable | None) -> pl.DataFrame:
+def _first_to_merge(files: pl.DataFrame) -> int | None:
+    """The number from which on events are written as one file; None: there is nothing to merge."""
+    rows, count, begin = 0, 0, None
+    for first, _, size in files.sort("last", descending=True).select("first", "last", "rows").iter_rows():
+        if rows + size > _MERGED_ROWS or (rows and size > _LIKE * rows):
+            break
+        rows, count, begin = rows + size, count + 1, first if begin is None else min(begin, first)
+    return begin if count > 1 else None
+
+
+def _index_folder(folder: Path | str) -> IndexFolder:
+    return IndexFolder(f"{folder}/{USERS_FOLDER}")
+
+
+def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
+    """What a snapshot says, and its index."""
     if table is None:
-        return pl.DataFrame(schema=pl.Schema(USERS))
-    try:
-        return read(table).collect()
-    except FileNotFoundError as error:
-        _raise_if_outdated(table)
-        raise ScanFailed(f"users table: a file is missing ({error}); restore it from a backup") from None
+        return Book.empty(START), NOTHING
+    place = _index_folder(folder)
+    if not is_chained(table):
+        return Book((), all_events(table), 0, None), NOTHING
+    number = table.transaction_version(_INDEX_APP)
+    index = place.read(number) or NOTHING
+    with reading(table):
+        events = since(table, index.seq - 1)
+        if index.seq and events.filter(pl.col("seq") == index.seq - 1)["head"].to_list() != [index.head]:
+            index, events = NOTHING, all_events(table)  # an index of another state, as a backup may leave it
+    if number is not None and index is NOTHING:
+        raise_if_outdated(table)
+    tail = events.filter(pl.col("seq").is_null() | (pl.col("seq") >= index.seq)).sort("seq", nulls_last=True)
+    chain = tail.drop_nulls("seq")
+    head = bytes(chain["head"][-1] or b"") if chain.height else index.head
+    whole = chain.height == tail.height and len(head) == len(START)
+    return Book(place.runs(index), tail, index.seq + chain.height, head if whole else None), index
 
 
-def _raise_if_outdated(table: DeltaTable) -> None:
-    """Files of an outdated snapshot may be gone, when a name was erased; files of the newest one never are."""
-    if DeltaTable(table.table_uri).version() != table.version():
-        raise TooLate
+def _head(folder: Path | str, table: DeltaTable, book: Book) -> bytes:
+    """The head that the next event goes on from. Events without a chain, of an earlier version, get into it first."""
+    if book.head is not None:
+        return book.head
+    if not is_chained(table):
+        table.alter.set_table_properties(STATISTICS)
+        table = DeltaTable(table.table_uri)
+    old = all_events(table)
+    chain = old.drop_nulls("seq").sort("seq")
+    head = chain["head"][-1] if chain.height else START
+    if head is None:
+        what = "its last event has no head, so it was changed by something else than brickscan"
+        raise ScanFailed(f"users table: {what}; see `brickscan users verify`, and restore it from a backup")
+    new = chained(old.filter(pl.col("seq").is_null()).sort("at", "key_id", "message"), chain.height, head)
+    rows = pl.concat([chain, new]).to_arrow().cast(USERS)
+    write_deltalake(
+        table,
+        rows,
+        mode="overwrite",
+        schema_mode="overwrite",
+        commit_properties=_next(table),
+        writer_properties=_WRITER,
+    )
+    raise TooLate
 
 
-def _next(table: DeltaTable) -> CommitProperties:
-    version = (table.transaction_version(_APP) or 0) + 1
-    return CommitProperties(max_commit_retries=0, app_transactions=[Transaction(_APP, version)])
+def _next(table: DeltaTable, index: Index | None = None) -> CommitProperties:
+    transactions = [Transaction(_APP, (table.transaction_version(_APP) or 0) + 1)]
+    if index is not None:
+        transactions.append(Transaction(_INDEX_APP, index.number))
+    return CommitProperties(max_commit_retries=0, app_transactions=transactions)
 
 
 def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
-    table = _open(folder)
+    table = open_table(folder)
     if table is not None:
         table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=full)
+
+
+def _clean(folder: Path | str) -> None:
+    """Delete what went out of the index."""
+    table, place = open_table(folder), _index_folder(folder)
+    if table is not None:
+        place.clean(place.read(table.transaction_version(_INDEX_APP)) or NOTHING)
 
 
 def _retry(attempt: Callable[[], Result]) -> Result:

@@ -1,6 +1,6 @@
 """Users and their messages: given at random, never twice, never changed; withdrawn without being given again."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -8,15 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from scanner.errors import Refused
 from scanner.normalise import skeleton
 from scanner.registry import ledger
+from scanner.registry.book import Book
+from scanner.registry.draw import draw
+from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys import find_key, load_registry
-from scanner.registry.ledger import ALLOCATED, REMOVED
-from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved, reserved_count
-from schemas.tables import USERS
+from schemas.registry import MasterKey, is_reserved, reserved_count
+from schemas.tables import USER_EVENTS, USERS
 
 MAX_ID = 256
 """Characters of a user's id: they stand in every verdict that names the user."""
@@ -32,38 +33,6 @@ class Allocation(NamedTuple):
     added: int
     kept: int
     left: int
-
-
-def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
-    """One row per message that was ever given, in order of key and message.
-
-    Columns: user_id (null once erased), key_id, message, allocated_at, removed_at (null while it is held).
-
-    Raises:
-        Refused: there is no such registry or key.
-    """
-    registry = load_registry(folder)
-    for key_id in key_ids or ():
-        find_key(registry, key_id)
-    rows = given_messages(ledger.read_events(folder))
-    return rows if key_ids is None else rows.filter(pl.col("key_id").is_in(list(key_ids)))
-
-
-def given_messages(events: pl.DataFrame) -> pl.DataFrame:
-    """The events as rows of `list_users`: each (key_id, message) once.
-
-    Raises:
-        Refused: a message was given twice, which no command of brickscan does; nobody may be named from such a table.
-    """
-    message = ["key_id", "message"]
-    removed = events.filter(pl.col("event") == REMOVED).select(*message, removed_at="at")
-    rows = events.filter(pl.col("event") == ALLOCATED).select("user_id", *message, allocated_at="at")
-    rows = rows.join(removed, on=message, how="left").sort(message)
-    twice = rows.filter(rows.select(message).is_duplicated())
-    if twice.height:
-        key_id, number = twice.select(message).row(0)
-        raise Refused(f"users table: message {number} of key {key_id!r} was given or removed twice; restore the table")
-    return rows
 
 
 def add_users(
@@ -89,9 +58,8 @@ def add_users(
     users = _checked_users(user_ids)
     time = at or datetime.now(UTC)
 
-    def decide(events: pl.DataFrame) -> tuple[pl.DataFrame, list[Allocation]]:
-        rows = given_messages(events)
-        parts = [_allocate(key, rows.filter(pl.col("key_id") == key.key_id), users) for key in keys]
+    def decide(book: Book) -> tuple[pl.DataFrame, list[Allocation]]:
+        parts = [_allocate(key, book, users) for key in keys]
         new = pl.concat(part for part, _ in parts)
         return _as_events(new, ALLOCATED, time), [done for _, done in parts]
 
@@ -103,18 +71,35 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
 
     Where more than COMPARED are known, with those to be added alone. Raises Refused as `add_users` does.
     """
-    users = set(_checked_users(user_ids)["user_id"])
-    known = set(list_users(folder)["user_id"].drop_nulls())
-    new = users - known
-    others = new | known if len(known) <= COMPARED else new
+    users = _checked_users(user_ids)["user_id"]
+    load_registry(folder)
+    new, others = ledger.ask(folder, lambda book: _compared(book, users))
     looks = {skeleton(name) for name in new}
     by_look: dict[str, list[str]] = {}
-    for name in sorted(others):
+    for name in sorted(_candidates(others, looks)):
         look = skeleton(name)
         if look in looks:
             by_look.setdefault(look, []).append(name)
     alike = (names for names in by_look.values() if len(names) > 1)
     return [(name, next(other for other in names if other != name)) for names in alike for name in names if name in new]
+
+
+def _compared(book: Book, users: pl.Series) -> tuple[set[str], pl.Series]:
+    """Those of the users who are new, and all whom they are compared with."""
+    if any(book.count(key_id)[0] > COMPARED for key_id in book.key_ids):
+        new = set(users) - set(book.of_users(users)["user_id"])
+        return new, pl.Series(sorted(new), dtype=pl.String)
+    names = [book.between(key_id)["user_id"].drop_nulls() for key_id in book.key_ids]
+    known = pl.concat([users.clear(), *names]).unique()
+    new = set(users.filter(~users.is_in(known.implode())))
+    return new, pl.concat([known, pl.Series(sorted(new), dtype=pl.String)])
+
+
+def _candidates(names: pl.Series, looks: Collection[str]) -> pl.Series:
+    """Those of the names that may look like one of `looks`: most are of ASCII, and told quickly."""
+    plain = names.str.contains(r"^[ -~]*$")
+    look = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
+    return names.filter(~plain | look.is_in(pl.Series(list(looks), dtype=pl.String).implode()))
 
 
 def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | None = None) -> int:
@@ -126,20 +111,15 @@ def remove_users(folder: Path | str, user_ids: Sequence[str], at: datetime | Non
     load_registry(folder)
     time = at or datetime.now(UTC)
 
-    def decide(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-        rows = given_messages(events)
+    def decide(book: Book) -> tuple[pl.DataFrame, int]:
+        rows = book.of_users(user_ids)
         unknown = _unknown(rows, user_ids)
         if unknown:
             raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-        held = rows.filter(pl.col("user_id").is_in(list(user_ids)), pl.col("removed_at").is_null())
-        return _as_events(held, REMOVED, time), held.height
+        held = rows.filter(pl.col("removed_at").is_null())
+        return _as_events(held, REMOVED_EVENT, time), held.height
 
     return ledger.append(folder, decide)
-
-
-def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
-    """Those of the users whom the registry never knew, or whose name was erased."""
-    return _unknown(list_users(folder), user_ids)
 
 
 def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
@@ -149,26 +129,29 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
         Refused: a user still holds a message: remove the user first.
     """
 
-    def choose(events: pl.DataFrame) -> pl.DataFrame:
-        rows = given_messages(events).filter(pl.col("user_id").is_in(list(user_ids)))
+    def choose(book: Book) -> pl.DataFrame:
+        rows = book.of_users(user_ids)
         held = rows.filter(pl.col("removed_at").is_null())
         if held.height:
             raise Refused(f"user {held['user_id'][0]!r} still holds a message; remove the user before erasing the name")
-        return rows.select("key_id", "message")
+        return rows
 
     load_registry(folder)
     return ledger.erase_names(folder, choose)
 
 
 def restore_users(folder: Path | str, events: pa.Table) -> None:
-    """Lay events of schemas.tables.USERS, kept from another copy of the registry, into this one as they are.
+    """Lay events of schemas.tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
+
+    Columns of USERS beyond these are left out: here the events get a place in this registry's own chain.
 
     Raises:
         Refused: they are not such events, or name a key or message that this registry does not have or has given.
     """
-    if not events.schema.equals(USERS):
-        raise Refused(f"users to restore: columns are {events.schema.names}; those of schemas.tables.USERS are needed")
-    new = pl.DataFrame(pl.from_arrow(events))
+    if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
+        what = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
+        raise Refused(f"users to restore: {what}")
+    new = pl.DataFrame(pl.from_arrow(events.select(USER_EVENTS.names)))
     registry = load_registry(folder)
     for (key_id,), part in new.group_by("key_id"):
         limit = find_key(registry, str(key_id)).messages
@@ -176,45 +159,64 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
         if len(wrong):
             raise Refused(f"users to restore: message {wrong[0]} of key {key_id!r} is reserved or not below {limit}")
 
-    def decide(old: pl.DataFrame) -> tuple[pl.DataFrame, None]:
-        rows = given_messages(pl.concat([old, new]))
-        held = rows.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
-        if rows.height * 2 - rows["removed_at"].null_count() != old.height + new.height or held.is_duplicated().any():
-            raise Refused("users to restore: a message is removed that was never given, or a user would hold two")
+    def decide(book: Book) -> tuple[pl.DataFrame, None]:
+        _refuse_unfitting(book, new)
         return new, None
 
     ledger.append(folder, decide)
 
 
-def _allocate(key: MasterKey, rows: pl.DataFrame, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
-    new = users.join(rows.filter(pl.col("removed_at").is_null()), on="user_id", how="anti", maintain_order="left")
-    taken = rows.filter(pl.col("message") < key.messages)["message"].to_numpy()
-    free = key.messages - reserved_count(key.messages) - len(taken)
+def _refuse_unfitting(book: Book, new: pl.DataFrame) -> None:
+    """Raise Refused unless the events that their messages and users have, and the new ones, make sense together."""
+    known = [book.of_users(new["user_id"].drop_nulls().unique())]
+    for (key_id,), part in new.group_by("key_id"):
+        known.append(book.given(str(key_id), part["message"].to_numpy()))
+    rows = pl.concat(known).unique()
+    removed = rows.filter(pl.col("removed_at").is_not_null())
+    old = [_as_events(rows, ALLOCATED), _as_events(removed, REMOVED_EVENT)]
+    after = given_messages(pl.concat([*old, new]))
+    held = after.filter(pl.col("removed_at").is_null()).select("key_id", "user_id")
+    events = rows.height + removed.height + new.height
+    if after.height * 2 - after["removed_at"].null_count() != events or held.is_duplicated().any():
+        raise Refused("users to restore: a message is removed that was never given, or a user would hold two")
+
+
+def given_messages(events: pl.DataFrame) -> pl.DataFrame:
+    """Events as rows of `list_users`: each (key_id, message) once.
+
+    Raises:
+        Refused: a message was given twice, which no command of brickscan does; nobody may be named from such a table.
+    """
+    message = ["key_id", "message"]
+    removed = events.filter(pl.col("event") == REMOVED_EVENT).select(*message, removed_at="at")
+    rows = events.filter(pl.col("event") == ALLOCATED).select("user_id", *message, allocated_at="at")
+    rows = rows.join(removed, on=message, how="left").sort(message)
+    twice = rows.filter(rows.select(message).is_duplicated())
+    if twice.height:
+        key_id, number = twice.select(message).row(0)
+        raise Refused(f"users table: message {number} of key {key_id!r} was given or removed twice; restore the table")
+    return rows
+
+
+def _allocate(key: MasterKey, book: Book, users: pl.DataFrame) -> tuple[pl.DataFrame, Allocation]:
+    held = book.of_users(users["user_id"], [key.key_id]).filter(pl.col("removed_at").is_null())
+    new = users.join(held, on="user_id", how="anti", maintain_order="left")
+    taken = int(book.given_up_to(key.key_id, np.array([key.messages - 1]))[0])
+    free = key.messages - reserved_count(key.messages) - taken
     if new.height > free:
         raise Refused(
             f"key {key.key_id!r} has {free} free messages left of {key.messages}, and {new.height} users need one; "
             "nobody was added. Name other keys with --key, or make a key with more messages"
         )
     rng = np.random.default_rng()  # seeded by the operating system
-    given = new.with_columns(key_id=pl.lit(key.key_id), message=_draw(taken, free, new.height, rng))
+    given = new.with_columns(key_id=pl.lit(key.key_id), message=draw(book, key, free, new.height, rng))
     return given, Allocation(key.key_id, new.height, users.height - new.height, free - new.height)
 
 
-def _draw(taken: NDArray[np.int64], free: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw `count` of the `free` messages in random order, all equally likely; `taken` (sorted, int64) are not free.
-
-    Messages that are not reserved are numbered through: n is message n + n div 19 (for RESERVED_EVERY = 20).
-    """
-    numbers = taken - reserved_count(taken)
-    free_before = numbers - np.arange(len(numbers))
-    ranks = rng.choice(free, size=count, replace=False)
-    drawn = ranks + np.searchsorted(free_before, ranks, side="right")
-    messages: NDArray[np.int64] = drawn + drawn // (RESERVED_EVERY - 1)
-    return messages
-
-
-def _as_events(rows: pl.DataFrame, event: str, time: datetime) -> pl.DataFrame:
-    return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=pl.lit(time.astimezone(UTC)))
+def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> pl.DataFrame:
+    """Events of rows, at a time; None: at the time that each row has."""
+    at = pl.lit(time.astimezone(UTC)) if time else pl.col("allocated_at" if event == ALLOCATED else "removed_at")
+    return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=at.cast(pl.Datetime("us", "UTC")))
 
 
 def _marking_keys(folder: Path | str, key_ids: Sequence[str] | None) -> list[MasterKey]:

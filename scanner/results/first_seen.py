@@ -12,7 +12,7 @@ import polars as pl
 from scanner.detection.existence import Sightings, written
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
-from scanner.registry import list_users
+from scanner.registry import given_at
 from scanner.results.newest import flags, shards
 from scanner.results.queries import ask, quarantine
 from schemas.words import Naming
@@ -73,13 +73,23 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     passes = pl.col("log10_p_global") + more_keys <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
     same_message = pl.col("key_id").is_in(keys) & passes & (pl.col("naming") != Naming.AMBIGUOUS)
-    given = list_users(plan.registry, keys).lazy().select("key_id", "message", "allocated_at")
-    flagged = flags(plan.results).with_columns(first="scanned_at")
+    flagged = (
+        flags(plan.results)
+        .with_columns(first="scanned_at")
+        .select("text_sha256", "key_id", "message", _FIRST, same=same_message)
+    )
     rows = (
-        flagged.select("text_sha256", "key_id", "message", _FIRST, same=same_message)
-        .join(given, on=["key_id", "message"], how="left")
+        flagged.join(_given_since(plan, flagged.filter("same")), on=["key_id", "message"], how="left")
         .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))
         .group_by("text_sha256")
         .agg(pl.col("first").min())
     )
     return dict(rows.collect(engine="streaming").iter_rows())
+
+
+def _given_since(plan: Plan, flagged: pl.LazyFrame) -> pl.LazyFrame:
+    """Messages that were given after a text was flagged for them, with allocated_at."""
+    seen = flagged.drop_nulls("message").group_by("key_id", "message").agg(pl.col("first").min())
+    messages = seen.collect(engine="streaming")
+    given = given_at(plan.registry, messages).join(messages, on=["key_id", "message"])
+    return given.filter(pl.col("allocated_at") > pl.col("first")).drop("first").lazy()

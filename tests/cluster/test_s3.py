@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +20,7 @@ from pyarrow import fs
 from scanner import results
 from scanner.detection.scan_plan import make_plan, open_detector
 from scanner.errors import Refused, SecretError
-from scanner.registry import add_users, list_users, load_registry, new_key, retire_key
+from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import committed, open_tables, table_uri
@@ -199,7 +200,8 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
     assert encodings.found(secrets_of(registry), everything) == set()
 
 
-def test_users_of_a_registry_on_s3(s3, tmp_path, registry):
+def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)  # so that there is an index
     new_key(tmp_path, "k", format="gumbel", window=1, messages=200, tokenizer=TOKENIZER)
     far = f"{BUCKET}/users"
     with s3.open_output_stream("night/users/keys.toml") as file:
@@ -211,7 +213,19 @@ def test_users_of_a_registry_on_s3(s3, tmp_path, registry):
     assert sorted(given["user_id"]) == names
     assert given["message"].n_unique() == len(names)
     assert call("users", "list", "--registry", far)[1].count("user") == 1 + len(names)
-    assert call("users", "remove", "user0", "--yes", "--registry", far + "/")[0] == 0
+    assert call("users", "remove", "user0", "--erase", "--yes", "--registry", far + "/")[0] == 0
+    add_users(far, None, ["user6", "user7"])
+    message = list_users(far).filter(pl.col("user_id") == "user1")["message"][0]
+    assert Holders.load(far, ["k"]).naming("k", message, datetime.now(UTC)).user_id == "user1"
+    assert f" {message} " in call("users", "show", "user1", "--registry", far)[1]
+    assert call("users", "verify", "--registry", far, "--head", head_of(far))[0] == 0
+    index = [
+        info.path
+        for info in s3.get_file_info(fs.FileSelector("night/users/users/_index", recursive=True))
+        if info.is_file
+    ]
+    assert any(path.endswith(".arrow") for path in index)
+    assert not any(b"user0" in s3.open_input_file(path).read() for path in index)
     assert "in a local folder; copy its keys.toml" in call("keys", "retire", "k", "--registry", far)[2]
     with pytest.raises(Refused, match="a local folder"):
         retire_key(far, "k")

@@ -23,7 +23,7 @@ from scanner.detection.scan_plan import make_plan
 from scanner.errors import ScanFailed
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
-from scanner.registry import add_users
+from scanner.registry import add_users, head_of, verify_users
 from scanner.results import tables
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
@@ -96,6 +96,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     assert (record["quarantined"], record["files_quarantined"], record["exit_code"]) == (1, 4, 0)
     assert (record["shards"], record["shards_skipped"]) == (7, 0)
     assert [key["key_id"] for key in record["keys"]] == ["green", "gum"]
+    assert record["users_head"] == head_of(registry)
 
     again = night.scan()
     assert (again.work.skipped, again.totals.shards) == (7, 0)
@@ -106,6 +107,9 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     add_users(registry, None, ["carla"])
     night.configure(rate=1e-3, columns='account = "account"\ntime = "at"', more="max_quarantined_share = 1.0")
     assert night.scan().totals.shards == 0  # neither users nor thresholds make old shards new
+    heads = {record["users_head"], night.last_scan()["users_head"]}
+    assert len(heads) == 2
+    assert verify_users(registry, heads).holds
 
     write("later", [plain(40, 7)])
     third = night.scan()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.cli import brickscan, run
-from scanner.registry import new_key
+from scanner.registry import index, ledger, new_key, parts
 
 
 class Outcome(NamedTuple):
@@ -37,6 +37,18 @@ def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
         return new_key(folder, key_id, **{name: v for name, v in {**values, **changes}.items() if v is not None})
 
     return make
+
+
+@pytest.fixture
+def small_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes every change enter the index, whose parts hold 4 rows, and every run be merged soon."""
+
+    def make_small() -> None:
+        monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)
+        monkeypatch.setattr(parts, "PART_ROWS", 4)
+        monkeypatch.setattr(index, "_LIKE", 2)
+
+    return make_small
 
 
 @pytest.fixture

@@ -326,7 +326,11 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
 
 
 @pytest.mark.parametrize(
-    "command", ["keys", "users", "keys new", "keys list", "keys retire", "users add", "users list", "users remove"]
+    "command",
+    [
+        *("keys", "users", "keys new", "keys list", "keys retire"),
+        *(f"users {name}" for name in ("add", "list", "remove", "show", "who", "verify")),
+    ],
 )
 def test_every_help_shows_an_example(cli, command):
     done = cli(*command.split(), "--help")

@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.registry import Holders, add_users, erase_users, ledger, list_users, remove_users
+from scanner.registry import Holders, add_users, erase_users, ledger, list_users, remove_users, verify_users
 
 PROCESSES = 6
 USERS_EACH = 200
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def add_in_parts(folder, name, start):
@@ -22,7 +23,7 @@ def add_in_parts(folder, name, start):
 
 
 def add_remove_erase(folder, name, start):
-    ledger._MOST_FILES = 5
+    ledger._MOST_NEW_FILES = 3
     start.wait()
     for n in range(4):
         users = [f"{name}-{n}-{m}" for m in range(5)]
@@ -59,6 +60,8 @@ def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key):
     assert rows.height == rows["message"].n_unique() == PROCESSES * 20
     assert rows["removed_at"].null_count() == PROCESSES * 12
     assert rows["user_id"].null_count() == PROCESSES * 4
+    assert verify_users(folder).holds
+    assert verify_users(folder).events == PROCESSES * 28
     holders = Holders.load(folder, ["k1"])
     assert Counter(holders.naming("k1", m, datetime.now(UTC)).naming for m in rows["message"]) == {
         "named": PROCESSES * 12,
@@ -66,22 +69,36 @@ def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key):
     }
 
 
+def late_event(book):
+    """Events that give message 990 to a user `late`."""
+    rows = book.between("k1").head(1)
+    return rows.select(
+        "key_id",
+        message=pl.lit(990, pl.Int64),
+        user_id=pl.lit("late"),
+        event=pl.lit("allocated"),
+        at="allocated_at",
+    )
+
+
 @pytest.mark.parametrize("most_files", [1, 200])
 def test_what_was_decided_on_an_old_state_is_decided_again(folder, make_key, monkeypatch, most_files):
-    monkeypatch.setattr(ledger, "_MOST_FILES", most_files)
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", most_files)
     make_key()
     add_users(folder, None, ["alice", "bob"])
     seen = []
 
-    def decide(events):
+    def decide(book):
+        names, event = set(book.between("k1")["user_id"]), late_event(book)
         if not seen:
             add_users(folder, None, ["faster"])
-        seen.append(set(events["user_id"]))
-        return events.head(1).with_columns(message=pl.lit(990, pl.Int64), user_id=pl.lit("late")), "done"
+        seen.append(names)
+        return event, "done"
 
     assert ledger.append(folder, decide) == "done"
     assert seen == [{"alice", "bob"}, {"alice", "bob", "faster"}]
     assert set(list_users(folder)["user_id"]) == {"alice", "bob", "faster", "late"}
+    assert verify_users(folder).holds
 
 
 def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make_key):
@@ -90,11 +107,12 @@ def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make
     remove_users(folder, ["alice", "bob"])
     seen = []
 
-    def choose(events):
+    def choose(book):
+        names, rows = set(book.between("k1")["user_id"]), book.of_users(["bob"])
         if not seen:
             erase_users(folder, ["alice"])  # its files are deleted, and with them those of this snapshot
-        seen.append(set(events["user_id"]))
-        return events.filter(pl.col("user_id") == "bob").select("key_id", "message").unique()
+        seen.append(names)
+        return rows
 
     assert ledger.erase_names(folder, choose) == 2
     assert seen == [{"alice", "bob"}, {None, "bob"}]
@@ -106,10 +124,30 @@ def test_losing_every_time_ends_and_writes_nothing(folder, make_key, monkeypatch
     make_key()
     add_users(folder, None, ["alice"])
 
-    def decide(events):
-        add_users(folder, None, [f"rival-{events.height}"])
-        return events.head(1).with_columns(message=pl.lit(990, pl.Int64)), None
+    def decide(book):
+        add_users(folder, None, [f"rival-{book.events}"])
+        return late_event(book), None
 
     with pytest.raises(ScanFailed, match="changed it first 50 times"):
         ledger.append(folder, decide)
     assert set(list_users(folder)["user_id"]) == {"alice", *(f"rival-{n}" for n in range(1, 51))}
+
+
+def test_a_reader_whose_files_were_merged_meanwhile_reads_the_merged_ones(folder, make_key, monkeypatch):
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 1)
+    make_key()
+    add_users(folder, None, ["alice", "bob"], NOON)
+    holders = Holders.load(folder, ["k1"])
+    message = list_users(folder).filter(pl.col("user_id") == "alice")["message"][0]
+    asked = []
+
+    def question(book):
+        asked.append(book)
+        if len(asked) == 1:
+            for n in range(3):  # each merges what was there, and deletes it
+                add_users(folder, None, [f"u{n}"])
+        return book.of_users(["alice"])["message"].to_list()
+
+    assert ledger.ask(folder, question) == [message]
+    assert len(asked) == 2
+    assert holders.naming("k1", message, NOON)[:2] == ("named", "alice")

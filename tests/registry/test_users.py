@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,21 +11,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scanner.errors import Refused, ScanFailed
+from scanner.normalise import skeleton
 from scanner.registry import (
     Allocation,
     Holders,
+    Wanted,
     add_users,
     erase_users,
+    holder_of,
     list_users,
+    look_alikes,
+    new_key,
+    pages,
     remove_users,
     restore_users,
     retire_key,
     unknown_users,
+    users_of,
+    verify_users,
 )
 from scanner.registry import ledger as ledger_module
+from scanner.registry import users as users_module
 from scanner.registry.ledger import read_events
-from scanner.registry.users import _draw
-from schemas.tables import USERS
+from schemas.tables import USER_EVENTS, USERS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -191,8 +198,8 @@ def test_a_reader_of_a_snapshot_whose_files_were_erased_reads_again(folder, make
     remove_users(folder, ["alice"])
     stale = [DeltaTable(str(folder / "users"))]
     erase_users(folder, ["alice"])
-    fresh = ledger_module._open
-    monkeypatch.setattr(ledger_module, "_open", lambda folder: stale.pop() if stale else fresh(folder))
+    fresh = ledger_module.open_table
+    monkeypatch.setattr(ledger_module, "open_table", lambda folder: stale.pop() if stale else fresh(folder))
     assert set(read_events(folder)["user_id"]) == {"bob", None}
     assert stale == []
 
@@ -206,17 +213,44 @@ def test_a_lost_file_is_an_error_not_an_empty_table(folder, make_key):
 
 
 def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
-    monkeypatch.setattr(ledger_module, "_MOST_FILES", 5)
+    monkeypatch.setattr(ledger_module, "_MOST_NEW_FILES", 5)
     make_key()
-    for n in range(17):
+    for n in range(60):
         add_users(folder, None, [f"u{n}"])
-        assert len(DeltaTable(str(folder / "users")).file_uris()) <= 5
-    assert len(set(held(folder).values())) == len(held(folder)) == 17
-    assert DeltaTable(str(folder / "users")).transaction_version("users") == 17
+        assert len(DeltaTable(str(folder / "users")).file_uris()) <= 5 + 3  # and 3 merged ones: 64 is 4 to the third
+        assert len(list((folder / "users" / "_index").glob("*.arrow"))) <= 2 * 4  # messages and names of 4 runs
+        assert len(list((folder / "users" / "_index").glob("*.json"))) <= 1
+    assert len(set(held(folder).values())) == len(held(folder)) == 60
+
+
+NAMES = st.text(st.sampled_from("aAbB \t\u0430\uff41\u200b\x00~1"), min_size=1, max_size=4).filter(str.strip)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(known=st.sets(NAMES, max_size=6), names=st.sets(NAMES, min_size=1, max_size=6), large=st.booleans())
+def test_look_alikes_are_those_whose_skeletons_are_equal(tmp_path_factory, tokenizer, known, names, large):
+    folder = tmp_path_factory.mktemp("alike") / "registry"
+    new_key(folder, "k1", format="gumbel", window=1, messages=25, tokenizer=tokenizer)
+    add_users(folder, None, sorted(known))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(users_module, "COMPARED", 0 if large else 10)
+        found = look_alikes(folder, sorted(names))
+    others = names - known if large and known else names | known
+    alike = {name for name in names - known if any(skeleton(name) == skeleton(o) for o in others - {name})}
+    assert {name for name, _ in found} == alike
+    assert all(other in others and other != name and skeleton(other) == skeleton(name) for name, other in found)
 
 
 def events_of(rows):
-    return pa.Table.from_pylist([dict(zip(USERS.names, (*row, NOON), strict=True)) for row in rows], schema=USERS)
+    return pa.Table.from_pylist(
+        [dict(zip(USER_EVENTS.names, (*row, NOON), strict=True)) for row in rows], schema=USER_EVENTS
+    )
+
+
+def unchained(events):
+    """Events as an earlier version appends them to a table of this one."""
+    columns = [*events.columns, *(pa.nulls(len(events), kind) for kind in USERS.types[events.num_columns :])]
+    return pa.Table.from_arrays(columns, schema=USERS)
 
 
 def test_restored_users_are_as_they_were(folder, make_key):
@@ -227,7 +261,7 @@ def test_restored_users_are_as_they_were(folder, make_key):
     restore_users(folder, events_of([("k1", 7, "bob", "allocated")]))
     assert add_users(folder, None, ["alice", "bob", "carol"]) == [Allocation("k1", 1, 2, 25)]
     restored = set(pl.DataFrame(pl.from_arrow(events_of(rows))).rows())
-    assert restored < set(read_events(folder).rows())
+    assert restored < set(read_events(folder).select(USER_EVENTS.names).rows())
 
 
 @pytest.mark.parametrize(
@@ -278,42 +312,13 @@ def test_naming_follows_time_and_removal(folder, make_key):
 
 def test_nobody_is_named_from_a_table_that_gives_a_message_twice(folder, make_key):
     make_key()
-    ledger_module._create(folder)
+    ledger_module.create(folder)
     from deltalake import write_deltalake
 
     rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "bob", "allocated")]
-    write_deltalake(str(folder / "users"), events_of(rows), mode="append")
+    write_deltalake(str(folder / "users"), unchained(events_of(rows)), mode="append")
     with pytest.raises(Refused, match="message 3 of key 'k1' was given"):
         Holders.load(folder, ["k1"])
-
-
-@given(
-    count=st.integers(1, 400),
-    taken=st.sets(st.integers(0, 399)),
-    share=st.floats(0, 1),
-    seed=st.integers(0, 2**32),
-)
-def test_drawn_messages_are_free_and_distinct(count, taken, share, seed):
-    allowed = {m for m in range(count) if m % 20 != 19}
-    used = np.array(sorted(taken & allowed), np.int64)
-    free = len(allowed) - len(used)
-    size = round(share * free)
-    drawn = _draw(used, free, size, np.random.default_rng(seed)).tolist()
-    assert len(drawn) == len(set(drawn)) == size
-    assert set(drawn) <= allowed - taken
-    assert size < free or set(drawn) == allowed - taken
-
-
-def test_every_free_message_is_equally_likely():
-    used = np.array([0, 5, 18, 20, 39 + 1], np.int64)
-    rng = np.random.default_rng(5)
-    counts = np.zeros(60, np.int64)
-    for _ in range(20_000):
-        counts[_draw(used, 57 - 5, 3, rng)] += 1
-    free = [m for m in range(60) if m % 20 != 19 and m not in used.tolist()]
-    assert counts.sum() == 60_000 == counts[free].sum()
-    expected = 60_000 / len(free)
-    assert ((counts[free] - expected) ** 2 / expected).sum() < 100  # chi-square, 51 degrees: p = 5e-5
 
 
 OPERATIONS = st.lists(
@@ -322,12 +327,13 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["in the newest events", "in an index of small parts"])
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(operations=OPERATIONS)
-def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, tokenizer, operations):
+def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, tokenizer, small_index, small, operations):
     """The law of the registry, against a model that is a dict: names to held messages, and all messages ever given."""
-    from scanner.registry import new_key
-
+    if small:
+        small_index()
     folder = tmp_path_factory.mktemp("law") / "registry"
     new_key(folder, "k1", format="gumbel", window=1, messages=25, tokenizer=tokenizer)
     holding: dict[str, int] = {}
@@ -362,6 +368,9 @@ def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, toke
         given_rows = list_users(folder)
         assert set(given_rows["message"]) == ever
         assert set(given_rows["user_id"]) - {None} == known
+        assert pl.concat([given_rows.clear(), *pages(folder, Wanted())]).equals(given_rows)
+        for name in "abcdef":
+            assert users_of(folder, [name]).equals(given_rows.filter(pl.col("user_id") == name))
         holders = Holders.load(folder, ["k1"])
         names_of = {message: name for name, message in holding.items()}
         for m in range(25):
@@ -369,3 +378,5 @@ def test_no_sequence_gives_a_message_twice_or_changes_one(tmp_path_factory, toke
                 "reserved" if m == 19 else "named" if m in names_of else "removed" if m in ever else "unallocated"
             )
             assert holders.naming("k1", m, datetime.now(UTC))[:2] == (expected, names_of.get(m))
+            assert holder_of(folder, "k1", m).equals(given_rows.filter(pl.col("message") == m))
+    assert verify_users(folder).holds

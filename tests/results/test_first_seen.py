@@ -13,7 +13,7 @@ from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
 from scanner.results.tables import Entry, commit, open_tables, write_file
-from schemas.tables import QUARANTINE, USERS, VERDICTS
+from schemas.tables import QUARANTINE, USER_EVENTS, VERDICTS
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.rows import verdict
@@ -32,7 +32,7 @@ def give(registry: Path, message: int, user: str, at: datetime | None = None) ->
     """Let a user have this very message of the green-list key from now on, or from another time."""
     at = at or datetime.now(UTC)
     row = {"key_id": "green", "message": message, "user_id": user, "event": "allocated", "at": at}
-    restore_users(registry, pa.Table.from_pylist([row], USERS))
+    restore_users(registry, pa.Table.from_pylist([row], USER_EVENTS))
     return at
 
 

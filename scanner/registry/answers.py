@@ -1,0 +1,154 @@
+"""What is asked of a users table, without reading more of it than the answer needs."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from scanner.errors import Refused
+from scanner.registry import ledger
+from scanner.registry.book import Book
+from scanner.registry.keys import find_key, load_registry
+from scanner.registry.parts import BELOW, MOST
+from schemas.tables import USER_LIST
+
+_NONE = pl.DataFrame(schema=pl.Schema(USER_LIST))
+_LISTED = _NONE.columns
+_GIVEN_AT = ["key_id", "message", "allocated_at"]
+
+
+class Wanted(NamedTuple):
+    """Which messages are listed: of some keys, after a (key, message), held or removed, given in a time, names like.
+
+    Fields that are None exclude none. names: what user ids begin with; since and until: of allocated_at.
+    """
+
+    key_ids: Sequence[str] | None = None
+    after: tuple[str, int] | None = None
+    removed: bool | None = None
+    begins: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> pl.Expr:
+        """Of rows of `list_users`, but for keys and place."""
+        conditions = [pl.lit(value=True)]
+        if self.removed is not None:
+            conditions.append(pl.col("removed_at").is_not_null() == self.removed)
+        if self.begins is not None:
+            conditions.append(pl.col("user_id").str.starts_with(self.begins).fill_null(value=False))
+        if self.since is not None:
+            conditions.append(pl.col("allocated_at") >= self.since)
+        if self.until is not None:
+            conditions.append(pl.col("allocated_at") < self.until)
+        return pl.all_horizontal(conditions)
+
+
+def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
+    """One row per message that was ever given, in order of key and message: some 100 bytes of memory each.
+
+    Columns: those of schemas.tables.USER_LIST.
+
+    Raises:
+        Refused: there is no such registry or key, or the table gives a message twice.
+    """
+    _refuse_unknown(folder, key_ids)
+
+    def listed(book: Book) -> pl.DataFrame:
+        wanted = book.key_ids if key_ids is None else sorted(set(key_ids))
+        return pl.concat([_NONE, *(book.between(key_id).select(_LISTED) for key_id in wanted)])
+
+    return ledger.ask(folder, listed)
+
+
+def pages(folder: Path | str, wanted: Wanted) -> Iterator[pl.DataFrame]:
+    """Rows of `list_users` that are wanted, in the same order, some hundred thousand of the table at a time.
+
+    Users who are added meanwhile may be among them.
+
+    Raises:
+        Refused: there is no such registry or key, or the table gives a message twice.
+    """
+    _refuse_unknown(folder, wanted.key_ids)
+    for key_id in ledger.ask(folder, lambda book: book.key_ids) if wanted.key_ids is None else sorted(wanted.key_ids):
+        if wanted.after is not None and key_id < wanted.after[0]:
+            continue
+        low = wanted.after[1] if wanted.after is not None and key_id == wanted.after[0] else BELOW
+        while low < MOST:
+            rows, low = _page(folder, key_id, low)
+            yield rows.select(_LISTED).filter(wanted.condition())
+
+
+def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
+    """Rows of messages above one, and the last message of those that were looked at."""
+
+    def after(book: Book) -> tuple[pl.DataFrame, int]:
+        high = book.page_end(key_id, low)
+        return book.between(key_id, low, high), high
+
+    return ledger.ask(folder, after)
+
+
+def users_of(folder: Path | str, user_ids: Sequence[str]) -> pl.DataFrame:
+    """Rows of `list_users` of some users, erased ones excepted, found without reading the others."""
+    _refuse_unknown(folder)
+    return ledger.ask(folder, lambda book: book.of_users(user_ids)).select(_LISTED)
+
+
+def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
+    """Those of the users whom the registry never knew, or whose name was erased."""
+    known = set(users_of(folder, user_ids)["user_id"])
+    return [user_id for user_id in user_ids if user_id not in known]
+
+
+def holder_of(folder: Path | str, key_id: str, message: int) -> pl.DataFrame:
+    """The row of `list_users` of a message, found without reading the others; none: nobody was given it.
+
+    Raises:
+        Refused: there is no such key, or it has no such message.
+    """
+    limit = find_key(load_registry(folder), key_id).messages
+    if not 0 <= message < limit:
+        raise Refused(f"message {message}: key {key_id!r} has the messages 0 to {limit - 1}; name one of these")
+    return ledger.ask(folder, lambda book: book.given(key_id, np.array([message]))).select(_LISTED)
+
+
+def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> dict[str, int]:
+    """The message of a key that each of some users holds, where they hold one."""
+    _refuse_unknown(folder, [key_id])
+    rows = ledger.ask(folder, lambda book: book.of_users(user_ids, [key_id])).filter(pl.col("removed_at").is_null())
+    return dict(rows.select("user_id", "message").iter_rows())
+
+
+def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
+    """The user who holds each of some messages of a key, where somebody does."""
+    _refuse_unknown(folder, [key_id])
+    rows = ledger.ask(folder, lambda book: book.given(key_id, np.array(messages, np.int64)))
+    held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
+    return dict(held.select("message", "user_id").iter_rows())
+
+
+def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
+    """When messages were given: rows of key_id and message, each once, with allocated_at where they were."""
+
+    def found(book: Book) -> pl.DataFrame:
+        parts = messages.group_by("key_id")
+        given = (book.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
+        return pl.concat([_NONE.select(_GIVEN_AT), *(rows.select(_GIVEN_AT) for rows in given)])
+
+    return ledger.ask(folder, found)
+
+
+def head_of(folder: Path | str) -> str | None:
+    """The head of the users table's hash chain, as hex text; None: no user was ever added, or it has no chain yet."""
+    book = ledger.open_book(folder)
+    return book.head.hex() if book.head is not None and book.events else None
+
+
+def _refuse_unknown(folder: Path | str, key_ids: Sequence[str] | None = None) -> None:
+    registry = load_registry(folder)
+    for key_id in key_ids or ():
+        find_key(registry, key_id)

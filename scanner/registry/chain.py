@@ -1,0 +1,129 @@
+"""The hash chain over the events of a users table: who knows a head can tell whether anything before it was changed.
+
+Each event has a number, and a seal of its name: SHA-256 of 16 random bytes and the name. Events are chained in blocks:
+
+    head of a block = SHA-256("brickscan users 1" · head of the block before · its records)
+    record = number · message · microseconds since 1970 (8 bytes each, big-endian) · digest of key and event · seal
+
+Erasing a name takes the name and its random bytes away and leaves the seal, which then tells nothing of the name: the
+chain can be followed still, and the message, its key and its time stay bound.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from schemas.tables import USERS
+
+START = bytes(32)
+"""The head before any event."""
+
+BLOCK = 65_536
+"""Events that share a head, at most; those that are written together have blocks of their own."""
+
+_SALT_BYTES = 16
+_RECORD = np.dtype([("seq", ">i8"), ("message", ">i8"), ("at", ">i8"), ("what", "V32"), ("seal", "V32")])
+_COLUMNS = pl.Schema(USERS)
+
+
+class Block(NamedTuple):
+    """Events first … last of a chain, and the head after them. fault: what is wrong with them, for people, or None."""
+
+    first: int
+    last: int
+    head: bytes | None
+    fault: str | None
+
+
+def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
+    """Events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, that go on from a head."""
+    salts = _salts(events.height)
+    erased = events["user_id"].is_null().to_list()
+    rows = events.with_columns(
+        seq=pl.int_range(seq, seq + events.height, dtype=pl.Int64),
+        salt=pl.Series([None if gone else salt for salt, gone in zip(salts, erased, strict=True)], dtype=pl.Binary),
+        # a name that was erased before there was a chain: nothing is sealed
+        seal=pl.Series([os.urandom(32) if gone else None for gone in erased], dtype=pl.Binary),
+    )
+    records = _records(rows)
+    heads: list[bytes | None] = [None] * rows.height
+    for begin in range(0, rows.height, BLOCK):
+        head = _next_head(head, records[begin : begin + BLOCK])
+        heads[min(begin + BLOCK, rows.height) - 1] = head
+    return rows.with_columns(head=pl.Series(heads, dtype=pl.Binary)).select(_COLUMNS.names())
+
+
+def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
+    return sha256(b"brickscan users 1" + head + records.tobytes()).digest()
+
+
+def _records(rows: pl.DataFrame) -> NDArray[np.void]:
+    """Rows of USERS, as they are hashed."""
+    records = np.zeros(rows.height, _RECORD)
+    records["seq"] = rows["seq"].to_numpy()
+    records["message"] = rows["message"].to_numpy()
+    records["at"] = rows["at"].to_physical().to_numpy()
+    records["what"] = _what(rows)
+    records["seal"] = np.array(seals_of(rows), dtype="V32")
+    return records
+
+
+def seals_of(rows: pl.DataFrame) -> list[bytes]:
+    """The seal of each event's name: as it is kept once the name was erased, else of the name and its salt."""
+    columns = (rows[name].to_list() for name in ("user_id", "salt", "seal"))
+    return [_seal(salt, name) if kept is None else kept for name, salt, kept in zip(*columns, strict=True)]
+
+
+def follow(windows: Iterable[pl.DataFrame]) -> Iterator[Block]:
+    """Follow a chain from its start, block by block.
+
+    After a fault it goes on from the head that is written, so that later ones are told as well.
+
+    Args:
+        windows: rows of USERS in the order of their numbers, in parts of any length.
+    """
+    head, rest = START, pl.DataFrame(schema=_COLUMNS)
+    for window in windows:
+        rows = pl.concat([rest, window])
+        records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()
+        forged = (rows["seal"].is_not_null() & rows["user_id"].is_not_null()).to_numpy()
+        begin = 0
+        for end in np.flatnonzero(rows["head"].is_not_null().to_numpy()).tolist():
+            inside = slice(begin, end + 1)
+            fault = "a name stands where one was erased" if forged[inside].any() else None
+            if _next_head(head, records[inside]) != heads[end]:
+                fault = "an event among these was changed, added or taken out"
+            yield Block(numbers[begin], numbers[end], heads[end], fault)
+            head, begin = heads[end], end + 1
+        rest = rows.slice(begin)
+        if rest.height >= BLOCK:
+            yield Block(numbers[begin], numbers[-1], None, "the head after these was taken out")
+            rest = rest.clear()
+    if rest.height:
+        yield Block(int(rest["seq"][0]), int(rest["seq"][-1]), None, "the head after these was taken out")
+
+
+def _seal(salt: bytes | None, name: str | None) -> bytes:
+    return sha256((salt or b"") + b"\1" + name.encode() if name is not None else b"").digest()
+
+
+def _salts(count: int) -> Sequence[bytes]:
+    everything = os.urandom(_SALT_BYTES * count)
+    return [everything[n * _SALT_BYTES : (n + 1) * _SALT_BYTES] for n in range(count)]
+
+
+def _what(block: pl.DataFrame) -> NDArray[np.void]:
+    """A digest of key and event for each row: there are few of them."""
+    labels = block.select(pl.format("{}:{}{}", pl.col("key_id").str.len_bytes(), "key_id", "event")).to_series()
+    kinds = labels.unique(maintain_order=True)
+    digests = np.array([sha256(label.encode()).digest() for label in kinds], dtype="V32")
+    number = pl.DataFrame({"label": labels}).join(
+        pl.DataFrame({"label": kinds, "number": np.arange(len(kinds))}), on="label", how="left", maintain_order="left"
+    )
+    found: NDArray[np.void] = digests[number["number"].to_numpy()]
+    return found

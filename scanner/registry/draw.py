@@ -1,0 +1,54 @@
+"""Free messages drawn at random, without reading those that are taken."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.registry.book import Book
+from scanner.registry.parts import Ints
+from schemas.registry import MAX_MESSAGES, RESERVED_EVERY, MasterKey, reserved_count
+
+
+def draw(book: Book, key: MasterKey, free: int, count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` of a key's `free` messages in random order, all orders of all messages equally likely."""
+    if 2 * free >= key.messages and 2 * count <= free:  # at least every fourth draw succeeds
+        return _drawn_by_trial(lambda messages: ~book.is_given(key.key_id, messages), key.messages, count, rng)
+    return _drawn_by_rank(lambda messages: book.given_up_to(key.key_id, messages), free, count, rng)
+
+
+def _drawn_by_trial(
+    is_free: Callable[[Ints], NDArray[np.bool_]], messages: int, count: int, rng: np.random.Generator
+) -> Ints:
+    """Draw of all that are not reserved until there are enough; what is taken or was drawn before does not count."""
+    drawn = np.zeros(0, np.int64)
+    while len(drawn) < count:
+        more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn)) + 8))
+        more = more[is_free(more)]
+        both = np.concatenate([drawn, more])
+        drawn = both[np.sort(np.unique(both, return_index=True)[1])]
+    return drawn[:count]
+
+
+def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, rng: np.random.Generator) -> Ints:
+    """Draw ranks among the free messages, and find by bisection which ones these are.
+
+    Args:
+        taken_up_to: how many messages are taken that are at most each of some.
+        free: how many are not.
+        count: how many are drawn.
+        rng: draws.
+    """
+    ranks = rng.choice(free, size=count, replace=False)
+    low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])  # numbers of messages; the first one that
+    while (low < high).any():  # has as many free ones before it is free itself
+        middle = (low + high) // 2
+        enough = middle + 1 - taken_up_to(_message(middle)) > ranks
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return _message(low)
+
+
+def _message(number: Ints) -> Ints:
+    """Messages that are not reserved are numbered through: n is message n + n div 19 (for RESERVED_EVERY = 20)."""
+    messages: Ints = number + number // (RESERVED_EVERY - 1)
+    return messages

@@ -1,0 +1,317 @@
+"""The index of a users table: sorted files from which messages and users are found without reading all events.
+
+It holds what the events up to some number say, as runs; what is newer is read from the table. A new run holds the
+newest events; runs of like sizes are merged, so that there are few. Per key, a run has sorted rows of three kinds: the
+messages that were given, those that were removed, and for each user a digest of the name with the message.
+
+An index is a file that names its parts, and the users table names the index: by the application transaction
+`users-index`, whose version is the index's number. Its commit fails when another was faster, so nobody ever reads an
+index that does not belong to the table, and an erased name leaves table and index in one step. What went out of the
+index is deleted afterwards, by the next change too if the one that took it out died.
+"""
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from pyarrow import fs
+
+from scanner.errors import Refused, ScanFailed
+from scanner.registry.chain import START
+from scanner.registry.parts import Ints, Part, PartsFolder, Sorted, in_order, merged
+from scanner.storage.locations import filesystem_of
+
+FOLDER = "_index"
+"""Of the users table's folder; the underscore keeps it out of what Delta looks after."""
+
+GIVEN, REMOVED, NAMES = "given", "removed", "names"
+KINDS = {
+    GIVEN: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64()), ("user_id", pa.string())]),
+    REMOVED: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64())]),
+    NAMES: pa.schema([("digest", pa.int64()), ("message", pa.int64())]),
+}
+"""Columns of a run's rows, in the order of the first; at: microseconds since 1970; seq: number of the event."""
+
+ALLOCATED = "allocated"
+REMOVED_EVENT = "removed"
+
+_LIKE = 4
+"""An older run is merged when it is at most so many times as large as what is newer."""
+
+_QUICK = 2**19
+"""Rows that any change may merge, a second of work; more only a change of many users."""
+
+_ORPHANS_AFTER = 3600  # seconds in which a running change has certainly ended
+
+
+class Index(NamedTuple):
+    """What a file of an index says: the events below `seq` are in it, after which the chain's head was `head`.
+
+    parent: number of the index that it replaced; runs: newest first, parts by (key, kind).
+    """
+
+    number: int
+    parent: int | None
+    seq: int
+    head: bytes
+    runs: tuple[Mapping[tuple[str, str], tuple[Part, ...]], ...]
+
+    @property
+    def files(self) -> set[str]:
+        """The parts' names."""
+        return {part.file for run in self.runs for parts in run.values() for part in parts}
+
+
+NOTHING = Index(0, None, 0, START, ())
+"""The index of a table that has none."""
+
+
+class Run:
+    """Rows of some events, by key and kind.
+
+    Args:
+        rows: sorted, by (key, kind).
+        names: whether it has rows of the kind NAMES; without, names are compared.
+    """
+
+    def __init__(self, rows: Mapping[tuple[str, str], Sorted], *, names: bool) -> None:
+        self._rows, self._names = dict(rows), names
+
+    @property
+    def keys(self) -> set[str]:
+        """Ids of keys that it says something of."""
+        return {key_id for key_id, _ in self._rows}
+
+    def rows(self, key_id: str, kind: str) -> Sorted:
+        """Its rows of a key and kind."""
+        return self._rows.get((key_id, kind)) or _EMPTY[kind]
+
+    def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
+        """Messages that were given to users under a key, in this run; and of others whose digest is the same.
+
+        Args:
+            key_id: of the key.
+            user_ids: names.
+            hashed: their `digests`, each once.
+        """
+        if self._names:
+            _, tables = self.rows(key_id, NAMES).find(hashed)
+            return np.concatenate([np.zeros(0, np.int64), *(table["message"].to_numpy() for table in tables)])
+        given = pl.DataFrame(pl.from_arrow(self.rows(key_id, GIVEN).all(KINDS[GIVEN])))
+        theirs = given.join(user_ids.to_frame("user_id"), on="user_id", how="semi")
+        return np.asarray(theirs["message"].to_numpy(), np.int64)
+
+
+_EMPTY = {kind: Sorted.in_memory(schema.empty_table()) for kind, schema in KINDS.items()}
+
+
+def digests(user_ids: Iterable[str | None]) -> Ints:
+    """63 bits of each name, by which it is looked up."""
+    hashed = (blake2b((name or "").encode(), digest_size=8).digest() for name in user_ids)
+    return np.frombuffer(b"".join(hashed), ">u8").astype(np.uint64).__rshift__(np.uint64(1)).astype(np.int64)
+
+
+def run_of(events: pl.DataFrame) -> Run:
+    """Events as a run in memory, where names are compared.
+
+    Raises:
+        Refused: a message is given or removed twice.
+    """
+    rows: dict[tuple[str, str], Sorted] = {}
+    for (key_id, event), part in events.group_by("key_id", "event"):
+        kind = {ALLOCATED: GIVEN, REMOVED_EVENT: REMOVED}.get(str(event))
+        if kind is not None:
+            columns = part.with_columns(pl.col("at").dt.epoch("us")).sort("message").select(KINDS[kind].names)
+            rows[str(key_id), kind] = Sorted.in_memory(columns.to_arrow().cast(KINDS[kind]))
+            refuse_twice(str(key_id), columns["message"].to_numpy())
+    return Run(rows, names=False)
+
+
+def refuse_twice(key_id: str, ordered: Ints) -> None:
+    """Raise Refused where ordered messages hold one twice."""
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        what = f"message {twice[0]} of key {key_id!r} was given or removed twice"
+        raise Refused(f"users table: {what}; restore the table")
+
+
+class IndexFolder:
+    """The index of one users table.
+
+    Args:
+        table: folder or URI of the table.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._folder = PartsFolder(f"{table}/{FOLDER}")
+
+    def read(self, number: int | None) -> Index | None:
+        """The index of a number; None: there is none.
+
+        Raises:
+            ScanFailed: its file holds something else.
+        """
+        if number is None:
+            return None
+        path = f"{self._folder.place}/{_name(number)}"
+        filesystem, inner = filesystem_of(path)
+        try:
+            with filesystem.open_input_file(inner) as file:
+                return _parsed(number, json.loads(file.read()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise ScanFailed(f"users table: {path} is no index; delete it, and the next change makes another") from None
+
+    def runs(self, index: Index) -> list[Run]:
+        """The runs of an index, newest first."""
+        return [
+            Run({of: Sorted(parts, self._folder.open) for of, parts in run.items()}, names=True) for run in index.runs
+        ]
+
+    def added(self, index: Index, events: pl.DataFrame) -> Index:
+        """Write the index that has these events too, the next of the table, up to one with a head.
+
+        Raises:
+            Refused: a message is given or removed twice.
+        """
+        new = run_of(events)
+        runs, sizes = self.runs(index), [_rows(run) for run in index.runs]
+        size, merging = events.height, 0
+        while merging < len(runs) and sizes[merging] <= _LIKE * size:
+            if size + sizes[merging] > max(_QUICK, 2 * _LIKE * events.height):
+                break
+            size += sizes[merging]
+            merging += 1
+        self._refuse_given_again(new, runs)
+        parts = self._write([_with_names(new), *runs[:merging]])
+        seq, head = int(events["seq"][-1]) + 1, bytes(events["head"][-1])
+        return self._put(Index(_number(), index.number or None, seq, head, (parts, *index.runs[merging:])))
+
+    def without_names(self, index: Index, erased: pl.DataFrame) -> Index:
+        """Write the index without the names of messages: rows of key_id, message and user_id. Itself if it has none."""
+        runs = tuple(dict(run) for run in index.runs)
+        for (key_id,), rows in erased.group_by("key_id"):
+            messages = np.asarray(rows["message"].to_numpy(), np.int64)
+            pairs = dict.fromkeys(zip(digests(rows["user_id"]).tolist(), messages.tolist(), strict=True))
+            for run in runs:
+                given, names = (str(key_id), GIVEN), (str(key_id), NAMES)
+                for of, values in ((given, messages), (names, digests(rows["user_id"]))):
+                    run[of] = tuple(self._rewritten(part, of[1], values, pairs) for part in run.get(of, ()))
+                    run[of] = tuple(part for part in run[of] if part.rows)
+        if runs == index.runs:
+            return index
+        return self._put(Index(_number(), index.number or None, index.seq, index.head, runs))
+
+    def _rewritten(self, part: Part, kind: str, values: Ints, pairs: Mapping[tuple[int, int], None]) -> Part:
+        inside = values[(values >= part.first) & (values <= part.last)]
+        if not len(inside):
+            return part
+        rows = self._folder.open(part).rows
+        frame = pl.DataFrame(pl.from_arrow(rows))
+        if kind == GIVEN:
+            gone = pl.col("message").is_in(inside)
+            if not frame.filter(gone & pl.col("user_id").is_not_null()).height:
+                return part
+            names = frame.select(pl.when(~gone).then("user_id")).to_series().to_list()
+            # a new array: in one that shares buffers with the old, the name may stand under its null
+            return self._folder.write(rows.set_column(3, "user_id", pa.array(names, pa.string())))
+        near = frame.with_row_index("row").filter(pl.col("digest").is_in(inside))
+        gone_rows = [row for row, *pair in near.iter_rows() if tuple(pair) in pairs]
+        if not gone_rows:
+            return part
+        if len(gone_rows) == part.rows:
+            return part._replace(rows=0)
+        return self._folder.write(rows.take(pa.array(np.delete(np.arange(part.rows), gone_rows))))
+
+    def discard(self, index: Index, of: Index) -> None:
+        """Delete an index that was not put in the place of `of`."""
+        if index.number != of.number:
+            self._delete({*(index.files - of.files), _name(index.number)})
+
+    def clean(self, index: Index) -> None:
+        """Delete what an index replaced, and what failed changes left an hour ago or earlier."""
+        if not index.number:
+            return
+        gone, old = set[str](), self.read(index.parent)
+        while old is not None:
+            gone |= {*old.files, _name(old.number)}
+            old = self.read(old.parent)
+        self._delete((gone | set(self._orphans())) - index.files - {_name(index.number)})
+
+    def _orphans(self) -> Iterator[str]:
+        filesystem, inner = filesystem_of(self._folder.place)
+        for info in filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True)):
+            if info.is_file and info.mtime_ns is not None and info.mtime_ns < (time.time() - _ORPHANS_AFTER) * 1e9:
+                yield info.base_name
+
+    def _delete(self, names: Iterable[str]) -> None:
+        filesystem, inner = filesystem_of(self._folder.place)
+        for name in sorted(names):  # an index, which tells of its parts, after these
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.delete_file(f"{inner}/{name}")
+
+    def _write(self, runs: Sequence[Run]) -> dict[tuple[str, str], tuple[Part, ...]]:
+        """Runs as one, in files."""
+        written: dict[tuple[str, str], tuple[Part, ...]] = {}
+        for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
+            for kind, schema in KINDS.items():
+                rows = [run.rows(key_id, kind) for run in runs]
+                parts = tuple(self._folder.write(table) for table in merged(rows, schema))
+                if parts:
+                    written[key_id, kind] = parts
+        return written
+
+    def _refuse_given_again(self, new: Run, runs: Sequence[Run]) -> None:
+        for key_id in new.keys:
+            for kind in (GIVEN, REMOVED):
+                messages = new.rows(key_id, kind).values()
+                for run in runs:
+                    which, _ = run.rows(key_id, kind).find(messages)
+                    refuse_twice(key_id, np.repeat(messages[which[:1]], 2))
+
+    def _put(self, index: Index) -> Index:
+        self._folder.put(_name(index.number), pa.py_buffer(json.dumps(_document(index)).encode()))
+        return index
+
+
+def _with_names(run: Run) -> Run:
+    """A run in memory with its rows of the kind NAMES."""
+    rows = {(key_id, kind): run.rows(key_id, kind) for key_id in run.keys for kind in (GIVEN, REMOVED)}
+    for key_id in run.keys:
+        given = pl.DataFrame(pl.from_arrow(run.rows(key_id, GIVEN).all(KINDS[GIVEN]))).drop_nulls("user_id")
+        names = pa.table([digests(given["user_id"]), given["message"].to_arrow()], schema=KINDS[NAMES])
+        rows[key_id, NAMES] = Sorted.in_memory(in_order([names], KINDS[NAMES]))
+    return Run(rows, names=True)
+
+
+def _rows(run: Mapping[tuple[str, str], Sequence[Part]]) -> int:
+    return sum(part.rows for (_, kind), parts in run.items() for part in parts if kind != NAMES)
+
+
+def _number() -> int:
+    return 1 + secrets.randbelow(2**63 - 1)
+
+
+def _name(number: int) -> str:
+    return f"index-{number:016x}.json"
+
+
+def _document(index: Index) -> dict[str, object]:
+    runs = [[[*of, [list(part) for part in parts]] for of, parts in run.items()] for run in index.runs]
+    return {"parent": index.parent, "seq": index.seq, "head": index.head.hex(), "runs": runs}
+
+
+def _parsed(number: int, read: dict[str, object]) -> Index:
+    runs = tuple(
+        {(key_id, kind): tuple(Part(*part) for part in parts) for key_id, kind, parts in run}
+        for run in read["runs"]  # type: ignore[attr-defined]
+    )
+    return Index(number, read["parent"], read["seq"], bytes.fromhex(str(read["head"])), runs)  # type: ignore[arg-type]

@@ -1,0 +1,235 @@
+"""What a registry of many users costs: `python -m tests.bench.users --users 1e6 1e7`, two keys.
+
+Users are added a million at a time, as from files, in processes of their own. Then each question is asked in a fresh
+process, once cold and then as often as a second allows: the median of these counts. The memory is what a worker's grew
+by. The largest registry stays in --folder.
+"""
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from scanner.registry import (
+    Holders,
+    Wanted,
+    add_users,
+    erase_users,
+    head_of,
+    holder_of,
+    load_registry,
+    new_key,
+    pages,
+    remove_users,
+    users_of,
+    verify_users,
+)
+
+KEYS = ("first", "second")
+A_CALL = 1_000_000
+MESSAGES = 2**31
+
+
+class Cost(NamedTuple):
+    """Of one question: seconds of the first time and of those after it, and MiB that the process grew by."""
+
+    first: float
+    median: float
+    mebibytes: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.users", description=__doc__)
+    parser.add_argument("--users", type=float, nargs="+", default=[1e5, 1e6], help="growing numbers of users")
+    parser.add_argument("--folder", type=Path, help="where the registry is written; default: a temporary folder")
+    parser.add_argument("--whole", action="store_true", help="also verify the whole chain")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)) / "registry"
+        if not folder.exists():
+            make_keys(folder)
+        for users in map(int, options.users):
+            fill(folder, users)
+            for what, question in (QUESTIONS | (WHOLE if options.whole else {})).items():
+                cost = in_another_process(measured, question, folder, users)
+                figures = f"{cost.first * 1e3:11.1f} {cost.median * 1e3:11.1f} {cost.mebibytes:8.0f}"
+                print(f"{users:12,} {what:44} {figures}", flush=True)
+
+
+def make_keys(folder: Path) -> None:
+    """A registry of two keys, whose tokenizer is never used."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    tokenizer = folder.parent / "tokenizer.json"
+    tokenizer.write_text('{"model": {}}')
+    for key_id in KEYS:
+        new_key(folder, key_id, format="gumbel", window=4, messages=MESSAGES, tokenizer=tokenizer)
+
+
+def fill(folder: Path, users: int) -> None:
+    """Add users until there are so many, and say what that cost."""
+    before = users_before(folder)
+    began, peak = time.perf_counter(), 0.0
+    for first in range(before, users, A_CALL):
+        peak = max(peak, in_another_process(add, folder, first, min(users, first + A_CALL)))
+    seconds = time.perf_counter() - began
+    disk = {place: size_of(folder / "users" / place, pattern) for place, pattern in PLACES.items()}
+    sizes = ", ".join(f"{place or 'events'} {size / users:.0f}" for place, size in disk.items())
+    print(
+        f"{users:12,} users: {users - before:,} added in {seconds:.0f} s, at most {peak:.0f} MiB; bytes a user: {sizes}"
+    )
+    print(f"{'users':>12} {'what':44} {'first ms':>11} {'median ms':>11} {'MiB':>8}", flush=True)
+
+
+PLACES = {"": "*.parquet", "_index": "*", "_delta_log": "*"}
+
+
+def size_of(folder: Path, pattern: str) -> int:
+    """Bytes of the files of a folder."""
+    return sum(path.stat().st_size for path in folder.glob(pattern))
+
+
+def users_before(folder: Path) -> int:
+    """How many users of our names there are."""
+    low, high = 0, 10**10
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if users_of(folder, [name(middle)]).height else (low, middle)
+    return low
+
+
+def name(number: int) -> str:
+    """Of a user, as long as usual ones."""
+    return f"account-{number:012d}"
+
+
+def add(folder: Path, first: int, last: int) -> float:
+    """Add users; returns the MiB that this took in all."""
+    add_users(folder, None, pl.Series([name(number) for number in range(first, last)]))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def opening(folder: Path, _users: int) -> Callable[[], object]:
+    """What a worker does: open the holders and look up a message; nothing was read before."""
+    now = datetime.now(UTC)
+    return lambda: Holders.load(folder, KEYS).naming(KEYS[0], MESSAGES // 2, now)
+
+
+def naming(folder: Path, users: int) -> Callable[[], object]:
+    """A thousand messages of holders that are open, half of them of users."""
+    holders, now = Holders.load(folder, KEYS), datetime.now(UTC)
+    rng = np.random.default_rng(1)
+    held = users_of(folder, [name(int(n)) for n in rng.integers(0, users, 500)])["message"].to_list()
+    messages = [*held[:500], *(m - m % 20 for m in rng.integers(0, MESSAGES, 500).tolist())]
+    return lambda: [holders.naming(KEYS[0], message, now) for message in messages]
+
+
+def adding(folder: Path, _users: int) -> Callable[[], object]:
+    """One more user."""
+    return lambda: add_users(folder, None, [f"new-{time.monotonic_ns()}"])
+
+
+def removing(folder: Path, _users: int) -> Callable[[], object]:
+    """One of some new users."""
+    names = [f"old-{time.monotonic_ns()}-{n}" for n in range(10)]
+    add_users(folder, None, names)
+    left = iter(names)
+    return lambda: remove_users(folder, [next(left)])
+
+
+def erasing(folder: Path, users: int) -> Callable[[], object]:
+    """The name of one of some old users."""
+    given = iter(users_of(folder, [name(users // 3 + n) for n in range(10)])["user_id"].unique())
+
+    def erase() -> None:
+        user = next(given)
+        remove_users(folder, [user])
+        erase_users(folder, [user])
+
+    return erase
+
+
+def of_message(folder: Path, users: int) -> Callable[[], object]:
+    """`users who`."""
+    message = int(users_of(folder, [name(users // 2)])["message"][0])
+    return lambda: holder_of(folder, KEYS[0], message)
+
+
+def of_user(folder: Path, users: int) -> Callable[[], object]:
+    """`users show`."""
+    return lambda: users_of(folder, [name(users // 2)])
+
+
+def page(folder: Path, _users: int) -> Callable[[], object]:
+    """The first thousand lines of `users list` after some message."""
+    wanted = Wanted(after=(KEYS[1], MESSAGES // 2))
+    return lambda: list(islice((row for rows in pages(folder, wanted) for row in rows.iter_rows()), 1000))
+
+
+def head(folder: Path, _users: int) -> Callable[[], object]:
+    """Of the chain, as a scan writes it down."""
+    return lambda: head_of(folder)
+
+
+def verifying(folder: Path, _users: int) -> Callable[[], object]:
+    """The whole chain, and the index beside it."""
+    return lambda: verify_users(folder)
+
+
+QUESTIONS: dict[str, Callable[[Path, int], Callable[[], object]]] = {
+    "a worker opens holders, asks for a message": opening,
+    "1,000 messages named": naming,
+    "users add: one more, under two keys": adding,
+    "users remove: one": removing,
+    "users remove --erase: one": erasing,
+    "users who": of_message,
+    "users show": of_user,
+    "users list: a page of 1,000": page,
+    "the head of the chain": head,
+}
+WHOLE = {"users verify": verifying}
+
+
+def measured(question: Callable[[Path, int], Callable[[], object]], folder: Path, users: int) -> Cost:
+    """Ask once, and then as often as a second allows, nine times at most."""
+    load_registry(folder)
+    asked = question(folder, users)
+    before = memory()
+    first = seconds_of(asked)
+    grown = memory() - before
+    times: list[float] = []
+    while sum(times) < 1 and len(times) < 9:
+        times.append(seconds_of(asked))
+    return Cost(first, statistics.median(times), grown)
+
+
+def seconds_of(asked: Callable[[], object]) -> float:
+    """Wall time of asking."""
+    began = time.perf_counter()
+    asked()
+    return time.perf_counter() - began
+
+
+def memory() -> float:
+    """MiB of this process that are its own: without maps of files."""
+    text = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon")) / 1024
+
+
+def in_another_process(work: Callable[..., Any], *arguments: object) -> Any:
+    """Call something in a process of its own, which begins with no memory of ours."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
+if __name__ == "__main__":
+    main()

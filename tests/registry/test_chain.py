@@ -1,0 +1,236 @@
+"""The hash chain over users: whoever changes what was written is found out, and an erased name leaves it whole."""
+
+import struct
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from scanner.errors import Refused, ScanFailed
+from scanner.registry import (
+    add_users,
+    chain,
+    erase_users,
+    head_of,
+    list_users,
+    remove_users,
+    restore_users,
+    verify_users,
+)
+from scanner.registry.ledger import read_events
+from schemas.tables import USER_EVENTS, USERS
+from tests.support.forged_users import CHANGES, rewrite
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def plain_head(rows):
+    """The head after events, by the words of scanner.registry.chain alone; checks those on the way."""
+    head, records = bytes(32), b""
+    for n, row in enumerate(sorted(rows, key=lambda row: row["seq"])):
+        assert row["seq"] == n
+        seal = row["seal"] or sha256(row["salt"] + b"\1" + row["user_id"].encode()).digest()
+        at = (row["at"] - EPOCH) // timedelta(microseconds=1)
+        what = sha256(f"{len(row['key_id'].encode())}:{row['key_id']}{row['event']}".encode()).digest()
+        records += struct.pack(">qqq", n, row["message"], at) + what + seal
+        if row["head"] is not None:
+            head, records = sha256(b"brickscan users 1" + head + records).digest(), b""
+            assert row["head"] == head
+    assert records == b""
+    return head
+
+
+@pytest.fixture
+def kept(folder, make_key):
+    """A registry with nine events in blocks of at most 3, one name erased."""
+    make_key(messages=100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chain, "BLOCK", 3)
+        add_users(folder, None, ["alice", "bob", "carol", "dave"], NOON)
+        remove_users(folder, ["alice"], NOON)
+        erase_users(folder, ["alice"])
+        add_users(folder, None, ["erin"], NOON)
+        add_users(folder, None, ["frank"], NOON)
+        remove_users(folder, ["erin", "bob"], NOON)
+    return folder
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_the_head_is_that_of_a_plain_reading(folder, make_key, small_index, indexed, request):
+    if indexed:
+        small_index()
+    request.getfixturevalue("kept")
+    rows = read_events(folder).to_dicts()
+    assert len(rows) == 9
+    assert verify_users(folder) == (9, plain_head(rows).hex(), 0, (), ())
+    assert head_of(folder) == plain_head(rows).hex()
+
+
+def test_a_head_that_was_there_is_found_and_another_is_not(kept):
+    early = read_events(kept).sort("seq")["head"].drop_nulls()[1].hex()
+    assert verify_users(kept, [early, head_of(kept)]).holds
+    lost = verify_users(kept, [early, "00" * 32])
+    assert not lost.holds
+    assert lost.lost == ("00" * 32,)
+
+
+def test_an_erased_name_leaves_the_head_and_neither_name_nor_salt(folder, make_key):
+    make_key()
+    add_users(folder, None, ["alice", "bob"], NOON)
+    remove_users(folder, ["alice"], NOON)
+    salts = read_events(folder).filter(pl.col("user_id") == "alice")["salt"].to_list()
+    head = head_of(folder)
+    assert erase_users(folder, ["alice"]) == 2
+    assert verify_users(folder, [head]) == (3, head, 0, (), ())
+    assert all(len(salt) == 16 for salt in salts)
+    assert len(set(salts)) == 2
+    for path in (folder / "users").rglob("*"):
+        assert path.is_dir() or not any(part in path.read_bytes() for part in (b"alice", *salts))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_whatever_is_changed_is_told(kept, change):
+    assert verify_users(kept).holds
+    rewrite(kept, change)
+    found = verify_users(kept)
+    assert not found.holds
+    assert any("events" in fault for fault in found.faults)
+
+
+def test_nothing_is_added_to_a_chain_without_a_head(kept):
+    rewrite(kept, CHANGES["all heads taken out"])
+    with pytest.raises(ScanFailed, match="its last event has no head"):
+        add_users(kept, None, ["zoe"])
+
+
+def test_the_last_events_taken_out_are_missed_by_the_head_that_a_scan_wrote(kept):
+    head = head_of(kept)
+    rewrite(kept, lambda rows: rows.filter(pl.col("seq") < 7))
+    assert verify_users(kept).holds  # a chain cannot know that it was longer
+    assert verify_users(kept, [head]).lost == (head,)
+
+
+def test_a_whole_chain_made_anew_is_missed_by_the_head_that_a_scan_wrote(kept):
+    head = head_of(kept)
+    names = pl.col("user_id").replace("bob", "mallory")
+    rewrite(
+        kept,
+        lambda rows: chain.chained(rows.select(USER_EVENTS.names).with_columns(user_id=names), 0, chain.START),
+    )
+    assert verify_users(kept).holds
+    assert verify_users(kept, [head]).lost == (head,)
+
+
+@pytest.mark.parametrize("change", ["user_id", "message", "at", "one more", "no names"])
+def test_an_index_that_says_something_else_than_the_events_is_told(folder, small_index, request, change):
+    small_index()
+    kept = request.getfixturevalue("kept")
+    assert verify_users(kept).holds
+    for path in (kept / "users" / "_index").glob("*.arrow"):
+        written = pa.ipc.open_file(path.read_bytes()).read_all()
+        rows = pl.DataFrame(pl.from_arrow(written))
+        forged = rows
+        if "user_id" in rows.columns and change in ("user_id", "at", "message"):
+            forged = {
+                "user_id": rows.with_columns(user_id=pl.when(pl.col("user_id") == "dave").then(pl.lit("mallory"))),
+                "at": rows.with_columns(pl.col("at") - 1),
+                "message": rows.with_columns(pl.col("seq") + 1),
+            }[change]
+        if "user_id" in rows.columns and change == "one more":
+            forged = pl.concat([rows, rows.tail(1).with_columns(pl.col("message") + 1)])
+        if "digest" in rows.columns and change == "no names":
+            forged = rows.with_columns(pl.col("message") + 1)
+        with pa.ipc.new_file(path, written.schema) as writer:
+            writer.write_table(forged.to_arrow().cast(written.schema).combine_chunks())
+    if change == "one more":
+        with pytest.raises(ScanFailed, match=r"arrow is not as it was written; delete the folder"):
+            verify_users(kept)
+        return
+    found = verify_users(kept)
+    assert not found.holds
+    assert all("index" in fault for fault in found.faults)
+
+
+def as_before(folder, rows):
+    """A users table as version 0.1 made it, of events (message, user, event)."""
+    (folder / "users").mkdir(mode=0o700, parents=True)
+    events = pa.Table.from_pylist(
+        [
+            dict(zip(USER_EVENTS.names, ("k1", *row, NOON + timedelta(hours=n)), strict=True))
+            for n, row in enumerate(rows)
+        ],
+        schema=USER_EVENTS,
+    )
+    properties = {"delta.dataSkippingStatsColumns": "key_id,message"}
+    write_deltalake(str(folder / "users"), events, configuration=properties)
+
+
+def test_a_table_of_an_earlier_version_is_read_and_gets_a_chain_with_its_next_change(folder, make_key):
+    make_key()
+    rows = [(3, "alice", "allocated"), (5, "bob", "allocated"), (3, None, "removed"), (7, None, "allocated")]
+    as_before(folder, [*rows, (7, None, "removed")])
+    assert list_users(folder).select("user_id", "message").rows() == [("alice", 3), ("bob", 5), (None, 7)]
+    assert head_of(folder) is None
+    assert verify_users(folder) == (0, None, 5, (), ())
+    add_users(folder, None, ["bob", "carol"], NOON)
+    assert read_events(folder).height == 6
+    head = head_of(folder)
+    assert (
+        verify_users(folder) == (6, head, 0, (), ()) == (6, plain_head(read_events(folder).to_dicts()).hex(), 0, (), ())
+    )
+    assert list_users(folder).filter(pl.col("user_id") == "bob")["message"].to_list() == [5]
+    remove_users(folder, ["bob"])
+    assert erase_users(folder, ["bob"]) == 2
+    assert verify_users(folder, [head]).holds
+    statistics = DeltaTable(str(folder / "users")).metadata().configuration["delta.dataSkippingStatsColumns"]
+    assert "user_id" not in statistics
+    assert "seq" in statistics
+
+
+def test_the_first_change_of_an_earlier_versions_table_may_be_an_erasure(folder, make_key):
+    make_key()
+    as_before(folder, [(3, "alice", "allocated"), (3, "alice", "removed"), (5, "bob", "allocated")])
+    assert erase_users(folder, ["alice"]) == 2
+    assert verify_users(folder) == (3, head_of(folder), 0, (), ())
+    assert list_users(folder)["user_id"].to_list() == [None, "bob"]
+
+
+def test_what_an_earlier_version_writes_into_a_chained_table_gets_into_the_chain(folder, make_key):
+    make_key()
+    add_users(folder, None, ["alice"], NOON)
+    head = head_of(folder)
+    row = dict.fromkeys(USERS.names) | {
+        "key_id": "k1",
+        "message": 0,
+        "user_id": "old",
+        "event": "allocated",
+        "at": NOON,
+    }
+    message = list_users(folder)["message"][0]
+    row["message"] = 1 if message == 0 else 0
+    write_deltalake(str(folder / "users"), pa.Table.from_pylist([row], USERS), mode="append")
+    assert verify_users(folder, [head]) == (1, head, 1, (), ())
+    assert head_of(folder) is None
+    add_users(folder, None, ["bob"], NOON)
+    assert verify_users(folder, [head]) == (3, head_of(folder), 0, (), ())
+
+
+def test_events_of_another_registry_get_a_place_in_this_ones_chain(folder, make_key):
+    make_key()
+    add_users(folder, None, ["alice"], NOON)
+    message = 1 - min(1, list_users(folder)["message"][0])
+    rows = [("k1", message, "bob", "allocated", NOON)]
+    restore_users(folder, pa.Table.from_pylist([dict(zip(USER_EVENTS.names, rows[0], strict=True))], USER_EVENTS))
+    assert verify_users(folder) == (2, head_of(folder), 0, (), ())
+
+
+def test_a_registry_without_users_has_no_head(folder, make_key):
+    with pytest.raises(Refused, match="keys new"):
+        verify_users(folder)
+    make_key()
+    assert head_of(folder) is None
+    assert verify_users(folder) == (0, None, 0, (), ())

@@ -1,0 +1,52 @@
+"""A users table that somebody changed who can write its files, without the registry's own functions."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+from deltalake import write_deltalake
+
+from scanner.registry.ledger import read_events
+from schemas.tables import USERS
+
+
+def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    """Somebody who can write the table puts other events in the place of all."""
+    events = change(read_events(folder).sort("seq"))
+    write_deltalake(str(folder / "users"), events.to_arrow().cast(USERS), mode="overwrite")
+
+
+def added(rows: pl.DataFrame) -> pl.DataFrame:
+    """The last event once more, with the next number and a message of its own."""
+    number = pl.lit(rows.height, pl.Int64)
+    return rows.tail(1).with_columns(seq=number, event=pl.lit("allocated"), message=number)
+
+
+CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
+    "another message": lambda rows: rows.with_columns(
+        message=pl.when(pl.col("seq") == 2).then(77).otherwise("message")
+    ),
+    "another user": lambda rows: rows.with_columns(
+        user_id=pl.when(pl.col("seq") == 2).then(pl.lit("mallory")).otherwise("user_id")
+    ),
+    "another time": lambda rows: rows.with_columns(
+        at=pl.when(pl.col("seq") == 2).then(pl.col("at") - timedelta(days=1)).otherwise("at")
+    ),
+    "another event": lambda rows: rows.with_columns(
+        event=pl.when(pl.col("seq") == 8).then(pl.lit("allocated")).otherwise("event"),
+        message=pl.when(pl.col("seq") == 8).then(78).otherwise("message"),
+    ),
+    "a name for an erased one": lambda rows: rows.with_columns(
+        user_id=pl.when(pl.col("seal").is_not_null()).then(pl.lit("mallory")).otherwise("user_id")
+    ),
+    "one taken out": lambda rows: rows.filter(pl.col("seq") != 2),
+    "one twice": lambda rows: pl.concat([rows, rows.filter(pl.col("seq") == 3).with_columns(event=pl.lit("note"))]),
+    "two that change places": lambda rows: rows.with_columns(
+        seq=pl.when(pl.col("seq") == 1).then(2).when(pl.col("seq") == 2).then(1).otherwise("seq").cast(pl.Int64)
+    ),
+    "one added": lambda rows: pl.concat([rows, added(rows)]),
+    "one added without a head": lambda rows: pl.concat([rows, added(rows).with_columns(head=pl.lit(None, pl.Binary))]),
+    "all heads taken out": lambda rows: rows.with_columns(head=pl.lit(None, pl.Binary)),
+}
+"""Of a table whose events 1 to 8 are there, the third not erased, an earlier one erased."""
