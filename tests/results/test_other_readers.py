@@ -1,0 +1,57 @@
+"""DuckDB and polars read the tables as they are, also those that an older version made; the README's lines run."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from scanner import results
+from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import TABLES, read_whole, table_uri
+from tests.support.rows import add, verdict
+
+ZIP = Path(__file__).with_name("written_before.zip")
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    """Two nights of version 0.1, and rows of this version."""
+    with zipfile.ZipFile(ZIP) as files:
+        files.extractall(tmp_path / "demo")
+    made = str(tmp_path / "demo/results")
+    bring_up_to_date(made)
+    add(made, "later", [verdict(row, user="alice", p_rank=0.5) for row in range(3)])
+    return made
+
+
+def test_the_readme_shows_what_the_tables_hold(folder, monkeypatch):
+    (example,) = re.findall(r"```python\n(import duckdb\n.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(Path(folder).parents[1])
+    found: dict = {}
+    exec(compile(example, "README.md", "exec"), found)
+    expected = results.nights(folder).select("night", "documents", "flagged").collect()
+    assert found["nights"].fetchall() == expected.rows()
+    assert expected["flagged"].sum() > 0
+    users = results.flagged(folder).filter(pl.col("naming") == "named").group_by("user_id").len()
+    assert found["named"].rows() == users.sort("len", "user_id").collect().rows()
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_others_read_every_row_and_column_of_a_table(folder, name):
+    expected = read_whole(folder, name).collect()
+    rows = DeltaTable(table_uri(folder, name)).to_pyarrow_dataset()
+    by_duckdb = duckdb.sql("FROM rows").arrow().read_all()
+    assert rows.schema.names == by_duckdb.column_names
+    by_polars = pl.scan_delta(table_uri(folder, name)).collect()
+    ordered = [column for column, kind in expected.schema.items() if not kind.is_nested()]
+    told = expected.sort(ordered).to_dicts()
+    assert by_polars.select(expected.columns).sort(ordered).to_dicts() == told
+    times = [
+        pl.col(column).dt.convert_time_zone("UTC") for column, kind in expected.schema.items() if kind == pl.Datetime
+    ]
+    assert pl.DataFrame(by_duckdb).with_columns(times).select(expected.columns).sort(ordered).to_dicts() == told
