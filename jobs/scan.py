@@ -164,6 +164,8 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         )
     if outcome.audit is not None:
         lines[-2:-2] = outcome.audit.lines()
+    if outcome.dropped:
+        lines.insert(-2, f"dropped      {outcome.dropped:,} rows of nights that are older than `retain`")
     lines[-2:-2] = _passed_over(outcome)
     if outcome.unread.nothing:
         lines.append(outcome.unread.nothing)

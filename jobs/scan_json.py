@@ -77,6 +77,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "worker_bytes": totals.peak_memory,
         "retries": totals.retries,
         "second_scores": outcome.second_scores,
+        "rows_dropped": outcome.dropped,
         "audit": None if outcome.audit is None else _of_audit(outcome.audit),
     }
 

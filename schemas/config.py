@@ -1,5 +1,6 @@
 """What a job is told: one TOML file, read into frozen models; an unknown or impossible value is refused by name."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -7,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from schemas.registry import MAX_MESSAGES, Gamma, KeyId, PathText, TokenizerFile
 
 Dedup = Literal["ngram", "context", "none"]
+
+_DAYS = re.compile(r"[1-9][0-9]{0,4}d")
 
 
 class _Frozen(BaseModel):
@@ -107,6 +110,8 @@ class ScanConfig(_Frozen):
     min_scored: int = Field(default=16, ge=1, le=2**31)
     allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
     max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    retain: str | None = None  # "400d": nights that began longer ago go at the end of each scan; None: all stay
+    retain_flags: bool = False  # leave their rows of `flags`
     second_score: SecondScoreConfig | None = None
     input: InputConfig
     audit: ScanAuditConfig = ScanAuditConfig()
@@ -117,6 +122,24 @@ class ScanConfig(_Frozen):
         if self.keys is not None and (not self.keys or len(set(self.keys)) != len(self.keys)):
             raise ValueError("keys must name each key once, at least one; leave it out to test every key")
         return self
+
+    @field_validator("retain")
+    @classmethod
+    def _retain_is_days(cls, text: str | None) -> str | None:
+        if text is not None and not _DAYS.fullmatch(text):
+            raise ValueError('a number of days from "1d" to "99999d" is needed, such as "400d"')
+        return text
+
+    @model_validator(mode="after")
+    def _flags_of_what_goes(self) -> "ScanConfig":
+        if self.retain_flags and self.retain is None:
+            raise ValueError('retain_flags needs retain, for example "400d"; without it no night is dropped')
+        return self
+
+    @property
+    def retain_days(self) -> int | None:
+        """Days for which nights are kept; None: for ever."""
+        return None if self.retain is None else int(self.retain.removesuffix("d"))
 
 
 Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_length=1)]

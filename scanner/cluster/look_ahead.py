@@ -12,7 +12,15 @@ from scanner.audit.in_every_scan.decoys import open_decoys
 from scanner.cluster.connect import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.estimate import Estimate, estimate
 from scanner.cluster.unread import other_names
-from scanner.cluster.work import Inspected, Work, done_before, inspect_input, refuse_wrong_columns, without
+from scanner.cluster.work import (
+    Inspected,
+    Work,
+    done_before,
+    inspect_input,
+    refuse_wrong_columns,
+    without,
+    without_expired,
+)
 from scanner.detection.scan_plan import Plan, check_secrets, check_tokenizers, check_users, make_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
@@ -143,9 +151,10 @@ class _Input:
         return Looked("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
     def done(self) -> Looked:
-        """What is committed, and what is left."""
+        """What is committed, and what is left. Raises Refused where that is older than nights are kept."""
         there = results.exist(self._plan.results)
-        self.work = without(self._inspected, done_before(self._plan, self._inspected) if there else ())
+        done = done_before(self._plan, self._inspected) if there else ()
+        self.work = without_expired(self._plan, without(self._inspected, done), refuse=True)
         work = self.work
         says = f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}

@@ -20,7 +20,7 @@ from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
-from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns
+from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
@@ -31,6 +31,7 @@ from scanner.registry import head_of
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
+from scanner.results.retention import drop_older
 from scanner.results.tables import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from schemas.words import AuditState
@@ -42,7 +43,8 @@ class Outcome:
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
     again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
-    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing of the scan any more.
+    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing of the scan any more; dropped:
+    rows of nights that were older than `retain`.
     """
 
     scan_id: str
@@ -56,6 +58,7 @@ class Outcome:
     again: frozenset[InputFile] = frozenset()
     unread: Unread = ALL_READ
     stopped: bool = False
+    dropped: int = 0
 
 
 def run_scan(
@@ -102,6 +105,7 @@ class _Scan:
         self._audit: LiveAudit | None = None
         self._second_scores = 0
         self._unread = ALL_READ
+        self._dropped = 0
         self._recorded = self._stopped = False
 
     def run(self, files: Sequence[InputFile] | None) -> Outcome:
@@ -142,6 +146,7 @@ class _Scan:
             self._commit()
             self._judge()
         self._score_again()
+        self._drop_old_nights()
         self._unread = what_was_not_read(
             plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
         )
@@ -161,7 +166,8 @@ class _Scan:
         bring_up_to_date(plan.results)
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
-        self._work = find_work(plan, inspected)
+        # an old file that lands among others keeps none of these waiting
+        self._work = without_expired(plan, find_work(plan, inspected), refuse=whole)
         self._watch(self._work, self._committer.totals)
         for file, fault in self._work.faults:
             self._committer.add_fault(file, fault)
@@ -221,6 +227,12 @@ class _Scan:
         except Refused as refused:
             raise ScanFailed(str(refused)) from None  # verdicts are committed
 
+    def _drop_old_nights(self) -> None:
+        plan, days = self._plan, self._plan.config.retain_days
+        if days is not None:
+            keep_flags, config = plan.config.retain_flags, plan.config_sha256
+            self._dropped = drop_older(plan.results, days, keep_flags=keep_flags, config_sha256=config)
+
     def _too_much_in_quarantine(self) -> bool:
         """Whether more is there than may be, of the documents or of the files that were looked at."""
         most, totals = self._plan.config.max_quarantined_share, self._committer.totals
@@ -254,6 +266,7 @@ class _Scan:
             frozenset(self._committer.again),
             self._unread,
             self._stopped,
+            self._dropped,
         )
 
 

@@ -1,7 +1,9 @@
 """What there is to scan: footers are looked into, files cut into shards, and those left out that are committed."""
 
+import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time
 from typing import NamedTuple
 
 from scanner.cluster.pool import Pack
@@ -12,6 +14,7 @@ from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, shard_id
 from scanner.results.freezing import done_in_frozen_nights
+from scanner.results.retention import cutoff
 from scanner.results.settlement import settle
 from scanner.results.tables import Tables, committed
 
@@ -20,6 +23,8 @@ PACKS_A_WORKER = 8
 
 MOST_IN_A_PACK = 256
 """Shards; each opens a file."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,40 @@ def without(inspected: Inspected, done: Collection[str]) -> Work:
         faults=tuple(fault for whole, fault in faults.items() if whole not in done),
         at_fault=tuple(faults),
     )
+
+
+def without_expired(plan: Plan, work: Work, *, refuse: bool) -> Work:
+    """Leave out files that were last changed longer ago than nights are kept, or refuse them.
+
+    What was dropped would else be scanned again as if it were new. Where a filesystem tells no time, all stay.
+
+    Raises:
+        Refused: there are some, and they are to be refused.
+    """
+    old = _expired(plan, work)
+    if not old:
+        return work
+    changed = datetime.fromtimestamp(old[0].modified / 1e9, UTC).date()
+    others = f" (and {len(old) - 1:,} more)" if len(old) > 1 else ""
+    said = (
+        f"input.paths: {old[0].path}{others} is not scanned yet and was last changed on {changed}, longer ago than "
+        f"retain = {plan.config.retain!r} keeps results; take it out of the input, or keep results for longer"
+    )
+    if refuse:
+        raise Refused(said)
+    _log.warning("%s; the others are scanned", said)
+    gone = set(old)
+    left = tuple(shard for shard in work.left if shard.file not in gone)
+    return replace(work, left=left, faults=tuple(fault for fault in work.faults if fault[0] not in gone))
+
+
+def _expired(plan: Plan, work: Work) -> list[InputFile]:
+    days = plan.config.retain_days
+    if days is None:
+        return []
+    first = datetime.combine(cutoff(days), time(), UTC).timestamp() * 1e9
+    files = dict.fromkeys([*(shard.file for shard in work.left), *(file for file, _ in work.faults)])
+    return [file for file in files if 0 < file.modified < first]
 
 
 def packed(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:

@@ -96,6 +96,23 @@ def retain(
     return gone
 
 
+def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str) -> int:
+    """Drop the nights that are older than so many days, unless a scan of the same configuration did so today.
+
+    Returns how many rows were taken out or marked. Raises as `expired` and `retain`.
+    """
+    now = datetime.now(UTC)
+    of_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
+    if not read_whole(results, "scans").filter(of_today & pl.col("exit_code").is_in(_TO_THE_END)).collect().is_empty():
+        return 0
+    old = expired(results, cutoff(days), keep_flags=keep_flags)
+    return retain(results, old.scans, keep_flags=keep_flags) if old.scans else 0
+
+
+_TO_THE_END = (0, 3, 4)
+"""Exit codes of scans that came to their end, whatever they found."""
+
+
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
     """Flags of these scans that do not stand. Once the nights are gone, nothing would tell that."""
     rows = flags(results).join(scans.lazy(), on="scan_id", how="semi")

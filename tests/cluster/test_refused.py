@@ -24,6 +24,8 @@ REFUSED = [
     ({"more": "second_score = 0.1"}, r"field 'second_score' = 0.1: a section of fields is needed$"),
     ({"paths": ["in", ""]}, "field 'input.paths.1' = ''.* at least 1 character"),
     ({"paths": ["in\\u0000"]}, "field 'input.paths.0' = .*: a path holds no NUL character"),
+    ({"more": "retain = '400'"}, "field 'retain' = '400': a number of days from \"1d\""),
+    ({"more": "retain_flags = true"}, "retain_flags needs retain"),
     ({"more": "min_scored = true"}, "field 'min_scored' = True.* valid integer"),
     ({"more": 'min_scored = "20"'}, "field 'min_scored' = '20'.* valid integer"),
     ({"more": "min_scored = 2147483649"}, "field 'min_scored' = 2147483649.* less than or equal to 2147483648"),

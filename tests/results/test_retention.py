@@ -1,10 +1,9 @@
 """Nights that are older than a limit: their rows go, all of them and no others, and what was scanned stays scanned."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,19 +12,14 @@ from scanner.errors import ScanFailed
 from scanner.results import retention, rewriting
 from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
-from scanner.results.tables import SCHEMAS, Entry, append_scan, commit, committed, open_tables, table_uri, write_file
+from scanner.results.tables import SCHEMAS, committed, open_tables, table_uri
 from scanner.results.upkeep import compact
 from scanner.storage import delta
-from schemas.tables import SCANS
 from tests.support.command_line import call
+from tests.support.nights import TODAY, add_night, enter, scan_of
 from tests.support.rows import filled, verdict
 
-TODAY = datetime.now(UTC)
 NIGHTS = 4
-
-
-def scan_of(night: int) -> str:
-    return f"{TODAY - timedelta(days=night):%Y%m%dT%H%M%SZ}-0000000{night}"
 
 
 @pytest.fixture
@@ -37,36 +31,6 @@ def year(tmp_path) -> str:
     for night in range(NIGHTS):
         add_night(folder, night, f"/in/{night}", flagged=1)
     return folder
-
-
-def add_night(folder: str, night: int, path: str, flagged: int) -> None:
-    """Three documents of a file, of which the first so many are flagged."""
-    at = TODAY - timedelta(days=night)
-    about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": path, "scanned_at": at}
-    rows = [verdict(i, user="alice" if i < flagged else None, **about) for i in range(3)]
-    span = {
-        "first_row": 0,
-        "rows": 3,
-        "documents": 3,
-        "flagged": flagged,
-        "night": f"{at:%Y-%m-%d}",
-        "file": "1:1",
-        "dropped_at": None,
-    }
-    tables = {
-        "verdicts": rows,
-        "flags": [row | {"keys": "set"} for row in rows[:flagged]],
-        "shards": [filled(SCHEMAS["shards"], keys="set", **span, **about)],
-    }
-    for name in OF_A_NIGHT:
-        told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
-        enter(folder, name, f"shard {night}", tables.get(name, [filled(SCHEMAS[name], **told)]))
-    append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
-
-
-def enter(folder: str, name: str, transaction: str, rows: list[dict]) -> None:
-    file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, SCHEMAS[name])])
-    commit(folder, name, [Entry(transaction, (file,) if file else ())])
 
 
 def scans_in(folder: str, name: str) -> set[str]:

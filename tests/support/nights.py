@@ -1,0 +1,46 @@
+"""Nights of three documents each, written as scans of earlier days would have, without a scan."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from scanner.results.retention import OF_A_NIGHT
+from scanner.results.tables import SCHEMAS, Entry, append_scan, commit, write_file
+from schemas.tables import SCANS
+from tests.support.rows import filled, verdict
+
+TODAY = datetime.now(UTC)
+
+
+def scan_of(night: int) -> str:
+    return f"{TODAY - timedelta(days=night):%Y%m%dT%H%M%SZ}-0000000{night}"
+
+
+def add_night(folder: str, night: int, path: str, flagged: int) -> None:
+    """Three documents of a file, of which the first so many are flagged."""
+    at = TODAY - timedelta(days=night)
+    about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": path, "scanned_at": at}
+    rows = [verdict(i, user="alice" if i < flagged else None, **about) for i in range(3)]
+    span = {
+        "first_row": 0,
+        "rows": 3,
+        "documents": 3,
+        "flagged": flagged,
+        "night": f"{at:%Y-%m-%d}",
+        "file": "1:1",
+        "dropped_at": None,
+    }
+    tables = {
+        "verdicts": rows,
+        "flags": [row | {"keys": "set"} for row in rows[:flagged]],
+        "shards": [filled(SCHEMAS["shards"], keys="set", **span, **about)],
+    }
+    for name in OF_A_NIGHT:
+        told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
+        enter(folder, name, f"shard {night}", tables.get(name, [filled(SCHEMAS[name], **told)]))
+    append_scan(folder, filled(SCANS, scan_id=scan_of(night)))
+
+
+def enter(folder: str, name: str, transaction: str, rows: list[dict]) -> None:
+    file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, SCHEMAS[name])])
+    commit(folder, name, [Entry(transaction, (file,) if file else ())])
