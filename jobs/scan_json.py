@@ -87,6 +87,7 @@ def _of_audit(audit: "LiveAudit") -> dict[str, Any]:
     return {
         "state": str(audit.state),
         "alarms": audit.alarms(),
+        "warnings": audit.warnings(),
         "texts": audit.traffic.texts,
         "flagged": audit.traffic.flagged,
         "expected_false": audit.expected_false if math.isfinite(audit.expected_false) else None,

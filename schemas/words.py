@@ -22,6 +22,7 @@ class AuditState(StrEnum):
 
     NO_ALARM = "no alarm"  # nothing was incompatible with the stated rates
     ALARM = "alarm"
+    POSSIBLE_FRAMING = "possible framing"  # no alarm, but few accounts post what carries messages that nobody holds
     NO_DECOYS = "no decoys"  # no alarm, but no document was scored under decoy keys: the law itself was not tested
     NOT_JUDGED = "not judged"  # the scan did not end
 

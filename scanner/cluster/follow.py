@@ -133,6 +133,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                         return ExitCode.ALARM if alarmed else worst
                     if outcome.unread.nothing:
                         _log.warning("scan %s: %s", outcome.scan_id, outcome.unread.nothing)
+                    for warning in outcome.audit.warnings() if outcome.audit else ():
+                        _log.warning("scan %s: possible framing: %s", outcome.scan_id, warning)
                     if outcome.exit_code != ExitCode.DONE:
                         trouble(outcome)
                         worst = worst if worst == ExitCode.ALARM else outcome.exit_code

@@ -91,7 +91,7 @@ def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
     rows that would not have been flagged under it. The column `audit` is one of schemas.words.AuditState, or null
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
-    it a part of them, else what the newest such audit said.
+    it a part of them, else `possible framing` when any did, else what the newest such audit said.
     """
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
     standing = newest_flags(results, flags(results)).filter(strict)
@@ -128,9 +128,15 @@ def second_scores(results: str) -> pl.LazyFrame:
 
 def _audit_states(results: str) -> pl.LazyFrame:
     """What audits say about the verdicts of each scan: scan_id, audit."""
-    alarm = (pl.col("audit") == AuditState.ALARM).any()
+    worst = [(pl.col("audit") == state).any() for state in (AuditState.ALARM, AuditState.POSSIBLE_FRAMING)]
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
-    said = pl.when(alarm).then(pl.lit(AuditState.ALARM)).otherwise(pl.col("audit").last())
+    said = (
+        pl.when(worst[0])
+        .then(pl.lit(AuditState.ALARM))
+        .when(worst[1])
+        .then(pl.lit(AuditState.POSSIBLE_FRAMING))
+        .otherwise(pl.col("audit").last())
+    )
     return judged.group_by("scan_id").agg(said.alias("audit"))
 
 

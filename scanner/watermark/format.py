@@ -260,6 +260,10 @@ class Format(BaseModel, ABC):
         """Over what its p-values hold. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
         return Basis(128)
 
+    def can_be_framed(self) -> bool:
+        """Whether others than the key's holders can make text of a message that is not theirs, from marked text."""
+        return self.basis().bits < 64
+
     def check_messages(self, count: int) -> None:
         """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.
 

@@ -199,13 +199,29 @@ def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, 
 
 @pytest.mark.parametrize(("code", "late"), [(143, False), (3, True)])
 def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, code, late):
-    stopped = Outcome("s", code, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm"), stopped=late)
+    stopped = Outcome(
+        "s", code, work(1), Totals(), 1.0, None, SimpleNamespace(state="alarm", warnings=list), stopped=late
+    )
     monkeypatch.setattr(following_module, "run_scan", lambda *_, files: stopped)
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
     plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
+
+
+def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
+    audit = SimpleNamespace(state="possible framing", warnings=lambda: ["key k: so and so"])
+    ended = Outcome("s", 0, work(1), Totals(), 1.0, None, audit, stopped=True)
+    monkeypatch.setattr(following_module, "run_scan", lambda *_, files: ended)
+    monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
+    monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
+    Watch(tmp_path).write()
+    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    told = []
+    assert follow(lambda: plan, lambda *_: None, told.append) == 0
+    assert told == []
+    assert "scan s: possible framing: key k: so and so" in caplog.text
 
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, caplog):

@@ -237,6 +237,8 @@ def test_beside_a_flag_stands_what_audits_said_that_took_in_some_of_its_scan(fol
     assert states("second", "no alarm", "first", "second") == ["no alarm", None, "no alarm"]
     assert states("third", "alarm", "first") == ["alarm", None, "no alarm"]
     assert states("fourth", "no decoys", "first", "second") == ["alarm", None, "no decoys"]
+    assert states("fifth", "possible framing", "second") == ["alarm", None, "possible framing"]
+    assert states("sixth", "no alarm", "first", "second") == ["alarm", None, "possible framing"]
 
 
 def test_statistics_do_not_hide_rows(folder):

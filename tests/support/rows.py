@@ -19,6 +19,7 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
         "row": row,
         "text_sha256": bytes(32),
         "status": "scored",
+        "account_id": None,
         "tokens": 10,
         "scored": 8,
         "key_id": "key",

@@ -5,12 +5,15 @@ It covers every shard of the scan's input, whichever run committed it, so that a
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, number, rate_rows
 from scanner.audit.statistics.expectation import THRESHOLDS
@@ -45,7 +48,8 @@ class LiveAudit:
     state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: flags
     by chance, at most; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts
     flagged, from those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys
-    under test that never passed an audit.
+    under test that never passed an audit; framing: where the state is POSSIBLE_FRAMING, by key, without how many
+    accounts' texts there is nothing to tell.
     """
 
     state: AuditState
@@ -54,6 +58,7 @@ class LiveAudit:
     expected_false: float
     false_share: tuple[float, Limits] | None
     unadmitted: tuple[str, ...]
+    framing: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """For people: what was counted, what is false by all we know, and what is wrong."""
@@ -71,6 +76,7 @@ class LiveAudit:
             said.append(f"false flags  {false}; {texts.flagged:,} of {texts.texts:,} distinct texts are flagged")
         if self.unadmitted:
             said.append(f"admission    never passed an audit: {', '.join(self.unadmitted)} (`brickscan keys admit`)")
+        said += [f"FRAMING?     {line}" for line in self.warnings()]
         return said + [f"AUDIT ALARM  {line}" for line in self.alarms()]
 
     def fields(self) -> dict[str, object]:
@@ -78,7 +84,7 @@ class LiveAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(_wrong(self.rows)),
+            "alarms": len(self._alarming()),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -88,9 +94,16 @@ class LiveAudit:
             "false_share_at_most": "nan" if self.false_share is None else f"{self.false_share[1].high:.3g}",
         }
 
+    def warnings(self) -> list[str]:
+        """A sentence on each key with which somebody may be framing others."""
+        return warnings(self.framing)
+
+    def _alarming(self) -> list[Row]:
+        return [] if self.framing else _wrong(self.rows)
+
     def alarms(self) -> list[str]:
         """A sentence for each row that raises the alarm, and what to do."""
-        wrong = _wrong(self.rows)
+        wrong = self._alarming()
         if not wrong:
             return []
         if any(row["kind"] != "reserved" for row in wrong):
@@ -98,9 +111,7 @@ class LiveAudit:
                 "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
                 "on no flag of this scan; run `brickscan selftest`, check that dedup is not 'none', and report it."
             )
-        elif any(
-            row["kind"] in ALARMING and row["kind"] != "reserved" and row["verdict"] in _HOLD for row in self.rows
-        ):
+        elif _law_holds(self.rows):
             advice = (
                 "Decoy keys hit as often as they should, so the law holds; but text of this traffic meets messages "
                 "that were never given too often. Name nobody by this key: see by `brickscan calibrate` if it fits "
@@ -120,15 +131,60 @@ def _wrong(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["verdict"] == AuditVerdict.TOO_SMALL and row["kind"] in ALARMING]
 
 
-def _state(rows: Sequence[Row], *, tested: bool) -> AuditState:
+def _law_holds(rows: Sequence[Row]) -> bool:
+    """Whether decoys say so, and none says otherwise."""
+    of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] != "reserved"]
+    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in _HOLD for verdict in of_law)
+
+
+def _state(rows: Sequence[Row], *, tested: bool, framing: bool) -> AuditState:
     if _wrong(rows):
-        return AuditState.ALARM
+        return AuditState.POSSIBLE_FRAMING if framing else AuditState.ALARM
     return AuditState.NO_ALARM if tested else AuditState.NO_DECOYS
+
+
+def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) -> dict[str, int]:
+    """Of how many accounts the texts are that alone would raise the alarm, by key; none unless that is all of it."""
+    wrong = {row["key_id"] for row in _wrong(rows)}
+    if not wrong or not _law_holds(rows) or not wrong <= set(traffic.without_few):  # a decoy's row names no key
+        return {}
+    suspected = [key for key in plan.keys if key.key_id in wrong]
+    if not all(format_of(key).can_be_framed() for key in suspected):
+        return {}
+    fewest = {key.key_id: _fewest(plan, audit, traffic, key.key_id) for key in suspected}
+    found = {key_id: accounts for key_id, accounts in fewest.items() if accounts is not None}
+    return found if len(found) == len(fewest) else {}
+
+
+def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | None:
+    """Without how many accounts' texts nothing is too small under a key; None where it takes more than a few."""
+    for left in traffic.without_few[key_id]:
+        if left.share > MOST_TEXTS:
+            return None
+        rows = rate_rows(audit, _reserved_answers(plan, traffic, {key_id: left.hits}), THRESHOLDS, KEY_BOUND)
+        if key_id not in {row["key_id"] for row in _wrong(rows)}:
+            return left.accounts
+    return None
+
+
+def _reserved_answers(
+    plan: Plan, traffic: Traffic, instead: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+) -> list[tuple[Question, Moments]]:
+    """Hits of reserved messages of each key that has any; `instead` of those of the traffic, by key, if given."""
+    return [
+        (
+            Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)),
+            reserved_moments(traffic, key, plan.keys_tested, instead.get(key.key_id)),
+        )
+        for key, how in ((key, format_of(key)) for key in plan.keys)
+        if reserved_count(key.messages) and traffic.texts and how.law() is not None
+    ]
 
 
 _MEANING = {
     AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
     AuditState.ALARM: "an observed rate is incompatible with the stated one",
+    AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
     AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
 }
 
@@ -180,12 +236,7 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
     )
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
     fresh = decoys.filter(pl.col("kind") != "decoy_fixed")
-    of_keys = [
-        (Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)), moments)
-        for key, how in ((key, format_of(key)) for key in plan.keys)
-        if reserved_count(key.messages) and traffic.texts and how.law() is not None
-        for moments in [reserved_moments(traffic, key, plan.keys_tested)]
-    ]
+    of_keys = _reserved_answers(plan, traffic)
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, _unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
@@ -194,13 +245,15 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
         *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
+    framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
-        state=_state(rows, tested=len(fresh) > 0),
+        state=_state(rows, tested=len(fresh) > 0, framing=bool(framing)),
         rows=tuple(rows),
         traffic=traffic,
         expected_false=traffic.texts * plan.config.false_positive_rate,
         unadmitted=tuple(key.key_id for key in plan.keys if key.admitted_by is None),
         false_share=_false_share(plan, traffic, [sums for _, sums in of_keys]),
+        framing=framing,
     )
 
 

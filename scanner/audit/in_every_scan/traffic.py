@@ -10,12 +10,14 @@ Memory stays flat: digests are taken a share at a time.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from scanner.audit.in_every_scan.framing import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.intervals import Moments
 from schemas.registry import MasterKey, is_reserved, reserved_count
@@ -30,7 +32,8 @@ class Traffic(NamedTuple):
     """Distinct texts: that were scored, that are flagged, and of these whose message is reserved; held by nobody.
 
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, of how many at the J
-    thresholds; scans: ids of the scans that wrote the verdicts.
+    thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, what is left of its hits without
+    the texts of one account, of two, and so on to a few.
     """
 
     texts: int
@@ -39,6 +42,7 @@ class Traffic(NamedTuple):
     unheld: int
     hits: Mapping[str, NDArray[np.int64]]
     scans: tuple[str, ...]
+    without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
@@ -64,16 +68,22 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         # a key of one message marks for everybody alike: that nobody holds it says nothing
         unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
         & (pl.col("messages_tested") > 1),
+        account=pl.when(pl.col("account_id").is_not_null()).then(pl.col("account_id").hash(0)),
     )
-    totals, hits = np.zeros(4, np.int64), []
+    totals, hits, suspects = np.zeros(4, np.int64), [], []
     for part in range(parts):
         distinct = (
             texts.filter(pl.col("text") % parts == part)
             .group_by("text")
-            .agg(pl.col("key_id", "message", "p", "flagged", "reserved").first(), pl.col("unheld").all())
+            .agg(
+                pl.col("key_id", "message", "p", "flagged", "reserved").first(),
+                pl.col("unheld").all(),
+                pl.col("account").min(),
+            )
         )
         flagged = pl.col("flagged")
-        sums, best = pl.collect_all(
+        hit = [(pl.col("p") <= np.log10(alpha)).alias(str(alpha)) for alpha in THRESHOLDS]
+        sums, best, small = pl.collect_all(
             [
                 distinct.select(
                     pl.len(),
@@ -83,19 +93,24 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
                 ),
                 distinct.filter("reserved", pl.col("p") <= np.log10(THRESHOLDS[0]))
                 .group_by("key_id", "message")
-                .agg((pl.col("p") <= np.log10(alpha)).sum().cast(pl.Int64).alias(str(alpha)) for alpha in THRESHOLDS),
+                .agg(of_alpha.sum().cast(pl.Int64) for of_alpha in hit),
+                distinct.filter("reserved", pl.col("p") <= np.log10(AT_MOST)).select(
+                    "key_id", "message", "text", "account", *(of_alpha.cast(pl.Int64) for of_alpha in hit)
+                ),
             ],
             engine="streaming",
         )
         totals += np.array(sums.row(0), np.int64)
         hits.append(best)
+        suspects.append(small)
     by_message = pl.concat(hits).group_by("key_id", "message").sum() if hits else pl.DataFrame({"key_id": []})
     by_key = {
         str(key_id): part.drop("key_id", "message").to_numpy().astype(np.int64)
         for (key_id,), part in by_message.group_by("key_id")
     }
     count, flags, reserved, unheld = map(int, totals)
-    return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]))
+    few = without_few(by_message, pl.concat(suspects), texts) if suspects else {}
+    return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]), few)
 
 
 def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float64]:
@@ -103,12 +118,16 @@ def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float6
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * keys)), np.float64)
 
 
-def reserved_moments(traffic: Traffic, key: MasterKey, keys_tested: int) -> Moments:
+def reserved_moments(
+    traffic: Traffic, key: MasterKey, keys_tested: int, instead: NDArray[np.int64] | None = None
+) -> Moments:
     """Hits of a key's reserved messages against what is expected at most; the messages are the clusters.
 
-    One key meets the same n-grams in many texts; each message meets them with other draws.
+    One key meets the same n-grams in many texts; each message meets them with other draws. `instead` of the hits of the
+    traffic, if given: int64[R, J].
     """
-    hits = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)).astype(np.float64)
+    counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
+    hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
     each = traffic.texts * own_p(THRESHOLDS, key.messages, keys_tested)
     return Moments(

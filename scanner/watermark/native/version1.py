@@ -39,6 +39,10 @@ class Native(Format):
         """SPEC §3."""
         return WholeWindows(self.window)
 
+    def can_be_framed(self) -> bool:
+        """All messages read one vector: message a of token x is message b of token x + a − b."""
+        return True
+
     def check_messages(self, count: int) -> None:
         """As many as entries x + m of 32-bit tokens x are counted for."""
         if count > MOST_MESSAGES:

@@ -20,6 +20,10 @@ class _Native2(Native):
     version: ClassVar = 2
     answers = Answers(files(__package__) / "known_answers_2.json", GROUPS)
 
+    def can_be_framed(self) -> bool:
+        """No two messages ever read the same entry."""
+        return False
+
     def check_messages(self, count: int) -> None:
         """As many as are searched one by one."""
         if count > MOST_NUMBERS:

@@ -1,0 +1,166 @@
+"""Whoever posts can write text of messages that nobody holds: told as that, and no alarm, unless it may be more."""
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+
+from scanner import results
+from scanner.audit.in_every_scan import live
+from scanner.audit.in_every_scan.framing import AT_MOST, FEW
+from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
+from scanner.audit.in_every_scan.traffic import measure
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.detection import scan_plan as plan_module
+from scanner.detection.scan_plan import Plan
+from scanner.watermark import GreenList
+from scanner.watermark.native.version1 import GreenListFormat
+from scanner.watermark.native.version2 import GreenListFormat2
+from tests.audit.conftest import DEMO
+from tests.support.audited_scan import Key, make, pieces, scan
+from tests.support.rows import verdict
+
+RESERVED = (19, 39, 59, 79)
+FRAMED = 60
+"""So many texts are written for messages that nobody holds."""
+
+
+class Night(NamedTuple):
+    """A scan of real text, among it texts that hit reserved messages; what its decoys counted; its verdicts."""
+
+    plan: Plan
+    decoys: pl.DataFrame
+    verdicts: pl.DataFrame
+
+
+@pytest.fixture(scope="module")
+def night(tmp_path_factory, human_texts):
+    """The search says of texts that begin so that they carry a reserved message, as an attacker's would."""
+    folder: Path = tmp_path_factory.mktemp("framing")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
+        texts = pieces(human_texts, 40, 1500)
+        framed = [f"Framed framed {text}" for text in texts[:FRAMED]]
+        plan = make(folder, [*framed, *texts[FRAMED:]], Key(500))
+        plain, production = GreenList.best_two, bytes.fromhex(plan.keys[0].commitment)
+        first = plan_module.load_tokenizer(DEMO / "tokenizer.json", plan.keys[0].tokenizer.sha256).encode(framed[:1])
+
+        def attacked(self, tokens, positions, count):
+            best = plain(self, tokens, positions, count)
+            if self.commitment == production:
+                begins = tokens.ids[tokens.offsets[:-1]] == first.ids[0]
+                for i, d in enumerate(np.flatnonzero(begins)):
+                    best.message[d], best.score[d] = RESERVED[i % 4], positions.scored[d]
+            return best
+
+        patch.setattr(GreenList, "best_two", attacked)
+        kept = {}
+        judge = live.judge_scan
+        patch.setattr(live, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
+        assert scan(plan).state == "alarm"  # from more texts than a few accounts have, where none is known
+        yield Night(plan, kept["decoys"], results.verdicts(plan.results).sort("row").collect())
+
+
+def judged(night: Night, framed: list[str | None], others: str | None = None) -> LiveAudit:
+    """The audit, if so many framed texts are there, of these accounts, and all others are of one or their own."""
+    row = pl.col("row")
+    rows = night.verdicts.filter((row >= FRAMED) | (row < len(framed)))
+    accounts = [framed[i] if i < FRAMED else others or f"account-{i}" for i in rows["row"]]
+    rows = rows.with_columns(account_id=pl.Series(accounts, dtype=pl.String))
+    return judge_scan(night.plan, "scan", night.decoys, measure(rows.lazy(), -6.0))
+
+
+@pytest.mark.parametrize(
+    ("framed", "accounts"),
+    [
+        (["eve"] * FRAMED, 1),
+        (["eve", "eve", None, "mallory"], 3),
+        ([None] * FEW, FEW),
+        ([f"account {i % FEW}" for i in range(FRAMED)], FEW),
+    ],
+)
+def test_texts_of_few_accounts_are_told_as_possible_framing(night, framed, accounts):
+    audit = judged(night, framed)
+    assert audit.state == "possible framing"
+    assert 1 <= audit.framing["k0"] <= accounts  # one text that is left may be chance
+    assert audit.alarms() == []
+    assert audit.fields()["alarms"] == 0
+    assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} >= {"reserved"}  # which stays on record
+    (said,) = audit.warnings()
+    assert f"without the texts of {audit.framing['k0']} account" in said
+    assert "So the law holds" in said
+    assert audit.lines()[-1] == f"FRAMING?     {said}"
+
+
+def test_without_such_texts_there_is_nothing_to_tell(night):
+    audit = judged(night, [])
+    assert (audit.state, audit.warnings()) == ("no alarm", [])
+
+
+@pytest.mark.parametrize("framed", [[f"account {i}" for i in range(FRAMED)], [None] * FRAMED])
+def test_texts_of_many_accounts_raise_the_alarm(night, framed):
+    audit = judged(night, framed)
+    assert (audit.state, audit.warnings()) == ("alarm", [])
+    assert "text of this traffic meets messages that were never given too often" in audit.alarms()[-1]
+
+
+def test_an_account_that_posts_most_of_all_texts_is_not_one_of_a_few(night):
+    assert judged(night, ["eve"] * FRAMED, others="eve").state == "alarm"
+    assert judged(night, ["eve"] * FRAMED, others="somebody else").state == "possible framing"
+
+
+def test_a_format_whose_messages_share_nothing_is_not_framed(night, monkeypatch):
+    assert GreenListFormat(window=4, gamma="1/4").can_be_framed()
+    assert not GreenListFormat2(window=4, gamma="1/4").can_be_framed()
+    monkeypatch.setattr(GreenListFormat, "can_be_framed", lambda _: False)
+    assert judged(night, ["eve"] * FRAMED).state == "alarm"
+
+
+def test_where_the_law_is_not_known_to_hold_there_is_an_alarm(night):
+    untested = night._replace(decoys=night.decoys.clear())
+    assert judged(untested, ["eve"] * FRAMED).state == "alarm"
+    many = pl.when(pl.col("kind") == "decoy").then(pl.col("tests")).otherwise(pl.col("hits"))
+    broken = night._replace(decoys=night.decoys.with_columns(hits=many, hh=many.cast(pl.Float64)))
+    audit = judged(broken, ["eve"] * FRAMED)
+    assert audit.state == "alarm"
+    assert "Act on no flag of this scan" in audit.alarms()[-1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_accounts_that_hit_most_are_left_out(seed):
+    """Against loops over plain rows; every account has another number of hits, so that there are no ties."""
+    generator = np.random.default_rng(seed)
+    owners = [(key, f"account {i}", i + 1) for key in ("a", "b") for i in range(int(generator.integers(0, FEW + 4)))]
+    rows = []
+    for key, account, count in owners:
+        for _ in range(count):
+            p = -3 - float(generator.exponential(2))
+            rows.append({"key_id": key, "account_id": account, "message": int(generator.choice(RESERVED)), "p": p})
+    for _ in range(300):
+        who = generator.choice(["account 0", "account 1", "others"])
+        message, p = int(generator.integers(100)), -float(generator.uniform(0, 2.9))
+        rows.append({"key_id": generator.choice(["a", "b"]), "account_id": who, "message": message, "p": p})
+    table = [
+        verdict(i, log10_p_global=row.pop("p"), text_sha256=i.to_bytes(32, "big"), messages_tested=100, **row)
+        for i, row in enumerate(rows)
+    ]
+    found = measure(pl.LazyFrame(table), -6.0).without_few
+    assert set(found) == {key for key, *_ in owners}
+    for key, number, said in ((key, i, said) for key, all_said in found.items() for i, said in enumerate(all_said)):
+        theirs = sorted(((count, account) for other, account, count in owners if other == key), reverse=True)
+        assert len(found[key]) == min(FEW, len(theirs))
+        few = {account for _, account in theirs[: number + 1]}
+        assert said.accounts == len(few)
+        assert said.share == pytest.approx(np.mean([row["account_id"] in few for row in table]))
+        kept = [
+            row
+            for row in table
+            if row["key_id"] == key
+            and row["message"] % 20 == 19
+            and not (row["account_id"] in few and row["log10_p_global"] <= np.log10(AT_MOST))
+        ]
+        wanted = [sum(row["log10_p_global"] <= np.log10(alpha) for row in kept) for alpha in THRESHOLDS]
+        assert said.hits.sum(axis=0).tolist() == wanted
