@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jobs.flagged import _marked_for, _p_value
+from jobs.flag_words import marked_for, p_value
 from jobs.options import key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
@@ -71,7 +71,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
     elif row["flagged"]:
-        says, p = f"contains text marked for {_marked_for(dict(row))}", _p_value(row["log10_p_global"])
+        says, p = f"contains text marked for {marked_for(row)}", p_value(row["log10_p_global"])
     else:
         says, p = "no mark found", "-" if row["log10_p_global"] is None else f"{10 ** row['log10_p_global']:.2g}"
     if row["status"] == "scored_in_part":

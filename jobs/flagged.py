@@ -1,49 +1,174 @@
-"""`brickscan flagged CONFIG`: the newest documents that contain marked text, in words for people (SPEC §4)."""
+"""`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4)."""
 
-import math
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
+from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
+from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
 from jobs.text import printable
-from scanner.detection.scan_plan import read_config, results_of
 from schemas.words import Naming
 
-_HEAD = ("scanned", "document", "contains text marked for", "key", "p-value", "audit", "where")
-_WIDTH = 60  # characters of an id or a path that are shown
+if TYPE_CHECKING:
+    from scanner.results.flag_list import By, FlagList, Totals, Wanted
+
+_NEWEST = 20
+_FOR = "contains text marked for"
+_HEAD = ("scanned", "document", _FOR, "key", "p-value", "audit", "copies", "where")
+_RECORD = (
+    *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
+    *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
+    *("path", "row", "text_sha256", "scan_id"),
+)
+_SUMS = ("documents", "texts", "first", "last", "log10_p_global", "alarmed")
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "user": ("user_id", "naming", "accounts"),
+    "account": ("account_id", "users"),
+    "text": ("text_sha256", "key_id", "message", "user_id", "naming", "accounts"),
+}
+
+
+def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    about = f"Of this {kind}; several times: of any of these."
+    return click.option(f"--{name}", f"{name}s", multiple=True, metavar="ID", help=about)
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=1), help="How many to show.")
-def flagged(config: Path, limit: int) -> None:
+@results_argument
+@click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {_NEWEST}]")
+@click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own.")
+@since_option
+@until_option
+@_several("user", "user")
+@_several("account", "account")
+@_several("key", "key")
+@_several("doc", "document, by its id")
+@click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
+@form_option
+def flagged(
+    results: str,
+    limit: int | None,
+    everything: bool,
+    since: datetime | None,
+    before: datetime | None,
+    users: tuple[str, ...],
+    accounts: tuple[str, ...],
+    keys: tuple[str, ...],
+    docs: tuple[str, ...],
+    by: "By | None",
+    form: Form,
+) -> None:
     """Show the newest flagged documents, and for whom the text that they contain was marked.
 
-    CONFIG: the file of the scan. A flag says that a document contains text marked for a user: it may be quoted,
-    translated or spliced, so it does not say who wrote or posted it. Beside each flag stands how the audit of its scan
-    ended: after an alarm, believe no flag before the cause is known.
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. A flag says that a document contains text
+    marked for a user: it may be quoted, translated or spliced, so it does not say who wrote or posted it. Copies of one
+    text are one line. Beside each flag stands how the audit of its scan ended: after an alarm, believe no flag before
+    the cause is known. On a terminal lines are cut to its width. With JSON and CSV, what was counted goes to stderr.
 
     \b
-    Example:
+    Examples:
       brickscan flagged nightly.toml --limit 50
+      brickscan flagged nightly.toml --since 2026-11-01 --until 2026-11-07 --group-by user
+      brickscan flagged results --account 4711 --all --format csv > flags.csv
     """
-    from scanner import results
-    from scanner.results.queries import ask
+    if everything and limit is not None:
+        raise click.UsageError("Give --limit or --all; one of the two.")
+    from scanner.results.flag_list import Wanted, newest, sums
 
-    settings = read_config(config)
-    folder = results_of(settings, config)
-    if not results.exist(folder):
-        click.echo(f"There are no results in {folder} yet: run `brickscan scan {config}` first.")
+    place = results_at(results)
+    if not scanned(place):
         return
-    newest = ask(folder, lambda: results.flagged(folder, settings.false_positive_rate).head(limit).collect())
-    if newest.is_empty():
-        click.echo(_nothing(folder))
-        return
-    lines = [_HEAD, *(_line(row) for row in newest.iter_rows(named=True))]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+    wanted, most = Wanted(since, before, users, accounts, keys, docs), None if everything else limit or _NEWEST
+    if by is None:
+        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything)
+    else:
+        found = sums(place.folder, place.false_positive_rate, wanted, most, by)
+    _show(found, by, form)
+    show_footer(form, _footer(found, place, wanted))
+
+
+def _show(found: "FlagList", by: "By | None", form: Form) -> None:
+    rows = list(found.rows.iter_rows(named=True))
+    if form != "table":
+        names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
+        show_records(form, rows, found.totals._asdict(), names)
+    elif not rows:
+        pass  # a sentence says so
+    elif by is None:
+        words, said = (user_or_nobody, "marked for") if on_terminal() else (marked_for, _FOR)
+        head = [said if name == _FOR else name for name in _HEAD]
+        show_table(head, [_line(row, words(row)) for row in rows], {**_NARROWEST, said: 20})
+    else:
+        head = [*_GROUPS[by], "documents", "texts", "first scanned", "last scanned", "least p", "in alarm"]
+        show_table(head, [_sum(row, _GROUPS[by]) for row in rows], dict.fromkeys(_CUT & set(head), 12))
+
+
+_NARROWEST = {"document": 8, "key": 8, "where": 12}
+_CUT = {"user_id", "account_id", "text_sha256", "key_id"}
+
+
+def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
+    return (
+        f"{row['scanned_at']:%Y-%m-%d %H:%M}",
+        printable(row["doc_id"] or "-", LONGEST),
+        words,
+        row["key_id"],
+        p_value(row["log10_p_global"]),
+        row["audit"] or "not judged",
+        f"{row['copies']:,}",
+        f"{printable(row['path'])} row {row['row']}",
+    )
+
+
+def _sum(row: Mapping[str, Any], group: tuple[str, ...]) -> tuple[str, ...]:
+    first, last = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first", "last"))
+    return (
+        *(_shown(row[name]) for name in group),
+        *(f"{row['documents']:,}", f"{row['texts']:,}", first, last),
+        *(p_value(row["log10_p_global"]), f"{row['alarmed']:,}"),
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else printable(str(value), LONGEST)
+
+
+def _footer(found: "FlagList", place: Results, wanted: "Wanted") -> list[str]:
+    """What was counted of all that was asked for, shown or not."""
+    totals = found.totals
+    if not totals.documents:
+        return [
+            _nothing(place.folder) if not any(wanted) else "No flagged document is among those that were asked for."
+        ]
+    more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
+    said = [
+        f"{len(found.rows):,} of {totals.entries:,} shown{more}; {_count(totals.documents, 'flagged document')}, "
+        f"{_count(totals.texts, 'distinct text')}"
+    ]
+    if totals.unnamed:
+        said.append(_nobody(totals))
+    if totals.alarmed:
+        said.append(
+            f"AUDIT ALARM: {_count(totals.alarmed, 'document')} of scans whose audit alarmed: believe no such flag "
+            "before the cause is known"
+        )
+    return said
+
+
+def _nobody(totals: "Totals") -> str:
+    why = "; ".join(f"{number:,}: {NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
+    return f"{_count(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
 
 
 def _nothing(results: str) -> str:
@@ -56,39 +181,3 @@ def _nothing(results: str) -> str:
     read = ask(results, lambda: verdicts(results).select(pl.len()).collect().item())
     why = in_words(reasons(quarantine(results)))
     return f"No document is flagged, of {read:,} that were read." + (f" In quarantine: {why}." if why else "")
-
-
-def _line(row: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        f"{row['scanned_at']:%Y-%m-%d %H:%M}",
-        printable(row["doc_id"] or "-", _WIDTH),
-        _marked_for(row),
-        row["key_id"],
-        _p_value(row["log10_p_global"]),
-        row["audit"] or "not judged",
-        f"{printable(row['path'], _WIDTH)} row {row['row']}",
-    )
-
-
-def _marked_for(row: dict[str, Any]) -> str:
-    if row["naming"] == Naming.HELD_LATER:
-        seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
-        return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
-    if row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1:
-        return "nobody: its key marks for everybody alike"
-    return {
-        Naming.NAMED: printable(row["user_id"] or "(name erased)", _WIDTH),
-        Naming.UNALLOCATED: f"message {row['message']}, which no user held then",
-        Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
-        Naming.REMOVED: f"message {row['message']}, of a removed user",
-        Naming.AMBIGUOUS: "several messages",
-        Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
-        Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
-    }[row["naming"]]
-
-
-def _p_value(log10_p: float) -> str:
-    """A p-value from its logarithm, however small."""
-    whole = math.floor(log10_p)
-    mantissa, carry = f"{10 ** (log10_p - whole):.1e}".split("e")
-    return f"{mantissa}e{whole + int(carry)}"

@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from jobs.text import complain, tell
 from scanner.errors import Refused
-from scanner.storage.locations import is_uri
+from scanner.storage.locations import is_uri, refuse_password
 
 
 class Place(click.ParamType[Path | str]):
@@ -22,6 +23,71 @@ class Place(click.ParamType[Path | str]):
         return str(value).rstrip("/") if is_uri(str(value)) else Path(str(value))
 
 
+class Moment(click.ParamType[datetime]):
+    """A time in UTC, or a date for its first moment; with `through`, for the first one after it."""
+
+    name = "time"
+
+    def __init__(self, *, through: bool = False) -> None:
+        self._through = through
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read ISO 8601."""
+        said = str(value)
+        try:
+            time = datetime.fromisoformat(said)
+            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+            return time + timedelta(days=1) if self._through and len(said) <= len("2026-11-20") else time
+        except (ValueError, OverflowError):
+            self.fail(f"{said!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
+
+
+class Results(NamedTuple):
+    """Where results are, the rate above which no flag is shown, and the file that said so, if one did."""
+
+    folder: str
+    false_positive_rate: float
+    config: Path | None
+
+
+def results_at(place: str) -> Results:
+    """What CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
+
+    Raises:
+        Refused: neither is there.
+    """
+    from scanner.detection.scan_plan import read_config, results_of
+
+    if Path(place).is_file():
+        settings = read_config(Path(place))
+        return Results(results_of(settings, Path(place)), settings.false_positive_rate, Path(place))
+    refuse_password("results", place)
+    if not is_uri(place) and not Path(place).is_dir():
+        raise Refused(f"results: {place!r} is no folder, nor the file of a scan's configuration; name one of them")
+    return Results(place, 1.0, None)
+
+
+def scanned(place: Results) -> bool:
+    """Whether a scan made tables there. If none did, a configuration is told what to do, and a folder is refused.
+
+    Raises:
+        Refused: a folder was named that holds no tables of a scan.
+    """
+    from scanner.results import exist
+
+    if exist(place.folder):
+        return True
+    if place.config is None:
+        raise Refused(f"results: there are no tables of a scan in {place.folder}; name the folder of a scan's results")
+    tell(f"There are no results in {place.folder} yet: run `brickscan scan {place.config}` first.")
+    return False
+
+
+results_argument = click.argument("results", metavar="CONFIG|RESULTS")
+since_option = click.option("--since", type=Moment(), help="Scanned at this time (UTC) or later, or on this date.")
+until_option = click.option(
+    "--until", "before", type=Moment(through=True), help="Scanned before this time (UTC), or up to and on this date."
+)
 key_ids_option = click.option(
     "--key", "key_ids", multiple=True, metavar="KEY_ID", help="A key; may be given several times."
 )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from jobs.listing import visible
+from jobs.text import tell
 from scanner.errors import BrickscanError, Refused
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ summary_option = click.option(
 
 def say_json(values: Mapping[str, Any]) -> None:
     """Say values as a line of JSON on stdout, in which all text of strangers is escaped."""
-    click.echo(json.dumps(values, default=str, allow_nan=False))
+    tell(visible(json.dumps(values, default=str, allow_nan=False)))
 
 
 @contextlib.contextmanager

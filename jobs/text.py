@@ -11,7 +11,7 @@ import sys
 import traceback
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import click
@@ -65,6 +65,31 @@ def columns(rows: Sequence[Sequence[str]], gap: int = 2) -> Iterator[str]:
     for row in rows:
         cells = (cell + " " * (most + gap - width(cell)) for cell, most in zip(row, widths, strict=True))
         yield "".join(cells).rstrip()
+
+
+def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int]) -> list[list[str]]:
+    """Cells of a table cut until its lines take so many columns of a terminal, or all that may be cut is cut.
+
+    Args:
+        rows: of printable cells.
+        most: columns of the terminal.
+        narrowest: of each place that may be cut, to how many columns at least; the widest is cut first.
+    """
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > most:
+        widest = max(narrowest, key=lambda place: widths[place] - narrowest[place])
+        if widths[widest] <= narrowest[widest]:
+            break
+        widths[widest] -= 1
+    return [[_cut_to(cell, room) for cell, room in zip(row, widths, strict=True)] for row in rows]
+
+
+def _cut_to(text: str, room: int) -> str:
+    """The middle of text as … where it needs more columns of a terminal than there is room for."""
+    longest = len(text)
+    while width(shown := text if longest == len(text) else _cut(text, longest)) > room:
+        longest -= 1
+    return shown
 
 
 def tell(*lines: str) -> None:

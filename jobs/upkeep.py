@@ -1,19 +1,14 @@
 """`brickscan compact`, `vacuum`, `retain`, `migrate`: the upkeep of tables of results, also while scans run."""
 
-from pathlib import Path
-
 import click
 
-from jobs.options import dry_run_option, sure, yes_option
+from jobs.options import dry_run_option, results_argument, results_at, sure, yes_option
 from jobs.text import tell
 from scanner.errors import Refused
-from scanner.storage.locations import refuse_password
-
-_results = click.argument("results", metavar="CONFIG|RESULTS")
 
 
 @click.command()
-@_results
+@results_argument
 def compact(results: str) -> None:
     """Merge the many small files of the tables, which makes queries faster; no row changes.
 
@@ -26,12 +21,12 @@ def compact(results: str) -> None:
     """
     from scanner.results import upkeep
 
-    for table, gone, made in upkeep.compact(_folder(results)):
+    for table, gone, made in upkeep.compact(results_at(results).folder):
         tell(f"{table:<13} {gone:,} files merged into {made:,}")
 
 
 @click.command()
-@_results
+@results_argument
 @click.option(
     "--retention", default=168, show_default=True, type=click.IntRange(24, 168), help="Hours for which files are kept."
 )
@@ -47,12 +42,12 @@ def vacuum(results: str, retention: int) -> None:
     """
     from scanner.results import upkeep
 
-    for table, gone, _ in upkeep.vacuum(_folder(results), retention):
+    for table, gone, _ in upkeep.vacuum(results_at(results).folder, retention):
         tell(f"{table:<13} {gone:,} files deleted")
 
 
 @click.command()
-@_results
+@results_argument
 def migrate(results: str) -> None:
     """Move results of an older version on: tables and columns that came since are made and filled. No row changes.
 
@@ -66,14 +61,14 @@ def migrate(results: str) -> None:
     from scanner.results.newest import bring_up_to_date
     from scanner.results.queries import exist
 
-    folder = _folder(results)
+    folder = results_at(results).folder
     if not exist(folder):
         raise Refused(f"results: there are no tables in {folder}; name the folder of a scan's results")
     tell(f"{bring_up_to_date(folder):,} rows of older versions were taken over")
 
 
 @click.command()
-@_results
+@results_argument
 @click.option(
     "--keep", required=True, metavar="DAYS", type=click.IntRange(1, 36_500), help="Days for which nights are kept."
 )
@@ -95,7 +90,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     from jobs.progress import Steps
     from scanner.results import retention
 
-    folder = _folder(results)
+    folder = results_at(results).folder
     old = retention.expired(folder, retention.cutoff(keep), keep_flags=keep_flags)
     if not old.nights:
         tell(f"no night is older than {keep} days")
@@ -105,14 +100,3 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     if sure([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=Steps("retain"))
         tell(f"{rows:,} rows dropped")
-
-
-def _folder(results: str) -> str:
-    from scanner.detection.scan_plan import read_config, results_of
-
-    if Path(results).is_file():
-        return results_of(read_config(Path(results)), Path(results))
-    refuse_password("results", results)
-    if "://" not in results and not Path(results).is_dir():
-        raise Refused(f"results: {results!r} is no folder, nor the file of a scan's configuration; name one of them")
-    return results

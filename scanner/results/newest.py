@@ -19,6 +19,9 @@ from schemas.tables import FLAGS, SHARDS
 OLDER_ROWS = "older rows"
 """Transaction of `flags` and `shards` that says: what older versions wrote is in here too."""
 
+EVERY = pl.lit(value=True)
+"""Of whatever is asked for: all of it."""
+
 _OF_SHARD = ["shard_id", "scan_id"]
 _OF_RANGE = [*_OF_SHARD, "path"]
 _DOCUMENT = ["path", "row"]
@@ -62,14 +65,22 @@ def flags(results: str) -> pl.LazyFrame:
     return read_whole(results, "flags") if _is_up_to_date(results) else _derived_flags(results)
 
 
-def newest_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does."""
+def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+    """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
+
+    Args:
+        results: folder or URI.
+        rows: of `flags`.
+        wanted: of columns of VERDICTS: which of the rows that stand are given. Others are not kept in memory,
+            but for those of documents that were scanned again and have a wanted row.
+    """
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
     rescanned = pl.concat([_rescanned(ranges), kept]).unique()
     own = ranges.select(*_OF_RANGE, own_file="file", own_at="scanned_at")
-    again = rows.join(rescanned, on="path", how="semi").join(own, on=_OF_RANGE, how="left")
+    some_row = rows.filter(wanted).join(rescanned, on="path", how="semi").select(_DOCUMENT).unique()
+    again = rows.join(some_row, on=_DOCUMENT, how="semi").join(own, on=_OF_RANGE, how="left")
     later = _later(again, ranges, read_whole(results, "quarantine"))
     newest_file = pl.col("other_file").sort_by("other_scanned_at", "other_scan_id").last()
     of_newest = (pl.col("other_file") == newest_file).fill_null(value=True)
@@ -78,8 +89,8 @@ def newest_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
     standing = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
     columns = SCHEMAS["verdicts"].names
-    once = rows.join(rescanned, on="path", how="anti")
-    return pl.concat([once.select(columns), _best(standing).select(columns)])
+    once = rows.filter(wanted).join(rescanned, on="path", how="anti")
+    return pl.concat([once.select(columns), _best(standing).filter(wanted).select(columns)])
 
 
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:

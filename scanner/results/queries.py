@@ -8,7 +8,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.newest import flags, newest_flags, newest_verdicts, shards
+from scanner.results.newest import EVERY, flags, newest_flags, newest_verdicts, shards
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.words import AuditState
@@ -85,17 +85,29 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
     return rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi")
 
 
-def flagged(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
     """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
+
+    `wanted`, an expression of columns of schemas.tables.VERDICTS, says which of them; it goes into the read of `flags`,
+    so that others take no memory.
 
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
     rows that would not have been flagged under it. The column `audit` is one of schemas.words.AuditState, or null
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else `possible framing` when any did, else what the newest such audit said.
     """
+    rows = standing_flags(results, false_positive_rate, wanted).sort("scanned_at", "scan_id", descending=True)
+    return with_audit(results, rows)
+
+
+def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+    """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    standing = newest_flags(results, flags(results)).filter(strict)
-    rows = standing.sort("scanned_at", "scan_id", descending=True)
+    return newest_flags(results, flags(results), strict & wanted)
+
+
+def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows of VERDICTS, in their order, each with the state of its audit, as `flagged` has it."""
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
 
 

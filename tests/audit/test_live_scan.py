@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import brickscan, run
-from jobs.flagged import flagged
 from jobs.scan import summary
 from scanner import results
 from scanner.cluster import Outcome, Worker, run_scan
@@ -26,6 +25,7 @@ from schemas.config import ClusterConfig
 from schemas.registry import Admission
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
+from tests.support.command_line import call
 
 CONFIG = """\
 registry = "registry"
@@ -85,7 +85,7 @@ def told(outcome: Outcome, config: Path) -> str:
     return summary(outcome, str(config.parent / "results"), 0.3)
 
 
-def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(config, human_texts, capsys):
+def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(config, human_texts):
     write(config, "a", short(human_texts, 9000))
     plan = make_plan(config)
     outcome = run_scan(plan, lambda work, totals: None, worker=WithZTest)
@@ -97,8 +97,9 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     assert "too small" in rows.filter(pl.col("kind") == "decoy")["verdict"].to_list()
     assert results.verdicts(plan.results).collect().height == 9000  # verdicts stay
     assert set(results.flagged(plan.results).collect()["audit"]) == {"alarm"}
-    flagged.callback(config, 2)
-    assert capsys.readouterr().out.count("alarm") >= 2
+    out = call("flagged", config, "--limit", 2)[1]
+    assert [line.count(" alarm ") for line in out.splitlines()[1:3]] == [1, 1]
+    assert "AUDIT ALARM" in out
 
     # as it should be, another file is judged together with what was broken: it is the same input
     write(config, "b", short(human_texts, 100))

@@ -1,0 +1,169 @@
+"""The flags that somebody asks for: the newest texts with their copies, or sums by user, account or text.
+
+Filters go into the read of the table `flags`. What is kept is a digest, a message and a count for each distinct text
+that was asked for; whole rows are read of those alone that are shown.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Literal, NamedTuple
+
+import polars as pl
+
+from scanner.results.queries import ask, standing_flags, with_audit
+from schemas.words import AuditState, Naming
+
+By = Literal["user", "account", "text"]
+
+_SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
+"""Of copies that are one entry of the list: one text, which names the same user or, for the same reason, nobody."""
+
+_GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
+_DOCUMENT = ("path", "row")
+
+
+class Wanted(NamedTuple):
+    """Which flags are asked for: those scanned since and before these times, and of one of each; empty: of any."""
+
+    since: datetime | None = None
+    before: datetime | None = None
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
+
+    def expression(self) -> pl.Expr:
+        """Of columns of schemas.tables.VERDICTS."""
+        asked: list[pl.Expr] = []
+        if self.since is not None:
+            asked.append(pl.col("scanned_at") >= self.since)
+        if self.before is not None:
+            asked.append(pl.col("scanned_at") < self.before)
+        columns = {"user_id": self.users, "account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
+        asked += [pl.col(column).is_in(list(values)) for column, values in columns.items() if values]
+        return reduce(and_, asked, pl.lit(value=True))
+
+
+class Totals(NamedTuple):
+    """Of all that was asked for.
+
+    entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
+    alarmed: documents of scans whose audit alarmed.
+    """
+
+    entries: int
+    documents: int
+    texts: int
+    unnamed: Mapping[str, int]
+    alarmed: int
+
+
+class FlagList(NamedTuple):
+    """What is shown, and how much there is. rows: see `newest` and `sums`."""
+
+    rows: pl.DataFrame
+    totals: Totals
+
+
+def newest(results: str, rate: float, wanted: Wanted, limit: int | None, *, fold: bool = True) -> FlagList:
+    """The newest flags that are asked for, newest first, those of one text in one row.
+
+    Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
+    alarmed; copies, int64.
+
+    Args:
+        results: folder or URI.
+        rate: a stricter one than a flag's scan had leaves out what would not have been flagged under it.
+        wanted: which.
+        limit: how many rows at most; None: all.
+        fold: False: each document has a row.
+
+    Raises:
+        Refused: there are no results.
+        ScanFailed: names were erased all the while.
+    """
+    same = _SAME if fold else (*_SAME, *_DOCUMENT)
+
+    def question() -> FlagList:
+        entries = _entries(_found(results, rate, wanted), same)
+        shown = entries.sort("last", *same, descending=True, nulls_last=True).head(_most(limit, entries))
+        few = None if limit is None else shown["text_sha256"]
+        rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
+        return FlagList(rows, _totals(entries, len(entries)))
+
+    return ask(results, question)
+
+
+def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By) -> FlagList:
+    """The flags that are asked for, added up by user, account or text, those with most texts first.
+
+    Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
+    (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
+    were scanned; log10_p_global, the smallest; alarmed, documents of scans whose audit alarmed.
+
+    Args, raises: as `newest`.
+    """
+    group = _GROUPS[by]
+
+    def question() -> FlagList:
+        entries = _entries(_found(results, rate, wanted), (*_SAME, "account_id"))
+        distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
+        summed = entries.group_by(group).agg(
+            documents=pl.col("copies").sum(),
+            **{name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()},
+            first=pl.col("first").min(),
+            last=pl.col("last").max(),
+            log10_p_global=pl.col("log10_p_global").min(),
+            alarmed=pl.col("alarmed").sum(),
+        )
+        largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
+        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest)))
+
+    return ask(results, question)
+
+
+def _found(results: str, rate: float, wanted: Wanted, texts: pl.Series | None = None) -> pl.LazyFrame:
+    asked = wanted.expression()
+    if texts is not None:
+        asked &= pl.col("text_sha256").is_in(texts.implode())
+    return with_audit(results, standing_flags(results, rate, asked))
+
+
+def _entries(found: pl.LazyFrame, same: tuple[str, ...]) -> pl.DataFrame:
+    grouped = found.group_by(same).agg(
+        copies=pl.len().cast(pl.Int64),
+        alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
+        first=pl.col("scanned_at").min(),
+        last=pl.col("scanned_at").max(),
+        log10_p_global=pl.col("log10_p_global").min(),
+    )
+    return grouped.collect(engine="streaming")
+
+
+def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+    """A whole row of each entry, in their order."""
+    place = shown.select(*same, "copies", "alarmed", scanned_at="last").with_row_index("place")
+    latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
+    rows = latest.collect(engine="streaming").sort(
+        "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]
+    )
+    alarm = pl.when(pl.col("alarmed") > 0).then(pl.lit(str(AuditState.ALARM))).otherwise("audit")
+    one = rows.unique("place", keep="first", maintain_order=True)
+    return one.with_columns(audit=alarm).drop("place", "alarmed")
+
+
+def _most(limit: int | None, rows: pl.DataFrame) -> int:
+    return len(rows) if limit is None else limit
+
+
+def _totals(entries: pl.DataFrame, shown_at_most: int) -> Totals:
+    nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
+    return Totals(
+        entries=shown_at_most,
+        documents=int(entries["copies"].sum()),
+        texts=entries["text_sha256"].n_unique(),
+        unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
+        alarmed=int(entries["alarmed"].sum()),
+    )

@@ -1,0 +1,336 @@
+"""`brickscan flagged`: which flags are listed, how copies are folded, and what stands below; against plain Python."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobs import listing
+from jobs.text import width
+from scanner import results
+from scanner.results.flag_list import Wanted, newest, sums
+from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import Entry, commit, write_file
+from schemas.tables import FLAGS, SCANS, SHARDS
+from schemas.words import Naming
+from tests.support.command_line import call
+from tests.support.rescanned import SHARDS_OF_NIGHTS, write
+from tests.support.rows import NOW, filled, verdict
+
+SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
+
+
+def flag(i: int, text: int = 0, **changes: object) -> dict[str, object]:
+    """The i-th document, i hours old, of a text that is told by a number."""
+    about = {"scan_id": "night", "shard_id": "s", "doc_id": f"doc-{i}", "log10_p_global": -9.0, "path": "/in/a.parquet"}
+    at = {"scanned_at": NOW - timedelta(hours=i)}
+    return verdict(i, user="alice", text_sha256=bytes([text]) * 32, **(about | at | changes), keys="set")
+
+
+def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
+    """Results that hold these flags and no more, of scans that ended well or with an alarm."""
+    bring_up_to_date(folder)
+    span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None}
+    ranges = {(row["scan_id"], row["shard_id"], row["path"]): row["scanned_at"] for row in rows}
+    shards = [
+        filled(SHARDS, scan_id=scan, shard_id=shard, path=path, scanned_at=at, **span)
+        for (scan, shard, path), at in ranges.items()
+    ]
+    scans = [
+        filled(SCANS, scan_id=scan, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
+        for scan in sorted({row["scan_id"] for row in rows})
+    ]
+    for name, found, schema in (("flags", rows, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):
+        file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
+        commit(folder, name, [Entry("all", (file,) if file else ())])
+    return folder
+
+
+@pytest.fixture
+def flags(folder):
+    """Three copies of a text, a text of bob's by two accounts, and two that name nobody."""
+    return put(
+        folder,
+        [
+            *(flag(i, 1, account_id="a1") for i in (0, 3, 5)),
+            flag(1, 2, user_id="bob", account_id="a2", key_id="late", log10_p_global=-12.5),
+            flag(2, 2, user_id="bob", account_id="a3", key_id="late", log10_p_global=-12.5),
+            flag(4, 3, user_id=None, naming="reserved", account_id="a1"),
+            flag(6, 4, user_id=None, naming="unallocated"),
+        ],
+    )
+
+
+def ids(found) -> list[str]:
+    return found.rows["doc_id"].to_list()
+
+
+def test_copies_of_one_text_are_one_row_the_newest(flags):
+    found = newest(flags, 1.0, Wanted(), 20)
+    assert ids(found) == ["doc-0", "doc-1", "doc-4", "doc-6"]
+    assert found.rows["copies"].to_list() == [3, 2, 1, 1]
+    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", "copies"}
+    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0)
+    assert ids(newest(flags, 1.0, Wanted(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
+    assert ids(newest(flags, 1.0, Wanted(), 2)) == ["doc-0", "doc-1"]
+    assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "documents"),
+    [
+        (Wanted(since=NOW - timedelta(hours=3)), [0, 1, 2, 3]),
+        (Wanted(before=NOW - timedelta(hours=3)), [4, 5, 6]),
+        (Wanted(since=NOW - timedelta(hours=4), before=NOW - timedelta(hours=2)), [3, 4]),
+        (Wanted(users=("bob",)), [1, 2]),
+        (Wanted(users=("bob", "alice")), [0, 1, 2, 3, 5]),
+        (Wanted(accounts=("a1",)), [0, 3, 4, 5]),
+        (Wanted(keys=("late",)), [1, 2]),
+        (Wanted(documents=("doc-6", "nosuch")), [6]),
+        (Wanted(users=("alice",), keys=("late",)), []),
+    ],
+)
+def test_each_filter_and_what_it_counts(flags, wanted, documents):
+    found = newest(flags, 1.0, wanted, None, fold=False)
+    assert ids(found) == [f"doc-{i}" for i in documents]
+    assert newest(flags, 1.0, wanted, 20).totals.documents == len(documents)
+
+
+def test_an_alarm_over_any_copy_stands_beside_the_text(folder):
+    put(folder, [flag(0, 1), flag(1, 1, scan_id="bad", path="/in/b.parquet"), flag(2, 2)], alarmed=("bad",))
+    found = newest(folder, 1.0, Wanted(), 20)
+    assert found.rows.select("doc_id", "audit").rows() == [("doc-0", "alarm"), ("doc-2", "no alarm")]
+    assert found.totals.alarmed == 1
+    assert "AUDIT ALARM: 1 document of scans" in call("flagged", folder)[1]
+
+
+@pytest.mark.parametrize("by", ["user", "account", "text"])
+def test_sums_are_those_of_a_plain_count(flags, by):
+    group = {"user": ("user_id", "naming"), "account": ("account_id",), "text": SAME}[by]
+    rows = results.flagged(flags).collect().to_dicts()
+    groups: dict[tuple, list[dict]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in group), []).append(row)
+    expected = {
+        values: (
+            len(same),
+            *(len({row[name] for row in same} - {None}) for name in ("text_sha256", "account_id", "user_id")),
+            min(row["scanned_at"] for row in same),
+            max(row["scanned_at"] for row in same),
+            min(row["log10_p_global"] for row in same),
+        )
+        for values, same in groups.items()
+    }
+    found = sums(flags, 1.0, Wanted(), None, by)
+    shown = found.rows.select(*group, "documents", "texts", "accounts", "users", "first", "last", "log10_p_global")
+    assert {row[: len(group)]: row[len(group) :] for row in shown.rows()} == expected
+    assert found.rows["texts"].is_sorted(descending=True)
+    assert found.totals._replace(entries=0) == newest(flags, 1.0, Wanted(), 1).totals._replace(entries=0)
+    assert len(sums(flags, 1.0, Wanted(), 1, by).rows) == 1
+
+
+FILTERS = st.builds(
+    Wanted,
+    since=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
+    before=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
+    keys=st.sampled_from([(), ("key",), ("other",)]),
+    **dict.fromkeys(("users", "accounts", "documents"), st.just(())),
+)
+
+
+@settings(max_examples=40)
+@given(SHARDS_OF_NIGHTS, FILTERS, st.sampled_from([1.0, 1e-7, 1e-8]))
+def test_what_is_asked_for_is_picked_of_what_stands(tmp_path_factory, nights, wanted, rate):
+    """Filters go into the read: a row of an earlier scan must not stand because the one that hides it is not wanted."""
+    folder = str(tmp_path_factory.mktemp("results"))
+    write(folder, nights)
+    everything = results.flagged(folder).collect().to_dicts()
+    expected = [
+        (row["path"], row["row"], row["scan_id"])
+        for row in everything
+        if (wanted.since is None or row["scanned_at"] >= wanted.since)
+        and (wanted.before is None or row["scanned_at"] < wanted.before)
+        and (not wanted.keys or row["key_id"] in wanted.keys)
+        and 10 ** row["log10_p_global"] <= rate * (1 + 1e-9)
+    ]
+    found = newest(folder, rate, wanted, None, fold=False)
+    assert sorted(found.rows.select("path", "row", "scan_id").rows()) == sorted(expected)
+    folded = newest(folder, rate, wanted, None)
+    counted = Counter(tuple(row[name] for name in SAME) for row in everything if key_of(row) in expected)
+    assert dict(zip(folded.rows.select(SAME).rows(), folded.rows["copies"], strict=True)) == counted
+
+
+def key_of(row: dict) -> tuple:
+    return row["path"], row["row"], row["scan_id"]
+
+
+def test_filters_are_in_the_read_of_the_flags(flags):
+    plan = results.flagged(flags, 1.0, Wanted(users=("bob",)).expression()).explain()
+    reads = [part for part in plan.split("Parquet SCAN") if "/flags/" in part.partition("\n")[0]]
+    picked = ["bob" in read.partition("SELECTION")[2].partition("\n")[0] for read in reads]
+    # of documents that were scanned once, and of those that have a wanted row; other reads are of these by a join
+    assert sum(picked) == 2
+    assert 'SEMI JOIN:\nLEFT PLAN ON: [col("path"), col("row")]' in "\n".join(map(str.strip, plan.splitlines()))
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_list_and_what_stands_below(flags):
+    code, out, err = call("flagged", flags)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    head = ["scanned", "document", "contains text marked for", "key", "p-value", "audit", "copies", "where"]
+    assert re.split("  +", lines[0]) == head
+    assert lines[1].split()[2:] == ["doc-0", "alice", "key", "1.0e-9", "no", "alarm", "3", "/in/a.parquet", "row", "0"]
+    assert lines[5:] == [
+        "4 of 4 shown; 7 flagged documents, 4 distinct texts",
+        "2 documents for which nobody is named (1: the message is reserved: a false accusation; "
+        "1: no user held the message then)",
+    ]
+    assert "2 of 4 shown (--limit or --all shows more); 7 flagged" in call("flagged", flags, "--limit", 2)[1]
+    assert len(call("flagged", flags, "--all")[1].splitlines()) == 1 + 7 + 2
+    assert "7 of 7 shown" in call("flagged", flags, "--all")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "documents"),
+    [
+        (("--since", "2026-08-31"), [0, 1, 2, 3]),  # from 0:00 on, which three hours ago was
+        (("--since", "2026-08-31T02:00"), [0, 1]),
+        (("--since", "2026-08-31T04:00+02:00"), [0, 1]),
+        (("--until", "2026-08-30"), [4, 5, 6]),  # all of that day
+        (("--until", "2026-08-31T00:00"), [4, 5, 6]),
+        (("--user", "bob"), [1, 2]),
+        (("--user", "bob", "--user", "alice"), [0, 1, 2, 3, 5]),
+        (("--account", "a1"), [0, 3, 4, 5]),
+        (("--key", "late"), [1, 2]),
+        (("--doc", "doc-6"), [6]),
+    ],
+)
+def test_each_option_of_the_list(flags, arguments, documents):
+    out = call("flagged", flags, "--all", *arguments)[1]
+    shown = [line.split()[2] for line in out.splitlines()[1:] if "/in/a.parquet" in line]
+    assert shown == [f"doc-{i}" for i in documents]
+
+
+def test_what_is_asked_wrongly_is_refused(flags, tmp_path):
+    code, _, err = call("flagged", flags, "--since", "yesterday")
+    assert code == 2
+    assert "'yesterday' is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC" in err
+    assert call("flagged", flags, "--until", "9999-12-31")[0] == 2
+    assert call("flagged", flags, "--limit", 3, "--all")[0] == 2
+    assert "is no folder, nor the file" in call("flagged", tmp_path / "none")[2]
+    (tmp_path / "empty").mkdir()
+    assert "there are no tables of a scan in" in call("flagged", tmp_path / "empty")[2]
+
+
+def test_nothing_that_was_asked_for(flags):
+    assert call("flagged", flags, "--user", "nosuch")[1] == "No flagged document is among those that were asked for.\n"
+    code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
+    assert (code, err) == (0, "No flagged document is among those that were asked for.\n")
+    assert json.loads(out) == {"rows": [], "entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0}
+
+
+def test_json_holds_what_the_table_holds(flags):
+    out = json.loads(call("flagged", flags, "--format", "json")[1])
+    assert {name: out[name] for name in out if name != "rows"} == {
+        "entries": 4,
+        "documents": 7,
+        "texts": 4,
+        "unnamed": {"reserved": 1, "unallocated": 1},
+        "alarmed": 0,
+    }
+    first = out["rows"][0]
+    assert (first["doc_id"], first["copies"], first["log10_p_global"]) == ("doc-0", 3, -9.0)
+    assert (first["text_sha256"], first["scanned_at"]) == ("01" * 32, "2026-08-31T03:00:00+00:00")
+
+
+def test_csv_steers_no_terminal_and_starts_no_formula(folder):
+    put(folder, [flag(0, 1, doc_id='=cmd|"x",1', account_id="\x1b[2J", user_id="- bob")])
+    code, out, err = call("flagged", folder, "--format", "csv")
+    assert (code, err) == (0, "1 of 1 shown; 1 flagged document, 1 distinct text\n")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["doc_id"], row["account_id"], row["user_id"]) == ('\'=cmd|"x",1', "\\x1b[2J", "'- bob")
+    assert (row["log10_p_global"], row["created_at"]) == ("-9.0", "")
+
+
+def test_sums_by_user_in_words(flags):
+    out = call("flagged", flags, "--group-by", "user")[1].splitlines()
+    assert out[0].split()[:3] == ["user_id", "naming", "accounts"]
+    by_user = {tuple(line.split()[:2]): line.split()[2:5] for line in out[1:5]}
+    assert by_user["alice", "named"] == ["1", "3", "1"]  # accounts, documents, texts
+    assert by_user["bob", "named"] == ["2", "2", "1"]
+    assert by_user["-", "reserved"] == ["1", "1", "1"]
+    assert out[5] == "4 of 4 shown; 7 flagged documents, 4 distinct texts"
+    by_account = json.loads(call("flagged", flags, "--group-by", "account", "--format", "json")[1])["rows"]
+    assert by_account[0] == {
+        "account_id": "a1",
+        "users": 1,
+        "documents": 4,
+        "texts": 2,
+        "first": (NOW - timedelta(hours=5)).isoformat(),
+        "last": NOW.isoformat(),
+        "log10_p_global": -9.0,
+        "alarmed": 0,
+    }
+    by_text = list(csv.DictReader(io.StringIO(call("flagged", flags, "--group-by", "text", "--format", "csv")[1])))
+    assert [row["documents"] for row in by_text] == ["3", "2", "1", "1"]
+
+
+@pytest.mark.parametrize("room", [100, 120, 200])
+def test_lines_fit_a_terminal_and_are_whole_when_piped(folder, monkeypatch, room):
+    path = "/in/" + "p" * 200 + "/last.parquet"
+    long = {"path": path, "user_id": "漢" * 40, "key_id": "k" * 40}
+    put(folder, [flag(0, 1, doc_id="d" * 60, **long), flag(1, 2, user_id=None, naming="held_later", **dates())])
+    assert f"{path} row 0" in call("flagged", folder)[1]
+    assert "its user got later: 2026-08-31 03:00" in call("flagged", folder)[1]
+    monkeypatch.setattr(listing, "on_terminal", lambda: True)
+    monkeypatch.setattr("jobs.flagged.on_terminal", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((room, 40)))
+    table = call("flagged", folder)[1].splitlines()[:3]
+    assert max(map(width, table)) <= min(room, 120)
+    assert table[1].endswith(" row 0")
+    assert "nobody: held later" in table[2]
+
+
+def dates() -> dict[str, object]:
+    return {"first_seen_at": NOW, "held_since": NOW}
+
+
+def test_three_thousand_copies_do_not_drown_the_list(folder):
+    put(folder, [*(flag(i, 1) for i in range(3000)), flag(5000, 2, user_id="bob")])
+    out = call("flagged", folder)[1].splitlines()
+    assert len(out) == 4
+    assert "  3,000  " in out[1]
+    assert "bob" in out[2]
+    assert out[3] == "2 of 2 shown; 3,001 flagged documents, 2 distinct texts"
+
+
+def test_every_naming_is_told_below(folder):
+    unnamed = [naming for naming in Naming if naming not in ("named", "none")]
+    put(folder, [flag(i, i, user_id=None, naming=naming, **dates()) for i, naming in enumerate(unnamed)])
+    code, out, _ = call("flagged", folder)
+    assert code == 0
+    assert f"{len(unnamed)} documents for which nobody is named" in out
+
+
+def test_an_id_that_imitates_columns_stays_one(folder):
+    put(folder, [flag(0, 1, doc_id="x  alice  key  1.0e-99  no alarm", user_id="bob")])
+    row = call("flagged", folder)[1].splitlines()[1]
+    assert "x \\x20alice" in row
+
+
+def test_it_runs_where_nothing_is_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert not listing.on_terminal()
