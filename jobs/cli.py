@@ -20,6 +20,8 @@ _COMMANDS = {
     "users": "jobs.users:users",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
+    "status": "jobs.status:status",
+    "quarantine": "jobs.quarantine:quarantine",
     "check": "jobs.check:check",
     "compact": "jobs.upkeep:compact",
     "vacuum": "jobs.upkeep:vacuum",

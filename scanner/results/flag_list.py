@@ -6,13 +6,11 @@ that was asked for; whole rows are read of those alone that are shown.
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import reduce
-from operator import and_
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from scanner.results.queries import ask, standing_flags, with_audit
+from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
 from schemas.words import AuditState, Naming
 
 By = Literal["user", "account", "text"]
@@ -36,14 +34,8 @@ class Wanted(NamedTuple):
 
     def expression(self) -> pl.Expr:
         """Of columns of schemas.tables.VERDICTS."""
-        asked: list[pl.Expr] = []
-        if self.since is not None:
-            asked.append(pl.col("scanned_at") >= self.since)
-        if self.before is not None:
-            asked.append(pl.col("scanned_at") < self.before)
         columns = {"user_id": self.users, "account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
-        asked += [pl.col(column).is_in(list(values)) for column, values in columns.items() if values]
-        return reduce(and_, asked, pl.lit(value=True))
+        return scanned_and_one_of(self.since, self.before, columns)
 
 
 class Totals(NamedTuple):

@@ -93,8 +93,32 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
     return pl.concat([once.select(columns), _best(standing).filter(wanted).select(columns)])
 
 
+def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
+    """Documents and files that came to nothing and to nothing else since, in rows of `quarantine`, the newest of each.
+
+    A row stands until a younger scan has a verdict on its document, or reads its file. Raises as `shards` does.
+
+    Args:
+        results: folder or URI.
+        wanted: of columns of QUARANTINE: which of the rows that stand are given.
+    """
+    ranges, rows = shards(results), read_whole(results, "quarantine")
+    some_row = rows.filter(wanted).select(_DOCUMENT).unique()
+    about = rows.join(some_row, on=_DOCUMENT, how="semi", nulls_equal=True)
+    own = ranges.select(*_OF_RANGE, own_at="scanned_at")
+    documents = about.drop_nulls("row").join(own, on=_OF_RANGE, how="left")  # as flags: by the range's end
+    scored = _later(documents, ranges, rows).select(*_OF_SHARD, *_DOCUMENT).unique()
+    unscored = documents.join(scored, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
+    read = ranges.group_by("path").agg(read_at=pl.col("scanned_at").max())
+    files = about.filter(pl.col("row").is_null()).join(read, on="path", how="left")
+    unread = files.filter((pl.col("read_at") < pl.col("scanned_at")).fill_null(value=True)).drop("read_at")
+    by_age = pl.concat([unscored, unread], how="diagonal").sort(pl.coalesce("own_at", "scanned_at"), "scan_id")
+    standing = by_age.unique(_DOCUMENT, keep="last", maintain_order=True)
+    return standing.filter(wanted).select(SCHEMAS["quarantine"].names)
+
+
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of `flags`, with own_at, each beside every younger range that came to something for its document."""
+    """Rows of documents, with own_at, each beside every younger range that came to something for its document."""
     first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
     other = ranges.select(
         "path",

@@ -1,7 +1,10 @@
 """The queries that people ask of the tables of results: lazy frames of polars."""
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+from functools import reduce
+from operator import and_
 from typing import TypeVar
 
 import polars as pl
@@ -41,6 +44,18 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
             if open_table(uri).version() == version:
                 raise
     raise ScanFailed(f"results: {uri} cannot be read while names are erased from it; run again later")
+
+
+def scanned_and_one_of(
+    since: datetime | None, before: datetime | None, values: Mapping[str, Collection[str]]
+) -> pl.Expr:
+    """Rows that were scanned since and before these times, with one of the values in each column that has some."""
+    asked = [pl.col(column).is_in(list(allowed)) for column, allowed in values.items() if allowed]
+    if since is not None:
+        asked.append(pl.col("scanned_at") >= since)
+    if before is not None:
+        asked.append(pl.col("scanned_at") < before)
+    return reduce(and_, asked, EVERY)
 
 
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:

@@ -1,0 +1,144 @@
+"""`brickscan status CONFIG|RESULTS`: the last scans, how they ended and were audited, and what needs a hand."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.listing import Form, form_option, show_footer, show_records, show_table
+from jobs.options import Results, results_argument, results_at, scanned, time_of
+from jobs.quarantine import counted
+from schemas.words import AuditState
+
+if TYPE_CHECKING:
+    from scanner.results.in_quarantine import InQuarantine
+    from scanner.results.last_scans import LastScans
+
+ENDED: Mapping[int, str] = {
+    0: "done",
+    1: "failed",
+    2: "refused",
+    3: "audit alarm",
+    4: "too little read",
+    130: "interrupted",
+    143: "interrupted",
+}
+"""Exit codes of scanner.cluster.endings in words."""
+
+_STOPPED = ("failed", "refused", "interrupted")
+_HEAD = ("scan", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
+_RECORD = (
+    *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "scored_in_part"),
+    *("quarantined", "files_quarantined", "values_not_read", "audit", "false_positive_rate", "shards"),
+    *("shards_skipped", "committed", "version"),
+)
+
+
+@click.command()
+@results_argument
+@click.option("--limit", default=5, show_default=True, type=click.IntRange(min=1), help="How many scans to show.")
+@form_option
+def status(results: str, limit: int, form: Form) -> None:
+    """Show the last scans, how they ended, what their audits said, and what needs a hand.
+
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. Times are UTC. With JSON and CSV, what needs
+    a hand goes to stderr; JSON holds it too.
+
+    \b
+    Examples:
+      brickscan status nightly.toml
+      brickscan status results --limit 100 --format json
+    """
+    from scanner.results.in_quarantine import Unscored, in_quarantine
+    from scanner.results.last_scans import last_scans
+
+    place = results_at(results)
+    if not scanned(place):
+        return
+    last = last_scans(place.folder, limit)
+    hands = list(_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place))
+    rows = list(last.ended.iter_rows(named=True))
+    if form != "table":
+        show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
+    elif rows:
+        show_table(_HEAD, [_line(row) for row in rows], {"scan": 16})
+    more = " (--limit shows more)" if last.number > len(rows) else ""
+    said = [f"{len(rows):,} of {last.number:,} scans shown{more}"]
+    show_footer(
+        form, [*said, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
+    )
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
+    files = row["files_quarantined"]
+    return (
+        row["scan_id"],
+        f"{row['started_at']:%Y-%m-%d %H:%M}",
+        _took(row["finished_at"] - row["started_at"]),
+        _ended(row),
+        f"{row['documents']:,}",
+        f"{row['flagged']:,}",
+        f"{row['quarantined']:,}" + (f" + {files:,} files" if files else ""),
+        row["audit"],
+    )
+
+
+def _took(time: timedelta) -> str:
+    seconds = round(time.total_seconds())
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _ended(row: Mapping[str, Any]) -> str:
+    word = ENDED.get(row["exit_code"], f"exit code {row['exit_code']}")
+    return f"{word}, {_left(row):,} of {row['shards']:,} shards left" if word in _STOPPED and _left(row) else word
+
+
+def _left(row: Mapping[str, Any]) -> int:
+    """Shards that a scan found and left undone; files at fault count as one."""
+    return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
+
+
+def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Iterator[str]:
+    """What somebody must look at, a sentence each, the worst first."""
+    rows = list(last.ended.iter_rows(named=True))
+    for row in rows:
+        if row["audit"] == AuditState.ALARM:
+            yield f"scan {row['scan_id']}: its audit alarmed: believe none of its flags before the cause is known"
+    for row in last.silent.iter_rows(named=True):
+        yield (
+            f"scan {row['scan_id']} finished {row['shards']:,} shards up to {time_of(row['last'])} and did not say how "
+            "it ended: it runs, or it was killed; then run the same command again"
+        )
+    for row in rows:
+        if _undone(row, rows):
+            again = "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
+            yield f"scan {row['scan_id']} {_ended(row)}: {again}, if no later one did its work"
+    yield from _of_newest(rows[0]) if rows else ()
+    if unscored.documents or unscored.files:
+        what = counted(unscored.documents, unscored.files)
+        yield f"{what} could not be scored: `brickscan quarantine {place.config or place.folder}` says why"
+
+
+def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
+    """Whether a scan stopped before its end, and none that is shown went on with it."""
+    if ENDED.get(row["exit_code"]) not in _STOPPED or (
+        row["exit_code"] in (130, 143) and row["shards"] and not _left(row)
+    ):
+        return False
+    return not any(row["scan_id"] in other["audited_scans"] for other in rows if other is not row)
+
+
+def _of_newest(row: Mapping[str, Any]) -> Iterator[str]:
+    if row["exit_code"] == 4:
+        yield f"scan {row['scan_id']}: nothing was read, or more is in quarantine than max_quarantined_share allows"
+    if row["audit"] == AuditState.NO_DECOYS:
+        yield (
+            f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: see "
+            "`brickscan keys audit-secret`, and audit.share"
+        )
+    unadmitted = [key["key_id"] for key in row["keys"] if key["admitted_by"] is None]
+    if unadmitted:
+        yield f"never passed an audit: {', '.join(unadmitted)} (`brickscan calibrate`, `brickscan keys admit`)"
+    if row["values_not_read"]:
+        yield f"{row['values_not_read']:,} documents have an id, account or time that cannot be read, and is null"

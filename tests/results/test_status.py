@@ -1,0 +1,134 @@
+"""`brickscan status`: the last scans, how they ended, and each thing that needs a hand."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from jobs.status import ENDED
+from scanner.cluster.endings import ExitCode
+from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import Entry, commit, write_file
+from schemas.tables import QUARANTINE, SCANS, SHARDS
+from tests.support.command_line import call
+from tests.support.rows import NOW, filled
+
+
+def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dict[str, object]:
+    """The row of a scan that began i hours ago."""
+    began = NOW - timedelta(hours=i)
+    times = {"started_at": began, "finished_at": began + timedelta(seconds=75)}
+    counts = {"shards": shards, "shards_skipped": 0, "files_quarantined": 0, "quarantined": 2, "documents": 12_345}
+    well = {"audit": "no alarm", "audited_scans": [f"s{i}"], "keys": [], "values_not_read": 0, "exit_code": exit_code}
+    return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
+
+
+def shards_of(i: int, number: int) -> list[dict[str, object]]:
+    at = {"began_at": NOW - timedelta(hours=i), "scanned_at": NOW - timedelta(hours=i, minutes=-1)}
+    about = {"scan_id": f"s{i}", "path": f"/in/{i}", "rows": 10, "keys": "k", "documents": 10, "dropped_at": None}
+    return [filled(SHARDS, shard_id=f"s{i}-{j}", first_row=10 * j, **at, **about) for j in range(number)]
+
+
+def put(folder: str, scans: list[dict], shards: list[dict], lost: tuple[dict, ...] = ()) -> str:
+    bring_up_to_date(folder)
+    tables = (("scans", scans, SCANS), ("shards", shards, SHARDS), ("quarantine", lost, QUARANTINE))
+    for name, rows, schema in tables:
+        file = write_file(folder, name, [pa.RecordBatch.from_pylist(list(rows), schema)])
+        commit(folder, name, [Entry("all", (file,) if file else ())])
+    return folder
+
+
+def hands(folder: str, *arguments: object) -> list[str]:
+    code, out, _ = call("status", folder, "--format", "json", *arguments)
+    assert code == 0
+    return json.loads(out)["needs_a_hand"]
+
+
+def test_scans_newest_first_and_nothing_to_do(folder):
+    put(folder, [ended(i) for i in range(7)], [row for i in range(7) for row in shards_of(i, 4)])
+    code, out, err = call("status", folder)
+    assert (code, err) == (0, "")
+    head, *lines, shown, last = out.splitlines()
+    assert head.split() == ["scan", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
+    assert lines[0].split() == [*("s0", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "3", "2", "no", "alarm")]
+    assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
+    assert shown == "5 of 7 scans shown (--limit shows more)"
+    assert last == "nothing needs a hand"
+    assert "7 of 7 scans shown\n" in call("status", folder, "--limit", 7)[1]
+
+
+def test_every_exit_code_has_its_word():
+    assert set(ENDED) == {int(code) for code in ExitCode}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
+        ({"exit_code": 4}, "nothing was read, or more is in quarantine than max_quarantined_share allows"),
+        ({"audit": "no decoys"}, "no document was scored under decoy keys"),
+        ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
+        (
+            {"keys": [{"key_id": "green", "admitted_by": None}, {"key_id": "gum", "admitted_by": "a"}]},
+            "never passed an audit: green (`brickscan calibrate`, `brickscan keys admit`)",
+        ),
+        ({"exit_code": 130, "shards": 9}, "interrupted, 5 of 9 shards left: run the same command again"),
+        ({"exit_code": 143, "shards": 0}, "interrupted: run the same command again"),  # while files were listed
+        ({"exit_code": 1}, "failed: mend what it said and run it again"),
+        ({"exit_code": 2}, "refused: mend what it said and run it again"),
+    ],
+)
+def test_what_needs_a_hand(folder, changes, said):
+    put(folder, [ended(0, **changes)], shards_of(0, 4))
+    (hand,) = hands(folder)
+    assert said in hand
+    assert f"- {hand}" in call("status", folder)[1]
+
+
+def test_what_was_ended_as_it_is_meant_to_be_or_gone_on_with_needs_none(folder):
+    put(
+        folder,
+        [
+            ended(0, audited_scans=["s0", "s1", "s3"]),
+            ended(1, 130, shards=8),  # s0 went on with it
+            ended(2, 143),  # --follow: all that it found is done
+        ],
+        [row for i in (0, 1, 2, 3) for row in shards_of(i, 4)],  # s3 was killed, and s0 went on with it
+    )
+    assert hands(folder) == []
+
+
+def test_a_scan_that_was_killed_or_runs_is_told(folder):
+    put(folder, [ended(1)], [*shards_of(0, 3), *shards_of(1, 4)])
+    (hand,) = hands(folder)
+    assert hand.startswith("scan s0 finished 3 shards up to 2026-08-31 03:01:00Z and did not say how it ended")
+    (only,) = json.loads(call("status", folder, "--format", "json")[1])["rows"]
+    assert only["scan_id"] == "s1"
+
+
+def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
+    about = {"scan_id": "s0", "shard_id": "x", "path": "/in/x", "scanned_at": NOW}
+    put(
+        folder, [ended(0)], shards_of(0, 4), (filled(QUARANTINE, row=None, **about), filled(QUARANTINE, row=2, **about))
+    )
+    assert hands(folder) == [f"1 document, 1 whole file could not be scored: `brickscan quarantine {folder}` says why"]
+
+
+def test_csv(folder):
+    put(folder, [ended(0, files_quarantined=2, shards=6), ended(1)], [*shards_of(0, 4), *shards_of(1, 4)])
+    code, out, err = call("status", folder, "--format", "csv", "--limit", 1)
+    assert (code, err) == (0, "1 of 2 scans shown (--limit shows more)\nnothing needs a hand\n")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (row["scan_id"], row["exit_code"], row["committed"], row["shards"]) == ("s0", "0", "4", "6")
+    assert "  2 + 2 files  " in call("status", folder)[1].splitlines()[1]
+
+
+def test_where_nothing_was_scanned(folder, tmp_path):
+    bring_up_to_date(folder)
+    assert call("status", folder)[1] == "0 of 0 scans shown\nnothing needs a hand\n"
+    code, _, err = call("status", tmp_path / "none")
+    assert code == 2
+    assert "is no folder, nor the file of a scan's configuration" in err
