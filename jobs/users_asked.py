@@ -110,7 +110,10 @@ def who(key_id: str, message: int, registry: Path | str) -> None:
 @click.command("verify")
 @registry_option
 @click.option(
-    "--results", multiple=True, metavar="FOLDER", help="Folder or URI of results, whose scans wrote heads down."
+    "--results",
+    multiple=True,
+    metavar="FOLDER",
+    help="Folder or URI of results, whose scans (all with this registry) wrote heads down.",
 )
 @click.option("--head", "heads", multiple=True, metavar="HEX", help="A head that was written down elsewhere.")
 def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...]) -> int:
