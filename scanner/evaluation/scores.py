@@ -1,15 +1,16 @@
 """What a scan would say of texts whose key and message are known: the same tokens, positions, scores and p-values."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark import Dedup, Tokens, Watermark, log10_any_of, take
-from scanner.watermark.search import log10_p_of
+from scanner.watermark import Dedup, Tokens, Watermark, take
+from scanner.watermark.format import Basis
+from scanner.watermark.search import Found, corrected, decide, log10_p_of
 from scanner.watermark.search import search as search_key
+from schemas.words import Naming
 
 DEDUP: Dedup = "ngram"
 """Repeats are left out as in a scan by default (paper, Rectifying the Detection Scores)."""
@@ -92,12 +93,24 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
 
 
 def name(said: Search, count: int, false_positive_rate: float) -> Named:
-    """Name a user where exactly one of `count` messages passes, as a scan does (SPEC §3).
+    """Name users of `count` messages by the rule of a scan (scanner.watermark.search.decide; SPEC §3).
 
     When a text's own message is one of the two best of all, the third best is not known and need not be: it passes only
     if the second does.
     """
-    threshold = math.log10(false_positive_rate)
-    own, first, second = (log10_any_of(p, count) <= threshold for p in said[:3])
-    passing = own.astype(np.int64) + first + second
-    return Named(own & (passing == 1), ~own & (passing == 1), passing > 1)
+    log10_p = np.stack([said.own, said.first, said.second], axis=1)
+    nothing = np.zeros(log10_p.shape)
+    found = Found(
+        scored=said.scored,
+        message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule asks for none
+        score=nothing,
+        log10_p=log10_p,
+        log10_p_global=corrected(log10_p, count),
+        log10_p_own=nothing,
+        independent=False,  # of the paper's marks, each raises the scores of others
+        basis=Basis(bits=256),  # of its keys, all are long enough
+        p_rank=nothing,
+    )
+    decision = decide([found], false_positive_rate)
+    right, *others = decision.named[0].T
+    return Named(right, np.any(others, axis=0), decision.naming == Naming.AMBIGUOUS)
