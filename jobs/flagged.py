@@ -69,7 +69,7 @@ def flagged(
     the cause is known. On a terminal lines are cut to its width. With JSON and CSV, what was counted goes to stderr.
 
     \b
-    Examples:
+    Example:
       brickscan flagged nightly.toml --limit 50
       brickscan flagged nightly.toml --since 2026-11-01 --until 2026-11-07 --group-by user
       brickscan flagged results --account 4711 --all --format csv > flags.csv

@@ -81,7 +81,7 @@ def quarantine(
     the table `quarantine` holds all. With JSON and CSV, what was counted goes to stderr.
 
     \b
-    Examples:
+    Example:
       brickscan quarantine nightly.toml
       brickscan quarantine nightly.toml --since 2026-11-01 --group-by account
       brickscan quarantine results --reason timed_out --group-by document --all --format csv > timed_out.csv

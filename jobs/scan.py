@@ -47,7 +47,7 @@ def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool
     --follow is meant to end: there it is 0 then.
 
     \b
-    Examples:
+    Example:
       brickscan scan nightly.toml --date 2026-08-31 --check
       brickscan scan nightly.toml --date 2026-08-31
     """

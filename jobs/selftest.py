@@ -24,6 +24,10 @@ def selftest(vectors: tuple[Path, ...]) -> int:
 
     Run it on every new type of machine before its verdicts are trusted. Integers must agree exactly, reals to 1e-9.
     Where torch finds GPUs, each of them is checked as well.
+
+    \b
+    Example:
+      brickscan selftest
     """
     from scanner.watermark.installation import check, shipped
 

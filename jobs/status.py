@@ -46,7 +46,7 @@ def status(results: str, limit: int, form: Form) -> None:
     a hand goes to stderr; JSON holds it too.
 
     \b
-    Examples:
+    Example:
       brickscan status nightly.toml
       brickscan status results --limit 100 --format json
     """

@@ -44,7 +44,7 @@ class InternalFault(Exception):
 
 
 class FileFault(InternalFault):
-    """A file that cannot be scanned as it is: a reason of schemas.tables and a detail for people."""
+    """A file that cannot be scanned as it is: a reason of schemas.words and a detail for people."""
 
     def __init__(self, reason: str, detail: str) -> None:
         if reason not in LASTING_FILE_REASONS + PASSING_FILE_REASONS:

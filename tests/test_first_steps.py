@@ -3,16 +3,20 @@
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import jsonschema
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.cli import brickscan
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import load_registry
@@ -157,6 +161,16 @@ def test_the_shell_completes_commands_and_options():
     assert "_brickscan_completion" in source.stdout
 
 
-@pytest.mark.parametrize("command", ["init", "schema", "check", "mark", "plan"])
-def test_every_help_shows_an_example(command):
-    assert f"Example:\n    brickscan {command} " in call(command, "--help")[1]
+def every_command(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name in group.list_commands(click.Context(group)):
+        yield (*words, name)
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*words, name))
+
+
+def test_every_help_shows_an_example():
+    commands = [" ".join(words) for words in every_command(brickscan)]
+    helps = {name: call(*name.split(), "--help")[1] for name in commands}
+    assert [name for name in commands if not re.search(rf"Example:\n    brickscan {name}\s", helps[name])] == []
+    assert len(commands) > 20

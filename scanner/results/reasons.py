@@ -12,7 +12,7 @@ MOST_TOLD = 3
 
 
 class Reason(NamedTuple):
-    """One of schemas.tables, and how many documents, and files as a whole, are in quarantine for it."""
+    """One of schemas.words, and how many documents, and files as a whole, are in quarantine for it."""
 
     reason: str
     documents: int

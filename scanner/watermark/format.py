@@ -15,7 +15,7 @@ its own, which callers ask for (`isinstance(mark, Searches)`) and name in their 
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
 
 Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
-scanner.power and scanner.second, so that nothing here imports what they need.
+scanner.power and scanner.detection.second_score, so that nothing here imports what they need.
 """
 
 from abc import ABC, abstractmethod
