@@ -19,8 +19,8 @@ from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
     from scanner.audit.calibration.calibration_plan import CalibrationPlan
+    from scanner.audit.calibration.disjoint_pieces import PieceCounts
     from scanner.audit.calibration.one_key import KeyCounts
-    from scanner.audit.calibration.paper_figure import FigureCounts
     from scanner.watermark import Format
 
 AUDIT_FAILED = 3
@@ -55,7 +55,7 @@ _show = click.option("--show-text", is_flag=True, help="Write the n-grams that r
 def calibrate(
     config: Path, date: datetime.datetime | None, tests: float | None, down_to: float, everything: bool, show_text: bool
 ) -> int:
-    """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and figures.
+    """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and drawings.
 
     CONFIG: a TOML file; the README shows its fields. Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
     any work, 3 some are: a sentence names each.
@@ -101,7 +101,7 @@ def calibrate_and_tell(
     from scanner.audit.calibration.calibration_plan import plan_calibration
     from scanner.audit.calibration.families import all_rows
     from scanner.audit.statistics.audit_rows import Audit, failing
-    from scanner.cluster.calibrate import FIGURE_THRESHOLDS, run_calibration
+    from scanner.cluster.calibrate import PIECE_THRESHOLDS, run_calibration
     from scanner.results.tables import append_audits
 
     if tests is not None and not 1 <= tests <= 1e15:
@@ -114,9 +114,9 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.figure, FIGURE_THRESHOLDS, found.keys)
+    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.keys)
     append_audits(plan.results, rows)
-    files = _write_files(plan, audit.audit_id, rows, found.figure, found.keys, FIGURE_THRESHOLDS, show_text)
+    files = _write_files(plan, audit.audit_id, rows, found.pieces, found.keys, PIECE_THRESHOLDS, show_text)
     tell(
         f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
@@ -178,19 +178,19 @@ def _write_files(
     plan: "CalibrationPlan",
     audit_id: str,
     rows: list[dict[str, Any]],
-    figure: "Mapping[Format, FigureCounts]",
+    pieces: "Mapping[Format, PieceCounts]",
     keys: "Mapping[str, KeyCounts]",
-    figure_thresholds: tuple[float, ...],
+    piece_thresholds: tuple[float, ...],
     show_text: bool,
 ) -> list[str]:
-    """Figures and details beside the table. Returns their paths."""
-    from scanner.audit.calibration.calibration_plots import figure_png, law_png
+    """Drawings and details beside the table. Returns their paths."""
+    from scanner.audit.calibration.calibration_plots import law_png, pieces_png
     from scanner.audit.calibration.details import details
     from scanner.storage.locations import filesystem_of
 
-    files = {"details.json": json.dumps(details(plan, figure, keys, figure_thresholds, show_text), indent=1).encode()}
-    if figure:
-        files["figure.png"] = figure_png(figure, figure_thresholds)
+    files = {"details.json": json.dumps(details(plan, pieces, keys, piece_thresholds, show_text), indent=1).encode()}
+    if pieces:
+        files["figure.png"] = pieces_png(pieces, piece_thresholds)
     if any(row["kind"] == "law_total" for row in rows):
         files["law.png"] = law_png(rows)
     filesystem, folder = filesystem_of(f"{plan.results}/figures")

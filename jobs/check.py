@@ -46,8 +46,8 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     if config is not None:
         asked = Check.of_config(config, key_ids)
     elif registry is not None:
-        place = registry if is_uri(registry) else Path(registry)
-        asked = Check.of_registry(place, key_ids, 1e-6 if fpr is None else fpr)
+        folder = registry if is_uri(registry) else Path(registry)
+        asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     rows = [_line(row) for row in check_text(asked, _read(source))]
     tell(*columns([("key", "says", "p-value", "tokens scored"), *rows]))
     count, rate = asked.keys_tested, asked.false_positive_rate

@@ -37,9 +37,9 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     from scanner.input.guess import guess_columns, input_path
 
     config, registry = folder / "scan.toml", folder / "registry"
-    for place in (config, registry):
-        if place.exists():
-            raise Refused(f"{place}: is there already; name another --folder, or go on with what is there")
+    for ours in (config, registry):
+        if ours.exists():
+            raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
     guess, path = guess_columns(sample), input_path(sample)
     ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")

@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from jobs.admission import admit, audit_secret
-from jobs.options import Place, dry_run_option, sure, time_of, yes_option
+from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
@@ -20,8 +20,8 @@ from schemas.registry import MasterKey
 if TYPE_CHECKING:
     from scanner.watermark.stack_configs import StackKey
 
-_registry = click.option("--registry", required=True, type=Place(), help="Folder of the registry.")
-_registry_or_uri = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
+_registry = click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+_registry_or_uri = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
 
 MESSAGES = {1: 100_000, 2: 65_536}
 """Of a new key of each version, of which nothing else is said."""
@@ -141,7 +141,7 @@ def add(
     copied out of the stack's own configuration, of which the registry then holds a copy that nobody else can read.
 
     \b
-    Examples:
+    Example:
       brickscan keys add chat --registry registry --from watermark-config.json --tokenizer tokenizer.json
       brickscan keys add chat --registry registry --format vllm-gumbel --set context_width=4 \\
           --secret file:/etc/keys/chat.key --tokenizer tokenizer.json

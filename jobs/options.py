@@ -13,7 +13,7 @@ from scanner.errors import Refused
 from scanner.storage.locations import is_uri, refuse_password
 
 
-class Place(click.ParamType[Path | str]):
+class Folder(click.ParamType[Path | str]):
     """A folder, or a URI."""
 
     name = "folder"

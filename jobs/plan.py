@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from jobs.options import Place
+from jobs.options import Folder
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
 from schemas.registry import MAX_WINDOW
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     type=click.Path(path_type=Path),
     help="Texts of `brickscan mark`, whose strength is measured.",
 )
-@click.option("--registry", type=Place(), help="With --from: folder or URI of the registry whose key marked them.")
+@click.option("--registry", type=Folder(), help="With --from: folder or URI of the registry whose key marked them.")
 @click.option("--window", type=click.IntRange(0, MAX_WINDOW), default=4, show_default=True, help="h of the key.")
 @click.option("--gamma", default="1/4", show_default=True, help="Share of green tokens (green list).")
 @click.option("--delta", type=float, help="Bias of green tokens, on flat logits: the best case (green list).")
@@ -197,10 +197,10 @@ def _table(rows: list[Row], window: int, answer: str, texts: int) -> list[str]:
 def power_png(marked: "Marked", rows: list[Row], title: str) -> bytes:
     """Power against scored tokens, a curve for each number of messages, as PNG."""
     import numpy as np
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    ax = figure.subplots()
+    drawing = Drawing(figsize=(8, 5), layout="constrained")
+    ax = drawing.subplots()
     most = max(row.scored for row in rows)
     counts = np.unique(np.linspace(1, 1.3 * most, 120).astype(np.int64))
     for aim in dict.fromkeys(row.aim for row in rows):
@@ -210,5 +210,5 @@ def power_png(marked: "Marked", rows: list[Row], title: str) -> bytes:
     ax.grid(alpha=0.3)
     ax.legend()
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=120)
+    drawing.savefig(out, format="png", dpi=120)
     return out.getvalue()

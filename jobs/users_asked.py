@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import polars as pl
 
-from jobs.options import Place, key_ids_option, time_of
+from jobs.options import Folder, key_ids_option, time_of
 from jobs.text import columns, complain, printable, tell
 from scanner.errors import Refused
 from scanner.registry import Verified, Wanted, holder_of, pages, users_of, verify_users
@@ -17,7 +17,7 @@ from schemas.registry import is_reserved
 PAGE = 1000
 """Lines of `users list` whose columns have the same widths."""
 
-registry_option = click.option("--registry", required=True, type=Place(), help="Folder or URI of the registry.")
+registry_option = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
 _time = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 _HEAD = ("user", "key", "message", "allocated", "removed")
 

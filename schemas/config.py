@@ -162,7 +162,7 @@ class LawConfig(_Frozen):
         return self
 
 
-class FigureConfig(_Frozen):
+class PiecesConfig(_Frozen):
     """The paper's figure: a few master keys over disjoint pieces of documents."""
 
     pieces: int = Field(default=100_000, ge=1)
@@ -191,7 +191,7 @@ class CalibrationConfig(_Frozen):
     tokenizer: TokenizerFile
     input: InputConfig
     law: LawConfig | None = None
-    figure: FigureConfig | None = None
+    figure: PiecesConfig | None = None
     keys: RegistryAuditConfig | None = None
     cluster: ClusterConfig = ClusterConfig()
 

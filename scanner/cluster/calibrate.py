@@ -16,9 +16,9 @@ from scanner.audit.calibration.calibration_plan import (
     draw_documents,
     draw_pieces,
 )
+from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
-from scanner.audit.calibration.paper_figure import FigureCounts, figure_counts, pieces
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
@@ -27,11 +27,11 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format
-from schemas.config import FigureConfig, LawConfig
+from schemas.config import LawConfig, PiecesConfig
 from schemas.registry import MasterKey
 
-FIGURE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
-"""The figure's axis: quarters of a power of ten, from 1 down to 1e-7."""
+PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
+"""Of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
 
 LEAST_TOKENS = 64
 """Shorter documents are not drawn for the law: a score of few tokens attains no small p-value."""
@@ -42,14 +42,14 @@ TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
 Watch = Callable[[str, int, int], None]
 """Told what is done, how many calls of it, and how many there are."""
 
-Figure = dict[Format, FigureCounts]
+OfPieces = dict[Format, PieceCounts]
 
 
 class Findings(NamedTuple):
     """What was counted, by case, by format, and by key id; and how many documents there were."""
 
     law: dict[Case, LawCounts]
-    figure: Figure
+    pieces: OfPieces
     keys: dict[str, KeyCounts]
     documents: int
     distinct: int
@@ -77,15 +77,15 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
             law: dict[Case, LawCounts] = {}
             if plan.config.law:
                 law = _run(_law_calls(plan, plan.config.law, encoding, parts), workers, watch, "law")
-            figure: Figure = {}
+            of_pieces: OfPieces = {}
             if plan.config.figure:
-                figure = _run(_figure_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
+                of_pieces = _run(_piece_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
             keys: dict[str, KeyCounts] = {}
             if plan.audited:
                 for key in plan.audited.keys:
                     calls = _key_calls(plan.audited, key, scratch, corpus)
                     keys |= _run(calls, workers, watch, f"key {key.key_id}")
-            return Findings(law, figure, keys, corpus.documents, corpus.distinct)
+            return Findings(law, of_pieces, keys, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -170,24 +170,24 @@ def score_law(
     return law_counts(case, cut_documents(load(encoding, part), documents, length), numbers, seed, thresholds)
 
 
-def _figure_calls(
-    plan: CalibrationPlan, figure: FigureConfig, encoding: Encoding, parts: Sequence[Part]
+def _piece_calls(
+    plan: CalibrationPlan, asked: PiecesConfig, encoding: Encoding, parts: Sequence[Part]
 ) -> Iterator[Call]:
     distinct = distinct_documents([part.digests for part in parts])
-    taken = draw_pieces([part.lengths for part in parts], distinct, figure.pieces, figure.tokens, plan.seed)
+    taken = draw_pieces([part.lengths for part in parts], distinct, asked.pieces, asked.tokens, plan.seed)
     found = sum(int(counts.sum()) for counts in taken)
-    if found < figure.pieces:
+    if found < asked.pieces:
         raise Refused(
-            f"figure.pieces = {figure.pieces}: the corpus has {found} pieces of {figure.tokens} tokens; ask for fewer"
+            f"figure.pieces = {asked.pieces}: the corpus has {found} pieces of {asked.tokens} tokens; ask for fewer"
         )
-    secrets = plan.figure_secrets()
+    secrets = plan.piece_secrets()
     for part, counts in zip(parts, taken, strict=True):
-        for how in plan.figure_formats() if counts.any() else []:
-            arguments = (how, secrets, encoding, part.number, counts, figure.tokens, FIGURE_THRESHOLDS)
-            yield Call(how, score_figure, arguments)
+        for how in plan.piece_formats() if counts.any() else []:
+            arguments = (how, secrets, encoding, part.number, counts, asked.tokens, PIECE_THRESHOLDS)
+            yield Call(how, score_pieces, arguments)
 
 
-def score_figure(
+def score_pieces(
     how: Format,
     secrets: Sequence[bytes],
     encoding: Encoding,
@@ -195,9 +195,9 @@ def score_figure(
     counts: NDArray[np.int64],
     length: int,
     thresholds: Sequence[float],
-) -> FigureCounts:
+) -> PieceCounts:
     """One format on the pieces of one part, on a worker."""
-    return figure_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
+    return piece_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
 
 
 def _key_calls(audited: AuditedKeys, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:

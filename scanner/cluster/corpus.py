@@ -45,7 +45,7 @@ class Encoding:
     sha256: str
     scratch: str
 
-    def place(self, number: int) -> str:
+    def file_of(self, number: int) -> str:
         """Where the tokens of a part lie."""
         return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
 
@@ -100,7 +100,7 @@ def encode(source: Source, encoding: Encoding) -> Part:
     tokens = _tokenizer(encoding.tokenizer, encoding.sha256).encode(texts)
     buffer = io.BytesIO()
     np.savez(buffer, ids=tokens.ids, offsets=tokens.offsets)
-    filesystem, path = filesystem_of(encoding.place(source.number))
+    filesystem, path = filesystem_of(encoding.file_of(source.number))
     with filesystem.open_output_stream(path) as stream:
         stream.write(buffer.getbuffer())
     digests = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
@@ -125,7 +125,7 @@ def _texts(source: Source) -> Iterator[tuple[str, str]]:
 @functools.lru_cache(maxsize=1)
 def load(encoding: Encoding, number: int) -> Tokens:
     """The tokens of a part; the last one is kept."""
-    filesystem, path = filesystem_of(encoding.place(number))
+    filesystem, path = filesystem_of(encoding.file_of(number))
     with filesystem.open_input_stream(path) as stream, np.load(io.BytesIO(stream.read())) as arrays:
         return Tokens(arrays["ids"], arrays["offsets"])
 

@@ -22,7 +22,7 @@ RETRIES = 2
 _WAIT_SECONDS = 1.0
 
 Item = TypeVar("Item")
-Place = TypeVar("Place")
+Holder = TypeVar("Holder")
 
 
 class Call(NamedTuple):
@@ -49,11 +49,11 @@ def spread(
     def remote(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return ray.remote(num_cpus=1, max_retries=RETRIES)(function)
 
-    def ask(_place: int, call: Call) -> Any:  # noqa: ANN401
+    def ask(_holder: int, call: Call) -> Any:  # noqa: ANN401
         return remote(call.function).remote(*call.arguments)
 
-    places = range(IN_FLIGHT * workers)
-    for call, result in _work_through(calls, places, ask, lambda call: str(call.name), meanwhile):
+    holders = range(IN_FLIGHT * workers)
+    for call, result in _work_through(calls, holders, ask, lambda call: str(call.name), meanwhile):
         yield call.name, result
 
 
@@ -96,24 +96,24 @@ def on_actors(
 
 def _work_through(
     items: Iterable[Item],
-    places: Sequence[Place],
-    ask: Callable[[Place, Item], Any],
+    holders: Sequence[Holder],
+    ask: Callable[[Holder, Item], Any],
     name: Callable[[Item], str],
     meanwhile: Callable[[], None],
 ) -> Iterator[tuple[Item, Any]]:
-    """Each item to the first place that is free; `places` names one as often as it may hold an item."""
-    waiting: dict[Any, tuple[Place, Item]] = {}
-    turns, free = iter(items), list(places)
+    """Each item to the first holder that is free; `holders` names one as often as it may hold an item."""
+    waiting: dict[Any, tuple[Holder, Item]] = {}
+    turns, free = iter(items), list(holders)
     try:
         while True:
-            for place, item in zip(free, turns, strict=False):
-                waiting[ask(place, item)] = (place, item)
+            for holder, item in zip(free, turns, strict=False):
+                waiting[ask(holder, item)] = (holder, item)
             if not waiting:
                 return
             while not (done := ray.wait(list(waiting), num_returns=1, timeout=_WAIT_SECONDS)[0]):
                 meanwhile()
-            place, item = waiting.pop(done[0])
-            free = [place]
+            holder, item = waiting.pop(done[0])
+            free = [holder]
             yield item, _result(done[0], name(item))
     finally:
         for reference in waiting:

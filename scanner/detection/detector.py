@@ -59,7 +59,7 @@ class KeyUnderTest:
     key: MasterKey
     watermark: Watermark
     tokenizer: Tokenizer
-    place: Callable[[Watermark], Watermark] = as_it_is
+    to_device: Callable[[Watermark], Watermark] = as_it_is
 
 
 class Seen(NamedTuple):

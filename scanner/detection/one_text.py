@@ -14,7 +14,7 @@ from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys,
 from scanner.errors import Refused
 from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
-from scanner.storage.locations import place
+from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
 from schemas.config import Dedup, ScanConfig
 from schemas.registry import MasterKey, Registry
@@ -46,7 +46,7 @@ class Check:
             Refused: it cannot be right, or a key is not in its registry.
         """
         config = read_config(config_file)
-        folder = place("registry", config.registry, config_file.absolute().parent)
+        folder = absolute("registry", config.registry, config_file.absolute().parent)
         registry = load_registry(folder)
         chosen = tuple(key_ids) or config.keys
         return cls(

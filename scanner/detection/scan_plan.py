@@ -15,7 +15,7 @@ from scanner.input.files import resolve
 from scanner.input.shards import key_set, what_decides
 from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
 from scanner.storage.canonical import digest
-from scanner.storage.locations import place, real_place
+from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
@@ -99,7 +99,7 @@ def results_of(config: ScanConfig, config_file: Path) -> str:
     Raises:
         Refused: a password or options in a URI.
     """
-    return place("results", config.results, config_file.absolute().parent)
+    return absolute("results", config.results, config_file.absolute().parent)
 
 
 def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
@@ -110,7 +110,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     """
     config = read_config(config_file)
     base = config_file.absolute().parent
-    folder = place("registry", config.registry, base)
+    folder = absolute("registry", config.registry, base)
     registry = load_registry(folder)
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
@@ -138,7 +138,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
 def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> None:
     """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last one wrote."""
     for location in locations:
-        if Path(real_place(folder)).is_relative_to(real_place(location)):
+        if Path(real_location(folder)).is_relative_to(real_location(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 
 
@@ -211,7 +211,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
     With a device, all messages of a key are scored there.
     """
     return Detector(
-        open_keys(plan.registry, plan.keys, _place_on(device)),
+        open_keys(plan.registry, plan.keys, _mover_to(device)),
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         keys_tested=plan.keys_tested,
         dedup=plan.config.dedup,
@@ -223,13 +223,16 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
 def open_keys(
     registry: Path | str,
     keys: Sequence[MasterKey],
-    place: Callable[[Watermark], Watermark] = as_it_is,
+    to_device: Callable[[Watermark], Watermark] = as_it_is,
     *,
     fast: bool = True,
 ) -> list[KeyUnderTest]:
     """Keys with their secrets and tokenizers; `fast` as of scanner.tokens. Raises SecretError and TokenizerError."""
     tokenizers = _load_tokenizers(registry, keys, fast=fast)
-    return [KeyUnderTest(key, place(open_key(registry, key)), tokenizers[key.tokenizer.sha256], place) for key in keys]
+    return [
+        KeyUnderTest(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device)
+        for key in keys
+    ]
 
 
 def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:
@@ -240,7 +243,7 @@ def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: b
     }
 
 
-def _place_on(device: "torch.device | None") -> Callable[[Watermark], Watermark]:
+def _mover_to(device: "torch.device | None") -> Callable[[Watermark], Watermark]:
     if device is None:
         return as_it_is
     from scanner.gpu.marks import on_device

@@ -91,22 +91,22 @@ class Answers:
         self._folder, self._model = folder, model_sha256
         make_folder(folder)
 
-    def place(self, exam: Exam) -> Path:
+    def file_of(self, exam: Exam) -> Path:
         """The file of an exam."""
         return self._folder / f"{exam.digest(self._model)[:40]}.parquet"
 
     def missing(self, wanted: Sequence[Exam]) -> list[Exam]:
         """The exams that were not taken yet."""
-        return [exam for exam in wanted if not self.place(exam).exists()]
+        return [exam for exam in wanted if not self.file_of(exam).exists()]
 
     def read(self, exam: Exam) -> list[Answer]:
         """The answers, in the order of the documents; raises ScanFailed when the file is not there or not whole."""
-        rows = read_whole(self.place(exam), ANSWERS).drop_columns(["exam"]).to_pylist()
+        rows = read_whole(self.file_of(exam), ANSWERS).drop_columns(["exam"]).to_pylist()
         return sorted((Answer(**row) for row in rows), key=lambda answer: answer.document)
 
     def write(self, exam: Exam, answers: Sequence[Answer]) -> None:
         """Keep an exam; raises ScanFailed when it cannot be written."""
-        path = self.place(exam)
+        path = self.file_of(exam)
         rows = [answer._asdict() | {"exam": path.stem} for answer in answers]
         write_rows(path, pa.Table.from_pylist(rows, ANSWERS))
 

@@ -118,7 +118,7 @@ def similarity_figure(
         embedded: of the cell, float32[D, size], each row of length 1.
         of_reference: of the reference, likewise.
     """
-    place = {prompt: row for row, prompt in enumerate(reference.prompts)}
-    beside = of_reference[[place[prompt] for prompt in cell.prompts]]
+    row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
+    beside = of_reference[[row_of[prompt] for prompt in cell.prompts]]
     cosine = (embedded * beside).sum(axis=1, dtype=np.float64)
     return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.told)

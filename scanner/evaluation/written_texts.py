@@ -27,13 +27,13 @@ class Texts:
         self._folder, self.model_sha256 = folder, model_sha256
         make_folder(folder)
 
-    def place(self, unit: Unit) -> Path:
+    def file_of(self, unit: Unit) -> Path:
         """The file of a unit."""
         return self._folder / f"{unit.digest(self.model_sha256)[:40]}.parquet"
 
     def missing(self, units: Sequence[Unit]) -> list[Unit]:
         """The units that were not written yet, each once, in their order."""
-        return [unit for unit in dict.fromkeys(units) if not self.place(unit).exists()]
+        return [unit for unit in dict.fromkeys(units) if not self.file_of(unit).exists()]
 
     def read(self, unit: Unit) -> list[str]:
         """The texts of a unit, row by row.
@@ -41,7 +41,7 @@ class Texts:
         Raises:
             ScanFailed: the file is not there or not whole.
         """
-        path = self.place(unit)
+        path = self.file_of(unit)
         table = read_whole(path, TEXTS)
         if table["prompt"].to_pylist() != list(unit.prompts):
             raise ScanFailed(f"results: {path} holds other rows than it should; delete it and run again")
@@ -50,7 +50,7 @@ class Texts:
 
     def lengths(self, unit: Unit) -> list[int]:
         """Tokens that the model wrote for each row."""
-        found: list[int] = pq.read_table(self.place(unit), columns=["tokens"])["tokens"].to_pylist()
+        found: list[int] = pq.read_table(self.file_of(unit), columns=["tokens"])["tokens"].to_pylist()
         return found
 
     def write(self, unit: Unit, completions: Sequence[tuple[str, int]]) -> None:
@@ -59,7 +59,7 @@ class Texts:
         Raises:
             ScanFailed: it cannot be written.
         """
-        setting, path = unit.setting, self.place(unit)
+        setting, path = unit.setting, self.file_of(unit)
         same = {
             "unit": path.stem,
             "model_sha256": self.model_sha256,

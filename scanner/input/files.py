@@ -136,14 +136,14 @@ def list_files(
         for item in found:
             path = shown + item.inner[len(inner.rstrip("/")) :]
             files.setdefault(path, InputFile(_printable(path), location, *item))
-    by_place: dict[object, InputFile] = {}
+    by_file: dict[object, InputFile] = {}
     real_folder = functools.cache(os.path.realpath)
     for path, file in sorted(files.items(), key=lambda item: item[1].path):
-        by_place.setdefault(path if "://" in path else _local_place(path, real_folder), file)
-    return list(by_place.values())
+        by_file.setdefault(path if "://" in path else _leads_to(path, real_folder), file)
+    return list(by_file.values())
 
 
-def _local_place(path: str, real_folder: Callable[[str], str]) -> object:
+def _leads_to(path: str, real_folder: Callable[[str], str]) -> object:
     """The same for all paths that lead to one file: where links lead; device and inode of what has several names.
 
     An inode of a file with one name says nothing: some network filesystems give the same one to several files.
@@ -153,15 +153,15 @@ def _local_place(path: str, real_folder: Callable[[str], str]) -> object:
         real_folder: os.path.realpath of folders, remembered: many files are in one.
     """
     folder, _, name = path.rpartition("/")
-    place = f"{real_folder(folder)}/{name}"
+    real = f"{real_folder(folder)}/{name}"
     try:
-        there = os.lstat(place)
+        there = os.lstat(real)
         if stat.S_ISLNK(there.st_mode):
-            place = os.path.realpath(place)
-            there = os.stat(place)
+            real = os.path.realpath(real)
+            there = os.stat(real)
     except OSError:
-        return place
-    return (there.st_dev, there.st_ino) if there.st_nlink > 1 else place
+        return real
+    return (there.st_dev, there.st_ino) if there.st_nlink > 1 else real
 
 
 def _is_utf8(name: str) -> bool:
@@ -231,9 +231,9 @@ def _walk(folder: str) -> Iterator[str]:
     for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         new = []
         for name in sorted(folders):
-            place = os.path.realpath(os.path.join(here, name))
-            if not name.startswith(("_", ".")) and place not in entered:
-                entered.add(place)
+            real = os.path.realpath(os.path.join(here, name))
+            if not name.startswith(("_", ".")) and real not in entered:
+                entered.add(real)
                 new.append(name)
         folders[:] = new
         yield from (os.path.join(here, name) for name in names if not name.startswith(("_", ".")))

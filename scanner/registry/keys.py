@@ -85,11 +85,11 @@ def _model_of(key: MasterKey) -> "type[Format]":
 
 def _refuse_writable(folder: Path) -> None:
     """Refuse a registry that others can change: they would put in their own keys, or name whom they like."""
-    place = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
-    if place is not None:
+    found = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
+    if found is not None:
         raise Refused(
-            f"registry {folder}: others can write {place} (mode {stat.S_IMODE(place.stat().st_mode):04o}), and so "
-            f"change its keys or users; take that right away (chmod o-w {place}) or put the registry elsewhere"
+            f"registry {folder}: others can write {found} (mode {stat.S_IMODE(found.stat().st_mode):04o}), and so "
+            f"change its keys or users; take that right away (chmod o-w {found}) or put the registry elsewhere"
         )
 
 
@@ -235,10 +235,10 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
 
 def _audit_secret_beside(folder: Path, reference: str) -> str | None:
     """An audit secret beside the file of a key's secret; none when that is in the environment or mounted read-only."""
-    kind, _, place = reference.partition(":")
+    kind, _, file = reference.partition(":")
     if kind != "file":
         return None
-    beside = f"file:{os.path.join(os.path.dirname(place), _DECOYS)}"
+    beside = f"file:{os.path.join(os.path.dirname(file), _DECOYS)}"
     try:
         return _audit_secret(folder, beside)
     except SecretError:

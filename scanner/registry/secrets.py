@@ -29,13 +29,13 @@ def secret_path(reference: str, base: Path | str) -> Path | None:
     Raises:
         SecretError: a relative path, and `base` is a URI: secrets are not fetched from afar.
     """
-    kind, _, place = reference.partition(":")
-    if kind == "file" and is_uri(base) and not Path(place).is_absolute():
+    kind, _, path = reference.partition(":")
+    if kind == "file" and is_uri(base) and not Path(path).is_absolute():
         raise SecretError(
             f"secret {reference}: a relative path cannot start at {base}; in keys.toml, give the absolute path of a "
             "mounted file, or env:NAME"
         )
-    return Path(base) / place if kind == "file" else None
+    return Path(base) / path if kind == "file" else None
 
 
 def read_secret(reference: str, base: Path | str, sizes: range = SIZES) -> bytes:

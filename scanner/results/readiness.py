@@ -49,8 +49,8 @@ def _state(uri: str, name: str) -> Ready:
 
 def _refuse_unwritable(folder: Path) -> None:
     """Refuse a folder, or the nearest one above it that is there, in which nothing can be made."""
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    there = next(above for above in (folder, *folder.parents) if above.exists())
     if not there.is_dir():
-        raise Refused(f"results: {there} is no folder; name another place in `results`")
+        raise Refused(f"results: {there} is no folder; name another folder in `results`")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise Refused(f"results: nothing can be written in {there}; change who may, or name another place in `results`")
+        raise Refused(f"results: nothing can be written in {there}; change who may, or name another in `results`")

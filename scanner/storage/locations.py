@@ -37,7 +37,7 @@ def is_uri(location: Path | str) -> bool:
     return "://" in str(location)
 
 
-def place(field: str, location: str, base: Path) -> str:
+def absolute(field: str, location: str, base: Path) -> str:
     """Where tables or a registry lie: an absolute path or a URI, without a slash at its end.
 
     Args:
@@ -57,7 +57,7 @@ def place(field: str, location: str, base: Path) -> str:
     return posixpath.normpath(inner) if location.startswith("file://") else location.rstrip("/")
 
 
-def real_place(location: str) -> str:
+def real_location(location: str) -> str:
     """Where a local path or its URI leads, links followed; any other URI stays what it is."""
     if location.startswith("file://"):
         location = filesystem_of(location)[1]

@@ -34,11 +34,11 @@ def writable_by_others(paths: Iterable[Path]) -> Path | None:
     folders alone.
     """
     for path in paths:
-        for place in (real := Path(os.path.realpath(path)), *real.parents):
+        for above in (real := Path(os.path.realpath(path)), *real.parents):
             try:
-                mode = place.stat().st_mode
+                mode = above.stat().st_mode
             except FileNotFoundError:
                 continue
-            if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and place != real):
-                return place
+            if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and above != real):
+                return above
     return None

@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from scanner.audit.calibration.disjoint_pieces import pieces
 from scanner.audit.calibration.law import Case, law_counts
 from scanner.audit.calibration.one_key import key_counts, sampled_messages
-from scanner.audit.calibration.paper_figure import pieces
 from scanner.audit.statistics import expectation
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.judgement import counts, judge

@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: print the table of figures, and write it as JSON.
+"""`python -m tests.bench`: print the table of comparisons, and write it as JSON.
 
 Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers,
 8 marking (needs `make model`), 9 one message of every format.
@@ -33,7 +33,7 @@ ROWS = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", choices=sorted(ROWS), default=sorted(ROWS))
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write them to this file")
     parser.add_argument(
         "--corpus", type=Path, default=DEMO / "sample-1.parquet", help="Parquet file with a column text"
     )
@@ -47,23 +47,25 @@ def main() -> None:
     print(", ".join(f"{name} {number}" for name, number in found["versions"].items()))
     print(", ".join(f"{name}={value}" for name, value in found["threads"].items()))
     print(HEADER)
-    figures = []
+    comparisons = []
     for row in options.rows:
-        for figure in ROWS[row](options):
-            figures.append(figure)
-            print(line(figure), flush=True)
+        for one in ROWS[row](options):
+            comparisons.append(one)
+            print(line(one), flush=True)
     if options.json:
-        options.json.write_text(json.dumps({**found, "figures": [f._asdict() for f in figures]}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**found, "figures": [one._asdict() for one in comparisons]}, indent=1) + "\n"
+        )
 
 
 HEADER = f"{'row':3} {'what':64} {'per CPU second':>24} {'ratio':>9}  {'of':44} spread"
 
 
-def line(figure: measure.Figure) -> str:
-    value = f"{figure.rate:.3g} {figure.unit}"
-    against = f"{figure.baseline} ({figure.baseline_rate:.3g})"
-    note = f"  {figure.note}" if figure.note else ""
-    return f"{figure.row:3} {figure.what:64} {value:>24} {figure.ratio:9.3g}  {against:44} {figure.spread:5.0%}{note}"
+def line(one: measure.Comparison) -> str:
+    value = f"{one.rate:.3g} {one.unit}"
+    against = f"{one.baseline} ({one.baseline_rate:.3g})"
+    note = f"  {one.note}" if one.note else ""
+    return f"{one.row:3} {one.what:64} {value:>24} {one.ratio:9.3g}  {against:44} {one.spread:5.0%}{note}"
 
 
 if __name__ == "__main__":

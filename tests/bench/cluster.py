@@ -26,14 +26,14 @@ from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
-from tests.bench.measure import Figure
+from tests.bench.measure import Comparison
 from tests.support.inspection import inspect
 
 SHARDS, ROWS_OF_A_SMALL_ONE = 60, 4
 _FIRST = re.compile(r"first after ([0-9.]+) s")
 
 
-def on_ray(tokenizer: Path, options: Namespace) -> Iterator[Figure]:
+def on_ray(tokenizer: Path, options: Namespace) -> Iterator[Comparison]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -90,7 +90,7 @@ def _alone(tokenizer: Path, path: Path) -> tuple[float, float]:
 
 def _throughput(
     folder: Path, tokenizer: Path, workers: int, once: Path, ten: list[Path], repeats: int
-) -> Iterator[Figure]:
+) -> Iterator[Comparison]:
     """The actors start with a new tokenizer each time, as the processes of the baseline do."""
     size = sum(len(text.as_py() or "") for text in pq.read_table(once, columns=["text"])["text"].cast("binary")) / 1e6
     runs = []
@@ -111,12 +111,12 @@ def _throughput(
             ratios = [amount / s / rate for s, rate in zip(seconds, rates, strict=True)]
             spread = (max(seconds) - min(seconds)) / median(seconds)
             name = f"{baseline}, in {workers} process{'es' * (workers > 1)}"
-            yield Figure(
+            yield Comparison(
                 6, what, "MB/s", amount / median(seconds), name, median(rates), median(ratios), spread, repeats, note
             )
 
 
-def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Figure:
+def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Comparison:
     """What a shard costs beside its documents: many small files against one file of all their rows."""
     small = pq.ParquetFile(options.corpus).read_row_group(0).slice(0, SHARDS * ROWS_OF_A_SMALL_ONE)
     whole = folder / "whole.parquet"
@@ -128,23 +128,23 @@ def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Figure:
     pairs = [[_scan(folder, tokenizer, 1, paths).seconds for paths in ([whole], parts)] for _ in range(options.repeats)]
     each = [(many - one) / (SHARDS - 1) for one, many in pairs]
     alone = median(one for one, _ in pairs)
-    return Figure(
+    return Comparison(
         6, f"shards on Ray, {SHARDS} small files", "shards/s", 1 / median(each), "scans of one shard", 1 / alone,
         alone / median(each), (max(each) - min(each)) / median(each), options.repeats,
         f"{1e3 * median(each):.3g} ms a shard, wall clock",
     )  # fmt: skip
 
 
-def _first_commits(folder: Path, tokenizer: Path, once: Path) -> Iterator[Figure]:
+def _first_commits(folder: Path, tokenizer: Path, once: Path) -> Iterator[Comparison]:
     """`python -m jobs.scan` in a new process with a Ray of its own: kernels to be compiled, then on disk."""
     from tests.bench.scan import NO_AUDIT, make_scan
 
     found = []
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         for number in range(2):
-            place = folder / f"first-{number}"
-            place.mkdir()
-            config = make_scan(place, tokenizer, 1, 1, 1, [once], NO_AUDIT)
+            own = folder / f"first-{number}"
+            own.mkdir()
+            config = make_scan(own, tokenizer, 1, 1, 1, [once], NO_AUDIT)
             begin = perf_counter()
             done = subprocess.run(
                 [sys.executable, "-m", "jobs.scan", "--config", str(config)],
@@ -155,6 +155,6 @@ def _first_commits(folder: Path, tokenizer: Path, once: Path) -> Iterator[Figure
     (cold, cold_whole, said_cold), (warm, warm_whole, said_warm) = found
     told = "compile_kernels" in said_cold and "compile_kernels" not in said_warm
     note = f"cold {cold:.1f} s, warm {warm:.1f} s (commands {cold_whole:.1f}, {warm_whole:.1f}); says so once: {told}"
-    yield Figure(
+    yield Comparison(
         6, "first commits, warm, Ray's start included", "1/s", 1 / warm, "cold", 1 / cold, cold / warm, 0.0, 1, note
     )

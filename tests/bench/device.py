@@ -67,7 +67,7 @@ TINY = Sizes(
 )  # fmt: skip
 
 
-class Figure(NamedTuple):
+class Speed(NamedTuple):
     """One line: `rate` of `unit`, and its share of a ceiling of the same run (0: it has none)."""
 
     what: str
@@ -111,7 +111,7 @@ def ceilings(device: torch.device, sizes: Sizes) -> tuple[float, float]:
     return programs * 128 * sizes.rounds / cipher, 2 * sizes.copied / copy
 
 
-def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Figure]:
+def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
     """Both methods under every number of messages, on documents of LENGTH scored tokens."""
     generator = np.random.default_rng(1)
     for rule, entries, work in ((QUARTER, 256, sizes.green_work), (None, 16, sizes.gumbel_work)):
@@ -136,7 +136,7 @@ def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Figure
             if rule is None:
                 note += f"; {candidates(found, batch, count):.3g} candidates a document"
             rate = amount / spent
-            yield Figure(f"{name}, M = {count:.0e}", rate, "message·tokens/s", rate / ceiling, "cipher alone", note)
+            yield Speed(f"{name}, M = {count:.0e}", rate, "message·tokens/s", rate / ceiling, "cipher alone", note)
 
 
 def candidates(found: Documents, batch: Any, count: int) -> float:
@@ -148,7 +148,7 @@ def candidates(found: Documents, batch: Any, count: int) -> float:
     return float((sums <= most[:, None]).sum() / len(scored))
 
 
-def whole_calls(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+def whole_calls(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
     """Green-list documents from arrays on the host to best messages on the host, by the clock."""
     for count in sizes.messages:
         documents = int(min(max(sizes.green_work / count / sizes.length, 1), 20_000))
@@ -157,10 +157,10 @@ def whole_calls(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
         start = time.perf_counter()
         greenlist.best_two(found.put(device), found.offsets, count, QUARTER)
         spent = time.perf_counter() - start
-        yield Figure(f"whole call, greenlist 1/4, M = {count:.0e}", documents / spent, "documents/s", 0, "")
+        yield Speed(f"whole call, greenlist 1/4, M = {count:.0e}", documents / spent, "documents/s", 0, "")
 
 
-def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Figure]:
+def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
     """One step of generation: vectors of all rows, and Gumbel's choice with top-p."""
     generator = np.random.default_rng(3)
     vectors = Vectors(
@@ -180,10 +180,10 @@ def marking(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Figur
                 spent = seconds(call, device, sizes)
                 share = rows * vocabulary / entries / blocks / spent if entries else 0
                 ceiling = "cipher alone" if entries else ""
-                yield Figure(f"{name}, {rows} x {vocabulary}", 1e6 * spent, "µs/step", share, ceiling)
+                yield Speed(f"{name}, {rows} x {vocabulary}", 1e6 * spent, "µs/step", share, ceiling)
 
 
-def model_forward(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+def model_forward(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
     """A model's forward pass over 16 documents, as Neyman-Pearson scores need it."""
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -197,13 +197,13 @@ def model_forward(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
         spent = seconds(lambda: model(ids).logits, device, sizes)
     parameters = sum(p.numel() for p in model.parameters()) / 1e6
     note = f"{parameters:.0f} million random weights, bfloat16"
-    yield Figure("model's forward pass, 16 documents", ids.numel() / spent, "tokens/s", 0, "", note)
+    yield Speed("model's forward pass, 16 documents", ids.numel() / spent, "tokens/s", 0, "", note)
 
 
-def measured(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+def measured(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
     blocks, copy = ceilings(device, sizes)
-    yield Figure("ceiling: ChaCha8 alone", blocks * OPERATIONS, "operations/s", 1, "itself", f"{blocks:.4g} blocks/s")
-    yield Figure("ceiling: copy", copy, "bytes/s", 1, "itself", "read and written")
+    yield Speed("ceiling: ChaCha8 alone", blocks * OPERATIONS, "operations/s", 1, "itself", f"{blocks:.4g} blocks/s")
+    yield Speed("ceiling: copy", copy, "bytes/s", 1, "itself", "read and written")
     yield from scores(device, sizes, blocks)
     yield from whole_calls(device, sizes)
     yield from marking(device, sizes, blocks)
@@ -232,15 +232,15 @@ def main() -> int:
     for check in checked(device, sizes, seed):
         checks.append(check)
         print(f"{'WRONG' if check.wrong else 'right':6} {check.documents:4} documents  {check.name}", flush=True)
-    figures = []
-    for figure in measured(device, sizes):
-        figures.append(figure)
-        share = f"{figure.share:7.1%} of {figure.ceiling}" if figure.share else ""
-        print(f"{figure.what:44} {figure.rate:10.4g} {figure.unit:17} {share:24} {figure.note}", flush=True)
+    speeds = []
+    for speed in measured(device, sizes):
+        speeds.append(speed)
+        share = f"{speed.share:7.1%} of {speed.ceiling}" if speed.share else ""
+        print(f"{speed.what:44} {speed.rate:10.4g} {speed.unit:17} {share:24} {speed.note}", flush=True)
     if options.json:
         found = {
             "device": name, "torch": torch.__version__, "triton": triton.__version__, "seed": seed,
-            "checks": [c._asdict() for c in checks], "figures": [f._asdict() for f in figures],
+            "checks": [c._asdict() for c in checks], "figures": [speed._asdict() for speed in speeds],
         }  # fmt: skip
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if any(check.wrong for check in checks) else 0

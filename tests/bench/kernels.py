@@ -14,7 +14,7 @@ from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.search import log10_p_best
 from tests import reference
 from tests.bench.inputs import SECRET, WINDOW, documents
-from tests.bench.measure import Figure, Work, compare
+from tests.bench.measure import Comparison, Work, compare
 
 GAMMA = Fraction(1, 4)
 TOKENS = 1 << 17
@@ -33,7 +33,7 @@ def both(number: int = 0) -> tuple[GreenList, Gumbel]:
     return GreenList(secret, WINDOW, GAMMA), Gumbel(secret, WINDOW)
 
 
-def primitives(options: Namespace) -> Iterator[Figure]:
+def primitives(options: Namespace) -> Iterator[Comparison]:
     green, gumbel = both()
     tokens = documents(256, TOKENS)
     nonces, starts = np.arange(8, dtype=np.uint64), np.zeros(8, np.int64)
@@ -63,7 +63,7 @@ def primitives(options: Namespace) -> Iterator[Figure]:
         yield compare(1, "tokens/s", ours, sets, options.repeats)
 
 
-def one_message(options: Namespace) -> Iterator[Figure]:
+def one_message(options: Namespace) -> Iterator[Comparison]:
     """Everything included: repeats left out, nonces, scores and p-values, corrected for one key of one message."""
     for keys in (1, 16):
         marks = [both(number) for number in range(keys)]
@@ -78,11 +78,11 @@ def one_message(options: Namespace) -> Iterator[Figure]:
 
                 name = f"one message, {method}, documents of {length}, {keys} key{'s' * (keys > 1)}"
                 work = Work(name, len(tokens.ids) * keys, score)
-                figure = compare(2, "tokens/s", work, random_words(), options.repeats)
-                yield figure._replace(note=f"{1e9 / figure.rate:.3g} ns a token and key")
+                compared = compare(2, "tokens/s", work, random_words(), options.repeats)
+                yield compared._replace(note=f"{1e9 / compared.rate:.3g} ns a token and key")
 
 
-def every_format(options: Namespace) -> Iterator[Figure]:
+def every_format(options: Namespace) -> Iterator[Comparison]:
     """As `one_message`, of 256 tokens, by each format's own rule of positions and its own law."""
     tokens = documents(256, TOKENS)
     for name in FORMATS:
@@ -94,11 +94,11 @@ def every_format(options: Namespace) -> Iterator[Figure]:
             log10_p_best(mark.law, mark.score(tokens, positions, 0), positions.scored, messages=1)
 
         work = Work(f"one message, {mark.label}", len(tokens.ids), score)
-        figure = compare(9, "tokens/s", work, random_words(), options.repeats)
-        yield figure._replace(note=f"{1e9 / figure.rate:.3g} ns a token")
+        compared = compare(9, "tokens/s", work, random_words(), options.repeats)
+        yield compared._replace(note=f"{1e9 / compared.rate:.3g} ns a token")
 
 
-def all_messages(options: Namespace) -> Iterator[Figure]:
+def all_messages(options: Namespace) -> Iterator[Comparison]:
     for mark in both():
         for count in MESSAGES:
             tokens = documents(256, 256 * max(1, min(16, 10**6 // count)))
@@ -118,11 +118,11 @@ def all_messages(options: Namespace) -> Iterator[Figure]:
                 int(places.offsets[-1]),
                 lambda mark=mark, many=many, places=places: mark.score(many, places, 0),
             )
-            figure = compare(3, "message·tokens/s", ours, single, options.repeats)
-            yield figure._replace(note=f"{figure.rate / scored / count * held:.4g} documents/s of 256 tokens")
+            compared = compare(3, "message·tokens/s", ours, single, options.repeats)
+            yield compared._replace(note=f"{compared.rate / scored / count * held:.4g} documents/s of 256 tokens")
 
 
-def p_values(options: Namespace) -> Iterator[Figure]:
+def p_values(options: Namespace) -> Iterator[Comparison]:
     """Warm: the same marks again. Cold: marks that were just made, so that nothing is remembered."""
     documents_count = 20_000
     for length in (20, 256, 2048):

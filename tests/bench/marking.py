@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.inputs import SECRET, WINDOW
-from tests.bench.measure import Figure, Work, compare
+from tests.bench.measure import Comparison, Work, compare
 
 ROWS, TOKENS = 32, 12
 
 
-def beside_unmarked(options: Namespace) -> Iterator[Figure]:
+def beside_unmarked(options: Namespace) -> Iterator[Comparison]:
     from jobs.demo.get_model import DEFAULT_FOLDER
     from scanner.generation import Sampling, complete, load_model
     from scanner.watermark import GreenList, Gumbel
@@ -28,5 +28,5 @@ def beside_unmarked(options: Namespace) -> Iterator[Figure]:
         for mark in (Gumbel(SECRET, WINDOW), GreenList(SECRET, WINDOW, Fraction(1, 4))):
             call = partial(complete, model, prompts, how, 1, mark, list(range(ROWS)))
             marked = Work(f"marked, {mark.label}, top-p {top_p}, batch of {ROWS}", ROWS * TOKENS, call)
-            figure = compare(8, "tokens/s", marked, unmarked, min(options.repeats, 3))
-            yield figure._replace(note=f"costs {100 / figure.ratio - 100:+.1f} % of the unmarked time")
+            compared = compare(8, "tokens/s", marked, unmarked, min(options.repeats, 3))
+            yield compared._replace(note=f"costs {100 / compared.ratio - 100:+.1f} % of the unmarked time")

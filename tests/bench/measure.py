@@ -42,7 +42,7 @@ class Work(NamedTuple):
     call: Callable[[], Any]
 
 
-class Figure(NamedTuple):
+class Comparison(NamedTuple):
     """One line of the table. rate and baseline_rate: units per CPU second; spread: (max − min)/median of the rate."""
 
     row: int
@@ -114,12 +114,12 @@ def calls_for(work: Work) -> int:
         calls = max(2 * calls, int(calls * SHORTEST / max(spent, 1e-4)))
 
 
-def compare(row: int, unit: str, work: Work, baseline: Work, repeats: int, note: str = "") -> Figure:
+def compare(row: int, unit: str, work: Work, baseline: Work, repeats: int, note: str = "") -> Comparison:
     """Time both in turns; both amounts are in the same unit."""
     calls = [calls_for(baseline), calls_for(work)]
     pairs = [(rate(baseline, calls[0]), rate(work, calls[1])) for _ in range(repeats)]
     rates = [fast for _, fast in pairs]
-    return Figure(
+    return Comparison(
         row,
         work.name,
         unit,
@@ -134,7 +134,7 @@ def compare(row: int, unit: str, work: Work, baseline: Work, repeats: int, note:
 
 
 def circumstances() -> dict[str, Any]:
-    """Machine, versions and thread counts, as they belong to every figure."""
+    """Machine, versions and thread counts, as they belong to every compared."""
     return {
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "load": os.getloadavg(), "system": platform.platform()},
         "python": sys.version.split()[0],

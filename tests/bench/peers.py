@@ -13,12 +13,12 @@ import numpy as np
 from scanner.watermark import Tokens, scored_positions
 from tests.bench.inputs import VOCABULARY, WINDOW, documents
 from tests.bench.kernels import both
-from tests.bench.measure import Figure, Work, compare
+from tests.bench.measure import Comparison, Work, compare
 
 LENGTH = 256
 
 
-def beside_ours(options: Namespace) -> Iterator[Figure]:
+def beside_ours(options: Namespace) -> Iterator[Comparison]:
     try:
         import torch
         import transformers  # noqa: F401

@@ -27,7 +27,7 @@ from scanner.tokens import load_tokenizer, sha256_file
 from scanner.tokens.fast import SAMPLE_TEXTS
 from schemas.config import ScanAuditConfig
 from tests.bench import cluster
-from tests.bench.measure import Figure
+from tests.bench.measure import Comparison
 from tests.bench.tokenising import tokenizer_files
 from tests.support.inspection import inspect
 
@@ -50,7 +50,7 @@ AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
 MANY_MESSAGES_DOCUMENTS = 200_000_000  # documents times messages that are scanned at most
 
 
-def whole(options: Namespace) -> Iterator[Figure]:
+def whole(options: Namespace) -> Iterator[Comparison]:
     pa.set_cpu_count(1)
     paths = tokenizer_files(options.tokenizers)
     for path in paths:
@@ -101,7 +101,7 @@ def shards_of(plan: Plan, megabytes: float) -> list[Shard]:
 
 def _in_process(
     tokenizer: Path, keys: int, messages: int, audit: tuple[float, float], options: Namespace
-) -> Iterator[Figure]:
+) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as name:
         plan = make_plan(make_scan(Path(name), tokenizer, keys, messages, 1, [options.corpus], audit))
         open_tables(plan.results)
@@ -148,7 +148,7 @@ def _in_process(
     for baseline, place in ((f"tokenising alone, {backend}", 0), ("reading alone", 1)):
         alone = size / median(r[place] for r in runs)
         ratio = median(r[place] / r[2] for r in runs)
-        yield Figure(6, what, "MB/s", rate, baseline, alone, ratio, spread, len(runs), note)
+        yield Comparison(6, what, "MB/s", rate, baseline, alone, ratio, spread, len(runs), note)
 
 
 def texts_of(plan: Plan, pieces: list[Piece], decode: bool = True) -> Iterator[Any]:

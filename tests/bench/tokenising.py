@@ -11,14 +11,14 @@ from scanner.errors import BackendMissing, BackendUnlike
 from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
 from scanner.tokens.fast import SAMPLE_TEXTS
 from tests.bench.inputs import size, texts
-from tests.bench.measure import Figure, Work, compare, rate
+from tests.bench.measure import Comparison, Work, compare, rate
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.json")) if "model" in json.loads(path.read_bytes())]
 
 
-def backends(options: Namespace) -> Iterator[Figure]:
+def backends(options: Namespace) -> Iterator[Comparison]:
     chosen = texts(options.corpus, options.megabytes)
     megabytes = size(chosen)
     raw = [text.encode() for text in chosen]
@@ -27,8 +27,8 @@ def backends(options: Namespace) -> Iterator[Figure]:
         slow = HuggingFaceTokenizer(path.read_bytes())
         tokens = len(slow.encode(chosen).ids)
         work = Work(f"{path.stem}, tokenizers", megabytes, lambda slow=slow: slow.encode(chosen))
-        figure = compare(5, "MB/s", work, digests, options.repeats)
-        yield figure._replace(note=f"{1e9 * megabytes / figure.rate / tokens:.4g} ns a token")
+        compared = compare(5, "MB/s", work, digests, options.repeats)
+        yield compared._replace(note=f"{1e9 * megabytes / compared.rate / tokens:.4g} ns a token")
         try:
             FastTokenizer(path.read_bytes(), slow)
         except (BackendMissing, BackendUnlike) as error:
@@ -49,7 +49,7 @@ def _cold(
     new: Callable[[], FastTokenizer],
     slow: Work,
     options: Namespace,
-) -> Figure:
+) -> Comparison:
     """The fast backend remembers words, so that a text that it has seen costs it less: each repeat has a new one."""
     ratios, rates, slows = [], [], []
     for _ in range(options.repeats):
@@ -61,4 +61,4 @@ def _cold(
     fast = median(rates)
     note = f"{1e9 * megabytes / fast / tokens:.4g} ns a token, {megabytes:.3g} MB that it has not seen"
     spread = (max(rates) - min(rates)) / fast
-    return Figure(5, name, "MB/s", fast, slow.name, median(slows), median(ratios), spread, len(rates), note)
+    return Comparison(5, name, "MB/s", fast, slow.name, median(slows), median(ratios), spread, len(rates), note)

@@ -201,14 +201,14 @@ def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tm
     nights = []
     with contextlib.ExitStack() as mounts:
         for number in range(DISKS):  # a night each: one that is nearly done may end before the folder can be changed
-            place = mounts.enter_context(Mount.bind(tmp_path / f"there-{number}" / "results"))
-            night = new_night(results=place)  # what the faults need lies beside it
+            results = mounts.enter_context(Mount.bind(tmp_path / f"there-{number}" / "results"))
+            night = new_night(results=results)  # what the faults need lies beside it
             night.plan_faults(seconds=0.5)
             process = night.start()
             wait_until(process, night.worker_pids, chance)
-            Mount.read_only(place)
+            Mount.read_only(results)
             out = output_of(process)
-            Mount.writable(place)
+            Mount.writable(results)
             assert_said(subprocess.CompletedProcess([], process.returncode, out), "Read-only file system")
             finish(night)
             nights.append(night)

@@ -59,7 +59,7 @@ def test_answers_are_kept_and_read_back_in_order(config, tmp_path):
     answers.write(first, [Answer("a", 1, "y", False), Answer("a", 0, "", True)])
     assert answers.missing([first, *others]) == others
     assert answers.read(first) == [Answer("a", 0, "", True), Answer("a", 1, "y", False)]
-    answers.place(others[0]).write_bytes(b"no Parquet")
+    answers.file_of(others[0]).write_bytes(b"no Parquet")
     with pytest.raises(ScanFailed, match="delete it and run again"):
         answers.read(others[0])
 

@@ -91,24 +91,24 @@ def test_units_are_kept_whole_and_read_back(tmp_path: Path):
     assert texts.read(unit) == ["A\n", "", "Ç"]
     assert texts.lengths(unit) == [3, 0, 64]
     assert [path.suffix for path in (tmp_path / "texts").iterdir()] == [".parquet"]
-    table = pq.read_table(texts.place(unit))
+    table = pq.read_table(texts.file_of(unit))
     assert table.schema.equals(TEXTS)
     row = table.to_pylist()[1]
     assert (row["prompt"], row["message"], row["commitment"]) == ("b", 6, unit.commitments[1])
     assert key_secret("1", 1).hex() not in json.dumps(table.to_pylist())
     texts.write(plain, written)
-    assert pq.read_table(texts.place(plain))["message"].null_count == 3
+    assert pq.read_table(texts.file_of(plain))["message"].null_count == 3
 
 
 def test_a_damaged_file_is_named(tmp_path: Path):
     texts = Texts(tmp_path, MODEL)
     (unit,) = batches(GREEN, "1", ROWS, 8)
-    texts.place(unit).write_bytes(b"PAR1 no more")
+    texts.file_of(unit).write_bytes(b"PAR1 no more")
     with pytest.raises(ScanFailed, match=r"cannot be read .*; delete it and run again"):
         texts.read(unit)
     (other,) = batches(GREEN, "2", ROWS[:2], 8)
     texts.write(other, [("x", 1), ("y", 1)])
-    texts.place(other).replace(texts.place(unit))
+    texts.file_of(other).replace(texts.file_of(unit))
     with pytest.raises(ScanFailed, match="holds other rows than it should"):
         texts.read(unit)
     (tmp_path / "file").write_text("")

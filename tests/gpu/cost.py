@@ -84,12 +84,10 @@ def cost(name: str) -> dict[str, float]:
 
 def _loop(code: str) -> list[str]:
     """Operations of the shortest loop that computes blocks, or of all code where there is none."""
-    lines = [
-        (int(place, 16), text) for place, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.MULTILINE)
-    ]
-    jumps = [(int(found[1], 16), place) for place, text in lines if (found := re.search(r"BRA.*?0x([0-9a-f]+)", text))]
+    lines = [(int(at, 16), text) for at, text in re.findall(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.MULTILINE)]
+    jumps = [(int(found[1], 16), at) for at, text in lines if (found := re.search(r"BRA.*?0x([0-9a-f]+)", text))]
     bodies = [
-        [re.sub(r"^@!?U?P\w+ ", "", text).split()[0].split(".")[0] for place, text in lines if begin <= place <= end]
+        [re.sub(r"^@!?U?P\w+ ", "", text).split()[0].split(".")[0] for at, text in lines if begin <= at <= end]
         for begin, end in [*((begin, end) for begin, end in jumps if begin < end), (0, lines[-1][0])]
     ]
     return min((body for body in bodies if len(body) > 300), key=len)

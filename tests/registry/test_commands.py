@@ -294,14 +294,14 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
     rows = {"alice": 3, "left": 1}
     calls = []
 
-    def erase_user(place, names, watch):
+    def erase_user(results, names, watch):
         watch("verdicts", 5, 5)
         if names:
-            calls.append((place, names))
+            calls.append((results, names))
         return sum(rows.pop(name, 0) for name in names)
 
     erasure.erase_user = erase_user
-    queries.exist = lambda place: place == "res"
+    queries.exist = lambda results: results == "res"
     monkeypatch.setitem(sys.modules, "scanner.results.queries", queries)
     monkeypatch.setitem(sys.modules, "scanner.results.erasure", erasure)
     cli("users", "add", "alice", "bob", "--registry", registry)

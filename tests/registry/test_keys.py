@@ -293,13 +293,13 @@ def test_what_is_wrong_in_the_file_is_named(folder, make_key, old, new, what):
     assert HEX not in str(raised.value)
 
 
-@pytest.mark.parametrize("place", [*MasterKey.model_fields, "tokenizer.file", "tokenizer.sha256"])
+@pytest.mark.parametrize("where", [*MasterKey.model_fields, "tokenizer.file", "tokenizer.sha256"])
 @pytest.mark.parametrize("value", [HEX, [HEX], {"file": HEX}, {"inner": [HEX]}])
-def test_a_secret_that_was_pasted_anywhere_is_not_repeated(folder, make_key, place, value):
+def test_a_secret_that_was_pasted_anywhere_is_not_repeated(folder, make_key, where, value):
     make_key()
     data = tomllib.loads((folder / "keys.toml").read_text())
     (key,) = data["keys"]
-    *outer, field = place.split(".")
+    *outer, field = where.split(".")
     (key[outer[0]] if outer else key)[field] = value
     (folder / "keys.toml").write_text(tomli_w.dumps({"keys": [key, key]}))
     with pytest.raises(Refused) as raised:
@@ -326,9 +326,9 @@ def test_the_file_is_plain_toml(folder, make_key):
 
 def test_tokenizer_paths_work_from_elsewhere(folder, make_key, tmp_path, monkeypatch):
     work = tmp_path / "shelf"
-    for place in (work, folder, folder / "inside"):
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "t.json").write_text(f'{{"model": {{}}, "at": "{place.name}"}}')
+    for beside in (work, folder, folder / "inside"):
+        beside.mkdir(parents=True, exist_ok=True)
+        (beside / "t.json").write_text(f'{{"model": {{}}, "at": "{beside.name}"}}')
     (folder / "only-there.json").write_text('{"model": {}}')
     monkeypatch.chdir(work)
     with pytest.raises(TokenizerError, match=r"two files.*absolute"):

@@ -25,7 +25,7 @@ def for_others(folder):
         for path in folder.rglob("*")
         if path.is_file()
         and path.stat().st_mode & stat.S_IROTH
-        and all(place.stat().st_mode & stat.S_IXOTH for place in path.parents if place.is_relative_to(folder))
+        and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents if above.is_relative_to(folder))
     ]
 
 
@@ -66,15 +66,15 @@ def test_the_group_keeps_what_the_umask_leaves_it(tmp_path):
 def test_a_registry_that_others_can_write_is_refused(folder, make_key, cli, what):
     make_key()
     add_users(folder, None, ["alice"])
-    place = folder / what
-    mode = stat.S_IMODE(place.stat().st_mode)
-    place.chmod(mode | stat.S_IWOTH)
+    spoilt = folder / what
+    mode = stat.S_IMODE(spoilt.stat().st_mode)
+    spoilt.chmod(mode | stat.S_IWOTH)
     with pytest.raises(
         Refused, match=r"others can write .* \(mode 0..[2367]\), and so change its keys or users; .*chmod o-w"
     ):
         load_registry(folder)
     assert cli("users", "add", "bob", "--registry", folder).code == 2
-    place.chmod(mode)
+    spoilt.chmod(mode)
     assert list_users(folder)["user_id"].to_list() == ["alice"]
 
 

@@ -21,17 +21,17 @@ TWO = {"key": "9f8a41c27d03e65b", "key_b": "2b64c8d90e17fa35", "mixing_probabili
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     (tmp_path / "tokenizer.json").write_text('{"model": {}}')
     return tmp_path
 
 
-def add(place: Path, name: str, *arguments: object) -> tuple[int, str, str]:
-    common = ("--registry", place / "registry", "--tokenizer", place / "tokenizer.json")
+def add(folder: Path, name: str, *arguments: object) -> tuple[int, str, str]:
+    common = ("--registry", folder / "registry", "--tokenizer", folder / "tokenizer.json")
     return call("keys", "add", name, *common, *arguments)
 
 
-def test_a_stacks_own_configuration_is_enough(place):
+def test_a_stacks_own_configuration_is_enough(folder):
     """Format, parameters and key are those of the file; the key is in a file of its own, and shown nowhere."""
     wanted = {
         "vllm": (VLLM, "vllm-gumbel;prf=philox4x32-10-v1;context_width=5;partial=scored"),
@@ -43,33 +43,33 @@ def test_a_stacks_own_configuration_is_enough(place):
         "two": (TWO, "sglang-two-keys;context_window=4;mixing_probability=0.3"),
     }
     for name, (config, label) in wanted.items():
-        file = place / f"{name}.json"
+        file = folder / f"{name}.json"
         file.write_text(json.dumps(config))
-        code, out, err = add(place, name, "--from", file)
+        code, out, err = add(folder, name, "--from", file)
         assert code == 0, err
-        key = load_registry(place / "registry").keys[-1]
-        assert open_key(place / "registry", key).label == label
-        secret = place / "registry/secrets" / f"{name}.key"
+        key = load_registry(folder / "registry").keys[-1]
+        assert open_key(folder / "registry", key).label == label
+        secret = folder / "registry/secrets" / f"{name}.key"
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         hidden = [*forms(bytes.fromhex(secret.read_text())), str(KEY), str(KEY + 2)]
-        assert [one for one in hidden if one in out + err + (place / "registry/keys.toml").read_text()] == []
+        assert [one for one in hidden if one in out + err + (folder / "registry/keys.toml").read_text()] == []
         assert "trials find a key that makes the same marks" in out
     tokens = list(range(40))
-    mark = open_key(place / "registry", load_registry(place / "registry").keys[0])
+    mark = open_key(folder / "registry", load_registry(folder / "registry").keys[0])
     batch = ragged([tokens])
     positions = mark.rule.positions(batch, "ngram")
     assert float(mark.score(batch, positions, 0)[0]) == pytest.approx(float(safe_score(tokens, range(40), KEY, 5)))
 
 
-def test_a_secret_and_the_stacks_words(place):
-    secret = place / "chat.key"
+def test_a_secret_and_the_stacks_words(folder):
+    secret = folder / "chat.key"
     secret.write_text(f"{KEY:016x}\n")
     secret.chmod(0o600)
     words = ("--format", "vllm-dual-key", "--set", "alpha=0.2", "--set", "partial_contexts=dropped")
-    code, out, _ = add(place, "chat", *words, "--secret", f"file:{secret}")
+    code, out, _ = add(folder, "chat", *words, "--secret", f"file:{secret}")
     assert code == 0
     assert "vllm-dual-key, context_width 4, partial_contexts dropped, alpha 0.2, 1 messages" in out
-    code, _, err = add(place, "again", "--format", "vllm-gumbel", "--secret", f"file:{secret}")
+    code, _, err = add(folder, "again", "--format", "vllm-gumbel", "--secret", f"file:{secret}")
     assert (code, "this is the secret of key 'chat'" in err) == (2, True)
 
 
@@ -92,39 +92,39 @@ def test_a_secret_and_the_stacks_words(place):
         ({"key": "42"}, "can be guessed"),
     ],
 )
-def test_a_configuration_that_is_wrong_is_refused_by_field_and_leaves_nothing(place, config, told):
-    file = place / "config.json"
+def test_a_configuration_that_is_wrong_is_refused_by_field_and_leaves_nothing(folder, config, told):
+    file = folder / "config.json"
     file.write_text(config if isinstance(config, str) else json.dumps(config))
-    code, _, err = add(place, "chat", "--from", file)
+    code, _, err = add(folder, "chat", "--from", file)
     assert code == 2
     assert told in err
     assert str(KEY) not in err
-    assert not (place / "registry/keys.toml").exists()
-    assert not (place / "registry/secrets/chat.key").exists()
+    assert not (folder / "registry/keys.toml").exists()
+    assert not (folder / "registry/secrets/chat.key").exists()
 
 
-def test_more_users_than_32_bits_can_tell_apart_are_told(place):
+def test_more_users_than_32_bits_can_tell_apart_are_told(folder):
     for users, told in ((100, False), (100_000, True)):
-        code, out, err = add(place, f"users-{users}", "--format", "sglang-user-keys", "--messages", users)
+        code, out, err = add(folder, f"users-{users}", "--format", "sglang-user-keys", "--messages", users)
         assert code == 0, err
         assert ("No text can ever be flagged at 1e-06" in out) == told
 
 
-def test_what_does_not_go_together_is_refused(place):
-    file = place / "config.json"
+def test_what_does_not_go_together_is_refused(folder):
+    file = folder / "config.json"
     file.write_text(json.dumps(VLLM))
     for arguments, told in (
         ((), "name the format with --format"),
         (("--from", file, "--format", "sglang-one-key"), "is one of vllm-gumbel"),
         (("--format", "vllm-gumbel", "--set", "context_width"), "NAME=VALUE is needed"),
         (("--format", "nonsense"), "its format is unknown; allowed: greenlist"),
-        (("--from", place / "no.json"), "cannot be read (No such file"),
+        (("--from", folder / "no.json"), "cannot be read (No such file"),
     ):
-        code, _, err = add(place, "chat", *arguments)
+        code, _, err = add(folder, "chat", *arguments)
         assert (code, told in err) == (2, True), err
 
 
-def test_the_list_of_formats_names_all(place):
+def test_the_list_of_formats_names_all(folder):
     code, out, _ = call("formats")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(FORMATS)

@@ -256,12 +256,12 @@ def mount(registry: Path, folder: Path) -> dict[str, str]:
     data.mkdir(parents=True)
     (folder / "..data").symlink_to(data.name)
     text = (registry / "keys.toml").read_text()
-    for place in (known.audit_secret, *(key.secret for key in known.keys[:-1])):
-        file = registry / place.removeprefix("file:")
+    for reference_to in (known.audit_secret, *(key.secret for key in known.keys[:-1])):
+        file = registry / reference_to.removeprefix("file:")
         (data / file.stem).write_bytes(file.read_bytes())
         (data / file.stem).chmod(0o440)
         (folder / file.stem).symlink_to(f"..data/{file.stem}")
-        text = text.replace(place, f"file:{folder / file.stem}")
+        text = text.replace(reference_to, f"file:{folder / file.stem}")
     last = registry / known.keys[-1].secret.removeprefix("file:")
     text = text.replace(known.keys[-1].secret, "env:BRICKSCAN_TEST_SECRET")
     environment = {"BRICKSCAN_TEST_SECRET": last.read_text().strip()}

@@ -71,13 +71,13 @@ class CalibrationPlan:
             return []
         return cases(of_the_paper(law.gammas, law.windows), law.dedups, law.messages)
 
-    def figure_formats(self) -> list[Format]:
-        """Of the figure."""
-        figure = self.config.figure
-        return [] if figure is None else of_the_paper([figure.gamma], figure.windows)
+    def piece_formats(self) -> list[Format]:
+        """Of the keys under which disjoint pieces are tested."""
+        asked = self.config.figure
+        return [] if asked is None else of_the_paper([asked.gamma], asked.windows)
 
-    def figure_secrets(self) -> list[bytes]:
-        """The master keys of the figure, 32 bytes each; drawn from the seed, and fit for nothing else."""
+    def piece_secrets(self) -> list[bytes]:
+        """The master keys for disjoint pieces, 32 bytes each; drawn from the seed, and fit for nothing else."""
         count = self.config.figure.keys if self.config.figure else 0
         return [
             hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()

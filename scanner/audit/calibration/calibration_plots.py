@@ -1,4 +1,4 @@
-"""Figures of an audit as PNG bytes. Needs matplotlib, which the extra `audit` installs."""
+"""Drawings of an audit as PNG bytes. Needs matplotlib, which the extra `audit` installs."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special  # type: ignore[import-untyped]
 
-from scanner.audit.calibration.paper_figure import PANELS, FigureCounts
+from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts
 from scanner.audit.statistics.audit_rows import Row
 from scanner.watermark import Format
 from scanner.watermark.formats import FORMATS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
 TITLES = ("Z-test, nothing left out", "exact test, nothing left out", "exact test, repeats left out (ngram)")
 BAND = 0.95
 
 
-def figure_png(found: Mapping[Format, FigureCounts], thresholds: Sequence[float]) -> bytes:
+def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float]) -> bytes:
     """The paper's figure: empirical against theoretical rate, one row a method, one panel a test, all keys visible.
 
     Thin lines are keys, thick ones their mean; the band is Student's 95 % interval of the mean over keys.
     """
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-    by_method: dict[str, dict[int, FigureCounts]] = {}
+    by_method: dict[str, dict[int, PieceCounts]] = {}
     for how, counts in found.items():
         _, window, gamma = how.columns()
         by_method.setdefault(how.title + (f", γ = {gamma}" if gamma else ""), {})[window] = counts
     windows = sorted({window for of_method in by_method.values() for window in of_method})
-    figure = Figure(figsize=(15, 5 * len(by_method)), layout="constrained")
-    axes = figure.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)
+    drawing = Drawing(figsize=(15, 5 * len(by_method)), layout="constrained")
+    axes = drawing.subplots(len(by_method), len(PANELS), squeeze=False, sharex=True, sharey=True)
     for row, (name, of_method) in enumerate(by_method.items()):
         for panel in range(len(PANELS)):
             ax = axes[row, panel]
@@ -45,12 +45,12 @@ def figure_png(found: Mapping[Format, FigureCounts], thresholds: Sequence[float]
             ax.plot([1e-7, 1], [1e-7, 1], color="black", linestyle="--", linewidth=1)
     axes[0, 0].legend(fontsize=8)
     tests = next(iter(found.values()))
-    figure.suptitle(f"{len(tests.hits)} keys × {tests.tests:,} pieces of unmarked text, each test", fontsize=11)
-    return _finish(figure, axes.ravel().tolist(), 1e-7)
+    drawing.suptitle(f"{len(tests.hits)} keys × {tests.tests:,} pieces of unmarked text, each test", fontsize=11)
+    return _finish(drawing, axes.ravel().tolist(), 1e-7)
 
 
 def _draw(
-    ax: "Axes", found: FigureCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
+    ax: "Axes", found: PieceCounts, panel: int, thresholds: Sequence[float], colour: Sequence[float], name: str
 ) -> None:
     rates = found.hits[:, panel] / found.tests
     shown = np.where(rates > 0, rates, np.nan)
@@ -65,10 +65,10 @@ def _draw(
 
 def law_png(rows: Sequence[Row]) -> bytes:
     """Observed over expected hits for every power of ten, with simultaneous limits, one colour a method."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    ax = figure.subplots()
+    drawing = Drawing(figsize=(9, 5), layout="constrained")
+    ax = drawing.subplots()
     totals = [row for row in rows if row["kind"] == "law_total" and row["expected"]]
     for i, method in enumerate(dict.fromkeys(row["method"] for row in totals)):
         mine = [row for row in totals if row["method"] == method]
@@ -82,18 +82,18 @@ def law_png(rows: Sequence[Row]) -> bytes:
     ax.axhline(2.0, color="grey", linestyle=":", linewidth=1)
     ax.set(xscale="log", xlabel="threshold of p", ylabel="observed / expected hits", ylim=(0, 2.5))
     ax.legend(fontsize=9)
-    return _png(figure)
+    return _png(drawing)
 
 
-def _finish(figure: "Figure", axes: Sequence["Axes"], least: float) -> bytes:
+def _finish(drawing: "Drawing", axes: Sequence["Axes"], least: float) -> bytes:
     for ax in axes:
         ax.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1))
         ax.set(xlabel="theoretical false-positive rate", ylabel="empirical false-positive rate")
         ax.grid(alpha=0.2)
-    return _png(figure)
+    return _png(drawing)
 
 
-def _png(figure: "Figure") -> bytes:
+def _png(drawing: "Drawing") -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
+    drawing.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What an audit's figures are drawn from, and the n-grams behind small p-values: counts, their text only on request."""
+"""What an audit's drawings are made from, and the n-grams behind small p-values: counts, their text only on request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import tokenizers
 
 from scanner.audit.calibration.calibration_plan import CalibrationPlan
+from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts, repeated
 from scanner.audit.calibration.one_key import KeyCounts
-from scanner.audit.calibration.paper_figure import PANELS, FigureCounts, repeated
 from scanner.registry import tokenizer_path
 from scanner.watermark import Format
 from scanner.watermark.positions import PositionRule
@@ -18,7 +18,7 @@ SHOWN = 20
 
 def details(
     plan: CalibrationPlan,
-    figure: Mapping[Format, FigureCounts],
+    pieces: Mapping[Format, PieceCounts],
     keys: Mapping[str, KeyCounts],
     thresholds: Sequence[float],
     show_text: bool,
@@ -27,14 +27,14 @@ def details(
 
     Args:
         plan: the audit.
-        figure: by format.
+        pieces: by format.
         keys: by key id.
-        thresholds: of the figure.
+        thresholds: of the pieces.
         show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
     found: dict[str, Any] = {"figure": [], "keys": {}}
-    for how, counts in figure.items():
+    for how, counts in pieces.items():
         found["figure"].append(
             {
                 **how.columns()._asdict(),
@@ -65,7 +65,7 @@ class _Reader:
         return str(self._inner.decode(list(ids), skip_special_tokens=False))
 
 
-def _vanilla(counts: FigureCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
+def _vanilla(counts: PieceCounts, rule: PositionRule, reader: _Reader | None) -> dict[str, Any]:
     worst = counts.worst
     shown: dict[str, Any] = {
         "key": worst.key,

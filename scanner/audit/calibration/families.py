@@ -1,7 +1,7 @@
 """What was counted, as rows of the audits table: the families of tests, fixed by the configuration alone.
 
 Each family gets an even share of the family-wise error: the law's methods, the best of
-all messages, the law's cases, their uniformity, the figure, the keys.
+all messages, the law's cases, their uniformity, disjoint pieces, the keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from scanner.audit.calibration.calibration_plan import CalibrationPlan
+from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts
 from scanner.audit.calibration.law import Case, LawCounts
 from scanner.audit.calibration.one_key import KeyCounts
-from scanner.audit.calibration.paper_figure import PANELS, FigureCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.intervals import Moments, moments
@@ -21,16 +21,16 @@ from scanner.watermark import Format
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
-FIGURE_JUDGED = 6
-"""Powers of ten at which the figure is judged, from 1e-1 down: below, a million tests decide nothing."""
+PIECES_JUDGED = 6
+"""Powers of ten at which disjoint pieces are judged, from 1e-1 down: below, a million tests decide nothing."""
 
 
 def all_rows(
     audit: Audit,
     plan: CalibrationPlan,
     law: Mapping[Case, LawCounts],
-    figure: Mapping[Format, FigureCounts],
-    figure_thresholds: tuple[float, ...],
+    pieces: Mapping[Format, PieceCounts],
+    piece_thresholds: tuple[float, ...],
     keys: Mapping[str, KeyCounts],
 ) -> list[Row]:
     """Judge all that was counted.
@@ -39,17 +39,17 @@ def all_rows(
         audit: the run.
         plan: what was asked.
         law: by case.
-        figure: by format, at figure_thresholds.
-        figure_thresholds: α from large to small.
+        pieces: by format, at piece_thresholds.
+        piece_thresholds: α from large to small.
         keys: by key id.
     """
-    families = 4 * bool(law) + bool(figure) + bool(keys)
+    families = 4 * bool(law) + bool(pieces) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
     rows: list[Row] = []
     if law:
         rows += _law_rows(share, law)
-    if figure:
-        rows += _figure_rows(share, figure, figure_thresholds)
+    if pieces:
+        rows += _piece_rows(share, pieces, piece_thresholds)
     if plan.audited is not None:
         cluster = "account" if plan.columns.account else "document"
         dedup = plan.audited.config.dedup
@@ -84,16 +84,16 @@ def _by_method(answers: Sequence[tuple[Question, Moments]]) -> list[tuple[Questi
     return list(totals.items())
 
 
-def _figure_rows(audit: Audit, figure: Mapping[Format, FigureCounts], thresholds: tuple[float, ...]) -> list[Row]:
-    at = [int(np.argmin(np.abs(np.log10(thresholds) + k))) for k in range(1, FIGURE_JUDGED + 1)]
+def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts], thresholds: tuple[float, ...]) -> list[Row]:
+    at = [int(np.argmin(np.abs(np.log10(thresholds) + k))) for k in range(1, PIECES_JUDGED + 1)]
     answers = []
-    for how, found in figure.items():
+    for how, found in pieces.items():
         for i, (test, dedup) in enumerate(PANELS):
             hits = found.hits[:, i][:, at]
             chance = np.broadcast_to(found.expected[i][at] / found.tests, hits.shape)
             question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, moments(hits, np.full(len(hits), found.tests), chance)))
-    return rate_rows(audit, answers, THRESHOLDS[:FIGURE_JUDGED])
+    return rate_rows(audit, answers, THRESHOLDS[:PIECES_JUDGED])
 
 
 def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> list[tuple[Question, Moments]]:

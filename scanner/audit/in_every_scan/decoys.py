@@ -202,7 +202,7 @@ class PieceDecoys:
         entropies = [_entropy_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
         score = []
         for place, entropy in zip(places.tolist(), entropies, strict=True):
-            mark = seen.test.place(kind.open(entropy))
+            mark = seen.test.to_device(kind.open(entropy))
             score.append(candidates(mark, seen.tokens, only(seen.positions, [place]), key.messages).score[0, 0])
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
         if isinstance(kind.format, CountsHits):

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.audit.calibration.calibration_plots import figure_png, law_png
-from scanner.audit.calibration.paper_figure import PANELS, figure_counts, pieces, repeated
+from scanner.audit.calibration.calibration_plots import law_png, pieces_png
+from scanner.audit.calibration.disjoint_pieces import PANELS, piece_counts, pieces, repeated
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.watermark import GreenList, Gumbel, log10_greenlist, log10_gumbel, log10_z, ragged, scored_positions
 from scanner.watermark.positions import WholeWindows
@@ -32,7 +32,7 @@ def cut(human):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_hits_are_those_of_plain_p_values(gamma, cut):
-    found = figure_counts(format_for(gamma, 2), SECRETS[:2], cut, ALPHAS)
+    found = piece_counts(format_for(gamma, 2), SECRETS[:2], cut, ALPHAS)
     assert found.tests == len(cut.offsets) - 1
     for k, secret in enumerate(SECRETS[:2]):
         mark = Gumbel(secret, 2) if gamma is None else GreenList(secret, 2, gamma)
@@ -51,7 +51,7 @@ def test_hits_are_those_of_plain_p_values(gamma, cut):
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_the_papers_finding_on_real_text(gamma, cut):
     """Scored repeats give several times too many small p-values; left out, the exact test is right, within chance."""
-    found = figure_counts(format_for(gamma, 2), SECRETS, cut, ALPHAS)
+    found = piece_counts(format_for(gamma, 2), SECRETS, cut, ALPHAS)
     ratio = found.hits.sum(axis=0) / (len(SECRETS) * found.expected)
     z, exact, ngram = ratio[:, 3]
     assert z > 4
@@ -63,10 +63,8 @@ def test_parts_add_up(cut):
     counts = np.diff(cut.offsets) // 256
     first, rest = counts.copy(), counts.copy()
     first[50:], rest[:50] = 0, 0
-    a, b = (
-        figure_counts(format_for(QUARTER, 1), SECRETS[:2], pieces(cut, part, 256), ALPHAS) for part in (first, rest)
-    )
-    whole, both = figure_counts(format_for(QUARTER, 1), SECRETS[:2], cut, ALPHAS), a.plus(b)
+    a, b = (piece_counts(format_for(QUARTER, 1), SECRETS[:2], pieces(cut, part, 256), ALPHAS) for part in (first, rest))
+    whole, both = piece_counts(format_for(QUARTER, 1), SECRETS[:2], cut, ALPHAS), a.plus(b)
     assert (both.hits == whole.hits).all()
     assert both.expected == pytest.approx(whole.expected)
     assert both.worst.log10_p == whole.worst.log10_p
@@ -77,7 +75,7 @@ def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
     generator = np.random.default_rng(2)
     line = generator.integers(0, 30_000, 12).tolist()
     tokens = ragged([(line * 30)[:256], generator.integers(0, 30_000, 256).tolist()])
-    worst = figure_counts(format_for(QUARTER, 2), SECRETS, tokens, ALPHAS).worst
+    worst = piece_counts(format_for(QUARTER, 2), SECRETS, tokens, ALPHAS).worst
     assert worst.log10_p < -10
     assert worst.log10_p_ngram > -3
     assert (worst.scored, worst.scored_ngram) == (254, 12)
@@ -87,11 +85,11 @@ def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
     assert times[0][1] == tuple(line[:3])
 
 
-def test_figures_are_drawn(cut):
+def test_they_are_drawn(cut):
     counts = {
-        how: figure_counts(how, SECRETS, cut, ALPHAS)
+        how: piece_counts(how, SECRETS, cut, ALPHAS)
         for how in (format_for(gamma, h) for gamma in (QUARTER, None) for h in (0, 4))
     }
-    assert figure_png(counts, ALPHAS).startswith(b"\x89PNG")
+    assert pieces_png(counts, ALPHAS).startswith(b"\x89PNG")
     row = {"kind": "law_total", "method": "gumbel", "tests": 1e9, "hits": 10, "expected": 9.5, "low": 5.0, "high": 19.0}
     assert law_png([row | {"threshold": threshold} for threshold in THRESHOLDS]).startswith(b"\x89PNG")

@@ -30,7 +30,7 @@ class Worst(NamedTuple):
     ids: NDArray[np.uint32]
 
 
-class FigureCounts(NamedTuple):
+class PieceCounts(NamedTuple):
     """What one part of the pieces says about one method and window; parts can be added.
 
     hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests: pieces.
@@ -41,10 +41,10 @@ class FigureCounts(NamedTuple):
     tests: int
     worst: Worst
 
-    def plus(self, other: "FigureCounts") -> "FigureCounts":
+    def plus(self, other: "PieceCounts") -> "PieceCounts":
         """Both parts together."""
         worst = min(self.worst, other.worst, key=lambda worst: worst.log10_p)
-        return FigureCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, worst)
+        return PieceCounts(self.hits + other.hits, self.expected + other.expected, self.tests + other.tests, worst)
 
 
 def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
@@ -55,7 +55,7 @@ def pieces(tokens: Tokens, counts: NDArray[np.int64], length: int) -> Tokens:
     return Tokens(tokens.ids[index].ravel(), np.arange(len(begins) + 1, dtype=np.int64) * length)
 
 
-def figure_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> FigureCounts:
+def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresholds: Sequence[float]) -> PieceCounts:
     """Score pieces under every key, with repeats and without.
 
     Args:
@@ -69,7 +69,7 @@ def figure_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresho
     """
     marks, exact = [how.open(secret) for secret in secrets], how.law()
     if exact is None:
-        raise ValueError(f"{how.label()} has no law; the figure needs one")
+        raise ValueError(f"{how.label()} has no law; pieces are tested by one")
     log10_alpha = np.log10(np.asarray(thresholds))
     positions = {dedup: how.rule().positions(tokens, dedup) for dedup in dict.fromkeys(d for _, d in PANELS)}
     laws: dict[str, Law] = {"z": Normal(exact), "exact": exact}
@@ -91,9 +91,9 @@ def figure_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, thresho
                 tokens.ids[tokens.offsets[at] : tokens.offsets[at + 1]],
             )
     if worst is None:
-        raise ValueError("no keys: the figure needs at least one")
+        raise ValueError("no keys: pieces are tested under at least one")
     expected = [_expected(laws[test], positions[dedup].scored, thresholds) for test, dedup in PANELS]
-    return FigureCounts(hits, np.array(expected), len(tokens.offsets) - 1, worst)
+    return PieceCounts(hits, np.array(expected), len(tokens.offsets) - 1, worst)
 
 
 def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
