@@ -2,16 +2,21 @@
 
 numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
 would go on with old ciphers inside new scores, so the cache lies in a folder named by a digest of this whole package.
+Of processes that need a kernel at the same time, as workers of a first scan do, one compiles it and the others wait.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TextIO, TypeVar, cast
 
 import numba
 from numba.core import config as _config
+from numba.core.compiler_lock import global_compiler_lock
 
 config: Any = _config  # its settings are not in the type stubs
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,12 +33,12 @@ def _digest() -> str:
 def _cache_folder() -> str:
     """NUMBA_CACHE_DIR where it is set; else beside the sources, where that can be written; else in the user's cache."""
     if config.CACHE_DIR:
-        place = Path(config.CACHE_DIR)
+        folder = Path(config.CACHE_DIR)
     elif os.access(Path(__file__).parent, os.W_OK):
-        place = Path(__file__).parent / "__pycache__"
+        folder = Path(__file__).parent / "__pycache__"
     else:
-        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
-    return str(place / f"kernels-{_digest()}")
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
+    return str(folder / f"kernels-{_digest()}")
 
 
 _FOLDER = _cache_folder()
@@ -44,12 +49,56 @@ def compiled_before() -> bool:
     return any(Path(_FOLDER).rglob("*.nbi"))
 
 
+LONGEST_WAIT = 60.0
+"""Seconds; the slowest kernel takes some."""
+
+_alone: set[str] = set()
+"""Kernels whose lock this process holds; the compiler's own lock guards it."""
+
+
+def _wait_for(lock: TextIO) -> None:
+    """Lock a file; raises TimeoutError, an OSError, when whoever holds it was stopped and will not let it go."""
+    end = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < end:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"{lock.name} was held for {LONGEST_WAIT} s")
+
+
+@contextlib.contextmanager
+def _one_process(name: str) -> Iterator[None]:
+    """Let no other process compile a kernel meanwhile; go on where that cannot be, as on a filesystem without locks.
+
+    The compiler's lock comes first, as it does where one kernel has another compiled that it calls: threads that took
+    the two in different orders would wait for each other. Processes do not, since calls go in no circle.
+    """
+    with global_compiler_lock, contextlib.ExitStack() as locks:
+        if name not in _alone:
+            with contextlib.suppress(OSError):
+                Path(_FOLDER).mkdir(parents=True, exist_ok=True)
+                lock = locks.enter_context((Path(_FOLDER) / f"{name}.lock").open("w"))
+                _wait_for(lock)
+            _alone.add(name)
+            locks.callback(_alone.remove, name)
+        yield
+
+
 def _compile(function: Function, inline: Literal["never", "always"]) -> Function:
     before, config.CACHE_DIR = config.CACHE_DIR, _FOLDER
     try:
         compiled: Any = numba.njit(cache=True, nogil=True, inline=inline)(function)
     finally:
         config.CACHE_DIR = before
+    # looks into the cache first: once another process has compiled, it is found there
+    find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
+
+    def compile_once(signature: object) -> object:
+        with _one_process(name):
+            return find_or_compile(signature)
+
+    compiled.compile = compile_once
     return cast(Function, compiled)
 
 

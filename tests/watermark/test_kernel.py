@@ -1,22 +1,43 @@
-"""A change of one kernel file may not leave kernels compiled from the old one behind, in whatever file they stand."""
+"""A change of one kernel file leaves no kernel behind that was compiled from the old one; none is compiled twice."""
 
+import fcntl
 import shutil
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import scanner
+from scanner.watermark import kernel
 
 PROBE = """
+import gc
 import numpy as np
+from numba.core.dispatcher import Dispatcher
 from scanner.watermark import Gumbel
 print(Gumbel(bytes(32), 0).draws(np.zeros(1, np.uint64), np.zeros(1, np.int64), 1)[0, 0])
+for kernel in gc.get_objects():
+    if isinstance(kernel, Dispatcher) and kernel.__module__.startswith("scanner"):
+        for types, times in kernel.stats.cache_misses.items():
+            print(kernel.__module__, kernel.__name__, types, times)
 """
 
 
-def first_draw(root: Path) -> int:
-    done = subprocess.run([sys.executable, "-c", PROBE], cwd=root, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+def first_draws(root: Path, processes: int) -> tuple[int, Counter[str]]:
+    """The first draw of processes that run at the same time, and how often kernels were compiled by all of them."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", PROBE], cwd=root, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    said = [process.communicate()[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0] * processes
+    compiled: Counter[str] = Counter()
+    for _, *lines in said:
+        for what, times in (line.rsplit(" ", 1) for line in lines):
+            compiled[what] += int(times)
+    (draw,) = {int(draw) for draw, *_ in said}
+    return draw, compiled
 
 
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
@@ -24,8 +45,20 @@ def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     for package in ("schemas", "scanner/watermark"):
         shutil.copytree(root / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "scanner" / "__init__.py").touch()
-    before = first_draw(tmp_path)
-    assert before == first_draw(tmp_path)
+    before, compiled = first_draws(tmp_path, 3)
+    assert set(compiled.values()) == {1}, "of processes that need a kernel at the same time, one compiles it"
+    assert first_draws(tmp_path, 1) == (before, Counter())
     ciphers = tmp_path / "scanner" / "watermark" / "native" / "ciphers.py"
     ciphers.write_text(ciphers.read_text().replace("0x61707865", "0x61707866"))
-    assert first_draw(tmp_path) != before
+    assert first_draws(tmp_path, 1)[0] != before
+
+
+def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernel, "_FOLDER", str(tmp_path))
+    monkeypatch.setattr(kernel, "LONGEST_WAIT", 0.1)
+    doubled = kernel.kernel(lambda number: 2 * number)
+    with (tmp_path / f"{__name__}.{doubled.__qualname__}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        began = time.monotonic()
+        assert doubled(21) == 42
+    assert time.monotonic() - began >= 0.1
