@@ -16,6 +16,7 @@ NOBODY: Mapping[Naming, str] = {
     Naming.RESERVED: "the message is reserved: a false accusation",
     Naming.REMOVED: "the user was removed",
     Naming.AMBIGUOUS: "several messages pass",
+    Naming.UNPROVED: "computed again, the flag came out differently",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
 }
@@ -35,6 +36,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
         Naming.RESERVED: f"message {row['message']}, which is reserved: a false accusation",
         Naming.REMOVED: f"message {row['message']}, of a removed user",
         Naming.AMBIGUOUS: "several messages",
+        Naming.UNPROVED: "nobody: computed again, it came out differently",
         Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
         Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
     }[row["naming"]]

@@ -42,9 +42,9 @@ def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool
 
     CONFIG: a TOML file; the README shows its fields. Run again after an interruption, it goes on from what was
     committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
-    raises an alarm: p-values are too small (a sentence says which), 4 nothing was read (unless allow_empty is set) or
-    more is in quarantine than the configuration allows, 130 and 143 interrupted by Ctrl-C and SIGTERM, which are how
-    --follow is meant to end: there it is 0 then.
+    raises an alarm: p-values are too small, or a flag was not proved (a sentence says which), 4 nothing was read
+    (unless allow_empty is set) or more is in quarantine than the configuration allows, 130 and 143 interrupted by
+    Ctrl-C and SIGTERM, which are how --follow is meant to end: there it is 0 then.
 
     \b
     Example:
@@ -152,6 +152,7 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
         lines.insert(
             3, f"in part      {counts.scored_in_part:,} documents: invalid bytes replaced, the first 16 MiB scored"
         )
+    lines[2:2] = _proved(counts)
     if outcome.first_commit is not None:
         peak = outcome.totals.peak_memory / 2**20
         lines.insert(
@@ -177,6 +178,20 @@ def summary(outcome: "Outcome", results: str, false_positive_rate: float) -> str
     if outcome.exit_code == 4 and not outcome.unread.nothing:
         lines.append("More is in quarantine than max_quarantined_share allows: see the table `quarantine`.")
     return "\n".join(lines)
+
+
+def _proved(counts: "Counts") -> list[str]:
+    """How many flags were computed again, and what became of the others."""
+    if not counts.flagged:
+        return []
+    not_drawn = counts.flagged - counts.proved - counts.unproved - counts.not_offered
+    others = {
+        "came out differently and name nobody": counts.unproved,
+        "were not drawn, since there were too many": not_drawn,
+        "are of formats that offer no proof": counts.not_offered,
+    }
+    said = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
+    return [f"proved       {counts.proved:,} flags came out the same by a slow path of their own{said}"]
 
 
 def _passed_over(outcome: "Outcome") -> list[str]:

@@ -14,7 +14,17 @@ class Naming(StrEnum):
     AMBIGUOUS = "ambiguous"  # several messages pass, and one mark raises the scores of others
     UNDECIDED = "undecided"  # messages pass, but none by what it shares with no other
     ASSUMED = "assumed"  # p holds only if the format's hash behaves
+    UNPROVED = "unproved"  # computed again by a slow path, the flag is another: there is a bug, and nobody is named
     NONE = "none"  # not flagged
+
+
+class Proof(StrEnum):
+    """Whether a flag was computed again, from text and registry, by a path that shares no code with the first."""
+
+    PROVED = "proved"  # and came out the same
+    DIFFERS = "differs"  # and did not: a bug
+    NOT_DRAWN = "not drawn"  # it was not: there were too many, and a keyed sample was
+    NOT_OFFERED = "not offered"  # it was not: its format has no such path
 
 
 class AuditState(StrEnum):

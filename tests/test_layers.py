@@ -117,7 +117,7 @@ def test_torch_is_eager_only_where_text_is_marked_or_a_device_used():
 
 
 def test_tests_are_imported_by_nothing():
-    assert users_of({"tests", "hypothesis", "pytest", "mpmath"}, allowed=set()) == []
+    assert users_of({"tests", "hypothesis", "pytest"}, allowed=set()) == []
 
 
 @pytest.mark.parametrize(

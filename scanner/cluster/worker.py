@@ -20,6 +20,7 @@ from scanner.audit.in_every_scan.decoys import Decoys, open_decoys
 from scanner.cluster.gpus import own_device
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written
+from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import FileFault, ScanFailed
 from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
@@ -28,6 +29,7 @@ from scanner.input.shards import Shard
 from scanner.results.tables import DataFile, write_file
 from scanner.watermark.formats import format_of
 from schemas.tables import FLAGS, QUARANTINE
+from schemas.words import Proof
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +48,7 @@ class Counts:
     """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts.
 
     values_not_read: of which id, account or time is there and cannot be read, and is null;
+    proved, unproved: flags that came out the same, or did not, by a slow path; not_offered: that have none;
     in_future: whose own time, or their file's where they have none, is still to come; older_than_key: flagged under a
     key that was made after they existed.
     """
@@ -60,6 +63,9 @@ class Counts:
     in_future: int = 0
     older_than_key: int = 0
     values_not_read: int = 0
+    proved: int = 0
+    unproved: int = 0
+    not_offered: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -318,8 +324,11 @@ class Worker:
         return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
 
     def _busy(self, documents: pa.RecordBatch, before: int) -> Busy:
-        scoring = documents.column("text").nbytes * self._seconds_a_byte
-        return Busy(self._plan.config.cluster.stall_seconds + scoring, before + documents["row"][0].as_py())
+        text_bytes = documents.column("text").nbytes
+        scoring = text_bytes * self._seconds_a_byte
+        proving = min(text_bytes, MOST_TOKENS) * SECONDS_A_TOKEN * len(self._plan.keys)
+        due = self._plan.config.cluster.stall_seconds + scoring + proving
+        return Busy(due, before + documents["row"][0].as_py())
 
 
 def parts_of(batch: pa.RecordBatch, text_bytes: int) -> list[pa.RecordBatch]:
@@ -383,10 +392,13 @@ def _counts(rows: _Rows, text_bytes: int) -> Counts:
     refused = sum(len(batch) for batch in rows.quarantine)
     return Counts(
         documents=sum(len(batch) for batch in rows.verdicts) + refused,
-        too_short=_of_status(rows.verdicts, "too_short"),
-        scored_in_part=_of_status(rows.verdicts, "scored_in_part"),
+        too_short=_count(rows.verdicts, "status", "too_short"),
+        scored_in_part=_count(rows.verdicts, "status", "scored_in_part"),
         quarantined=refused,
         flagged=sum(batch["flagged"].true_count for batch in rows.verdicts),
+        proved=_count(rows.verdicts, "proof", Proof.PROVED),
+        unproved=_count(rows.verdicts, "proof", Proof.DIFFERS),
+        not_offered=_count(rows.verdicts, "proof", Proof.NOT_OFFERED),
         text_bytes=text_bytes,
         tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in rows.verdicts),
     )
@@ -401,8 +413,8 @@ def _flags(plan: Plan, verdicts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     ]
 
 
-def _of_status(verdicts: list[pa.RecordBatch], status: str) -> int:
-    return sum(pc.sum(pc.equal(batch["status"], status), min_count=0).as_py() for batch in verdicts)
+def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
+    return sum(pc.sum(pc.equal(batch[column], value), min_count=0).as_py() for batch in verdicts)
 
 
 def quarantine_rows(

@@ -16,17 +16,19 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.existence import OfFile
+from scanner.detection.proving import Prover
 from scanner.detection.tokenising import read_texts
+from scanner.input.documents import read_text
 from scanner.registry import Named
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rank import ranked
-from scanner.watermark.search import Found, decide, long_enough, search
+from scanner.watermark.search import Decision, Found, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
-from schemas.words import Naming
+from schemas.words import Naming, Proof
 
 MOST_COMPILED_WITH = 2**16
 """Tokens that are scored to compile kernels; where more must be scored, none are, which compiles the same."""
@@ -88,6 +90,7 @@ class Detector:
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
+        prover: computes flags again, with the same keys in the same order; None: no flag is proved.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Detector:
         dedup: Dedup,
         min_scored: int,
         false_positive_rate: float,
+        prover: Prover | None = None,
     ) -> None:
         self._keys = tuple(keys)
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
@@ -107,6 +111,7 @@ class Detector:
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
         self._false_positive_rate = false_positive_rate
+        self._prover = prover
         self.tokenising = 0.0  # wall seconds so far
 
     def detect(
@@ -134,7 +139,18 @@ class Detector:
         found, seen = self._score(texts.tokens)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen)
-        verdicts = self._verdicts(texts.tokens, found, kept["reason"])
+        decided = decide(found, self._false_positive_rate)
+        verdicts = self._verdicts(texts.tokens, found, decided, kept["reason"])
+        if self._prover is not None and decided.flagged.any():
+            stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
+            proof = self._prover.prove(
+                lambda place: read_text(stored[rows[place]].as_py())[0] or "",
+                [np.diff(texts.tokens[test.key.tokenizer.sha256].offsets) for test in self._keys],
+                found,
+                decided,
+                origin.shard_id.encode(),
+            )
+            verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
         named = self._named(verdicts, kept, known or OfFile(now, {}, None, None))
         return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
 
@@ -179,13 +195,14 @@ class Detector:
         found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
-    def _verdicts(self, tokens: Mapping[str, Tokens], found: Sequence[Found], reason: pa.Array) -> dict[str, Any]:
+    def _verdicts(
+        self, tokens: Mapping[str, Tokens], found: Sequence[Found], decided: Decision, reason: pa.Array
+    ) -> dict[str, Any]:
         """What VERDICTS say about D texts, by column, but for who had a message; `named`: exactly one passes.
 
         reason: it is a part.
         """
-        decided = decide(found, self._false_positive_rate)
-        chosen, naming = decided.key, decided.naming
+        chosen = decided.key
 
         def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
             return np.stack([*values])[chosen, np.arange(len(chosen))]
@@ -198,7 +215,8 @@ class Detector:
             "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
             "message": pa.array(message, mask=~scored),
-            "naming": naming,
+            "naming": decided.naming,
+            "proof": np.full(len(chosen), None, object),
             "score": of_chosen(said.score[:, 0] for said in found),
             # p = 1 of what is not scored
             "log10_p": _p_values(np.where(scored, of_chosen(said.log10_p[:, 0] for said in found), 0.0)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.detection.detector import Detector, KeyUnderTest, as_it_is
+from scanner.detection.proving import ProvedKey, Prover
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
@@ -19,8 +20,9 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
+from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
-from schemas.config import ScanConfig, SecondScoreConfig
+from schemas.config import Dedup, ScanConfig, SecondScoreConfig
 from schemas.registry import MasterKey, Registry
 
 if TYPE_CHECKING:
@@ -210,14 +212,29 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
 
     With a device, all messages of a key are scored there.
     """
+    tests = open_keys(plan.registry, plan.keys, _mover_to(device))
+    how = (plan.keys_tested, plan.config.dedup, plan.config.false_positive_rate)
     return Detector(
-        open_keys(plan.registry, plan.keys, _mover_to(device)),
+        tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         keys_tested=plan.keys_tested,
         dedup=plan.config.dedup,
         min_scored=plan.config.min_scored,
         false_positive_rate=plan.config.false_positive_rate,
+        prover=open_prover(plan.registry, tests, *how),
     )
+
+
+def open_prover(
+    registry: Path | str, tests: Sequence[KeyUnderTest], keys_tested: int, dedup: Dedup, false_positive_rate: float
+) -> Prover:
+    """What proves the flags of keys: their secrets are read once more, by the slow paths. Raises SecretError."""
+    keys, secret = [], b""
+    for test in tests:
+        how, secret = format_of(test.key), check_secret(registry, test.key)
+        path = how.proof(secret) if isinstance(how, Proves) else None
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages))
+    return Prover(keys, secret, keys_tested=keys_tested, dedup=dedup, false_positive_rate=false_positive_rate)
 
 
 def open_keys(

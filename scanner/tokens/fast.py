@@ -50,7 +50,7 @@ class FastTokenizer:
             _end_if_told_to(error)
             raise BackendUnlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
         self.vocab_size = reference.vocab_size
-        self._reference = reference
+        self.reference = reference
         self._trusted = True
         self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # that are still to be compared
         self._compare(golden_strings(data))
@@ -64,7 +64,7 @@ class FastTokenizer:
             except BackendUnlike as error:
                 _log.warning("%s; Hugging Face tokenizers is used instead, which is slower", error)
                 self._trusted = False
-        return self._encode(texts) if self._trusted else self._reference.encode(texts)
+        return self._encode(texts) if self._trusted else self.reference.encode(texts)
 
     def _sample(self, texts: Sequence[str]) -> list[str]:
         """Those of the texts that are among the first ones; of a long one its beginning."""
@@ -84,13 +84,13 @@ class FastTokenizer:
         except BaseException as error:
             _end_if_told_to(error)
             if len(texts) == 1:
-                return self._reference.encode(texts)
+                return self.reference.encode(texts)
             half = len(texts) // 2
             return joined([self._encode(texts[:half]), self._encode(texts[half:])])
         return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
 
     def _compare(self, texts: Sequence[str]) -> None:
-        expected, found = self._reference.encode(texts), self._encode(texts)
+        expected, found = self.reference.encode(texts), self._encode(texts)
         if np.array_equal(expected.ids, found.ids) and np.array_equal(expected.offsets, found.offsets):
             return
         for i, text in enumerate(texts):

@@ -17,6 +17,10 @@ class Tokenizer(Protocol):
 
     vocab_size: int
 
+    @property
+    def reference(self) -> "Tokenizer":
+        """The backend that decides, by which flags are proved."""
+
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]."""
 
@@ -40,6 +44,11 @@ class HuggingFaceTokenizer:
         self._inner.no_truncation()
         self._inner.no_padding()
         self.vocab_size: int = self._inner.get_vocab_size()
+
+    @property
+    def reference(self) -> "HuggingFaceTokenizer":
+        """Itself."""
+        return self
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""

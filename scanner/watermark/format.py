@@ -13,6 +13,7 @@ its own, which callers ask for (`isinstance(mark, Searches)`) and name in their 
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
+| proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 
 Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
 scanner.power and scanner.detection.second_score, so that nothing here imports what they need.
@@ -154,6 +155,33 @@ class Commits(Protocol):
 
     def commitment(self, secret: bytes) -> bytes:
         """32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
+
+
+class Proof(Protocol):
+    """Scores and p-values of one text under one secret, by a slow path that shares no code with those of `Watermark`.
+
+    Shown in no repr, opened where needed (scanner.watermark.proof has what proofs share).
+    """
+
+    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup) -> tuple[int, list[float]]:
+        """How many positions of a text are scored, and the score of each message.
+
+        Args:
+            tokens: uint32[N], of the text.
+            messages: from 0 on.
+            dedup: which repeats are left out.
+        """
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """log10 p of a score over so many positions, of that message alone, by the law of the format."""
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """A format whose flags can be proved."""
+
+    def proof(self, secret: bytes) -> Proof:
+        """Open the slow path with a secret."""
 
 
 class Basis(NamedTuple):

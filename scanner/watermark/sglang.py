@@ -15,7 +15,7 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
@@ -317,6 +317,12 @@ class SglangOneKeyFormat(SglangFormat):
         """A secret is the key's 8 bytes, big-endian: its 16 hexadecimal digits."""
         return Sglang(self, secret, keys_of(secret, 1), 1.0)
 
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.sglang_proof import SglangProof  # flags alone need mpmath
+
+        return SglangProof(secret, self.context_window, 1.0, KEY_BITS)
+
 
 class SglangTwoKeysFormat(SglangFormat):
     """SGLang with keys A and B, of which a coin names one at each context: whoever has both knows which."""
@@ -336,6 +342,12 @@ class SglangTwoKeysFormat(SglangFormat):
     def open(self, secret: bytes) -> Sglang:
         """A secret is the 8 bytes of A and the 8 of B, big-endian."""
         return Sglang(self, secret, keys_of(secret, 2), self.mixing_probability)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.sglang_proof import SglangProof
+
+        return SglangProof(secret, self.context_window, self.mixing_probability, KEY_BITS)
 
 
 def keys_of(secret: bytes, count: int) -> tuple[int, ...]:

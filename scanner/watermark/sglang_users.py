@@ -12,12 +12,13 @@ import numpy as np
 from numpy import uint32
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Answers, Candidates, Case, Pairs
+from scanner.watermark.format import Answers, Candidates, Case, Pairs, Proof
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.one_message import term
 from scanner.watermark.opened import Held, Opened
 from scanner.watermark.positions import Positions, Tokens, ragged
 from scanner.watermark.sglang import (
+    KEY_BITS,
     Sglang,
     SglangFormat,
     SglangOneKeyFormat,
@@ -212,6 +213,12 @@ class SglangUserKeysFormat(SglangFormat):
     def open(self, secret: bytes) -> SglangUsers:
         """A secret is the master key, of which the users' keys are derived."""
         return SglangUsers(self, secret)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.sglang_proof import SglangUsersProof  # flags alone need mpmath
+
+        return SglangUsersProof(secret, self.context_window, KEY_BITS)
 
     def check_messages(self, count: int) -> None:
         """No more than the search is made for."""

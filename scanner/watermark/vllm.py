@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma
 from scanner.watermark.opened import Held, Opened, StackFormat, check_message
 from scanner.watermark.philox import MISSING, sum_terms, words_of_positions
@@ -131,6 +131,12 @@ class _VllmFormat(StackFormat):
         """Five times what it takes with its p-value."""
         return 2e-7
 
+    def _proof(self, secret: bytes, weight: float | None) -> Proof:
+        from scanner.watermark.vllm_proof import VllmProof  # flags alone need mpmath
+
+        opening = self.partial_contexts == "scored"
+        return VllmProof(secret, self.context_width, weight, opening=opening, bits=self.basis().bits)
+
 
 def _words(case: Case) -> Pairs:
     """The PRF on contexts that stand alone."""
@@ -183,6 +189,10 @@ class VllmGumbelFormat(_VllmFormat):
         """A secret is the key's 8 bytes, big-endian."""
         return Vllm(self, secret, (key_of(secret),), 0.0)
 
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret, None)
+
 
 class VllmDualKeyFormat(_VllmFormat):
     """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored."""
@@ -205,6 +215,10 @@ class VllmDualKeyFormat(_VllmFormat):
     def open(self, secret: bytes) -> Vllm:
         """A secret is the master key's 8 bytes, big-endian."""
         return Vllm(self, secret, sub_keys(key_of(secret)), self.alpha)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret, self.alpha)
 
 
 def key_of(secret: bytes) -> int:

@@ -80,6 +80,7 @@ def verdict(detector, tokens, found, i, at):
         "flagged": passing > 0,
         "basis": "key",
         "p_rank": None,
+        "proof": None,
     }
 
 

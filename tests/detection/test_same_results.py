@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from jobs.demo.demo_keys import HERE, make_registry
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.scan_plan import open_prover
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
@@ -21,7 +22,7 @@ from schemas.tables import QUARANTINE, VERDICTS
 
 BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
 ROWS = 120
-LATER = (("reason", "basis", "p_rank", "first_seen_at", "held_since"), ("account_id", "text_sha256"))
+LATER = (("reason", "basis", "p_rank", "first_seen_at", "held_since", "proof"), ("account_id", "text_sha256"))
 """Columns that verdicts and quarantine did not have then."""
 
 
@@ -32,13 +33,18 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
         for key in load_registry(folder).keys[:2]  # the third came later
     ]
     holders = Holders.load(folder, [test.key.key_id for test in tests])
-    detector = Detector(tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6)
+    prover = open_prover(folder, tests, 2, "ngram", 1e-6)
+    detector = Detector(
+        tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6, prover=prover
+    )
     verdicts, quarantine = [], []
     (file,) = list_files((str(HERE / "sample-1.parquet"),))
     names = pq.read_schema(file.path).names
     columns = Columns("text", "doc_id", *(name if name in names else None for name in ("account_id", "created_at")))
     for batch in read(file, columns, 0, ROWS):
         scored, refused = detector.detect(batch, Origin("scan", "shard", "sample-1"))
+        flagged = scored.filter(scored["flagged"])
+        assert flagged["proof"].to_pylist() == ["proved"] * len(flagged)  # which changes no other column
         verdicts.append(scored)
         quarantine.append(refused)
     found = (pa.Table.from_batches(verdicts, VERDICTS), pa.Table.from_batches(quarantine, QUARANTINE))

@@ -15,3 +15,19 @@ def assert_right(got: float, wanted: mpmath.mpf) -> None:
     else:
         assert math.isfinite(got)
         assert error <= 1e-7 * abs(wanted), (got, float(wanted))
+
+
+def series(s, n: int, a) -> mpmath.mpf:
+    """The law of two weighted sums by its series, term by term from N = n on, in 60 digits; log10."""
+    with mpmath.workdps(60):
+        s, a = mpmath.mpf(s), mpmath.mpf(a)
+        q, x, big, total = a / (1 - a), s / a, n, mpmath.mpf(0)
+        tail = mpmath.gammainc(2 * n, x, regularized=True)
+        step, power = mpmath.exp(-x) * x ** (2 * n) / mpmath.factorial(2 * n), q**n
+        while power > total * mpmath.mpf(10) ** -40 or big < 2 * n / q:
+            total += power * tail
+            tail += step
+            step *= x / (n + big + 1)
+            power *= (1 - q) * big / (big - n + 1)
+            big += 1
+        return mpmath.log10(total)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import installation, ragged
-from scanner.watermark.format import Commits, DrawsKeys, Searches, format_name
+from scanner.watermark.format import Commits, DrawsKeys, Proves, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.search import log10_p_of
 from tests.support.key_bytes import forms
@@ -60,6 +60,32 @@ def test_nothing_of_the_key_is_shown(form):
     for save in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never pickled"):
             save(mark)
+
+
+@pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
+def test_what_proves_its_flags_finds_the_same(form):
+    """Scores up to rounding, with repeats, at the ends of a text and of the messages; p-values where flags are."""
+    assert isinstance(form, Proves)
+    secret, random = secret_of(form), np.random.default_rng(2)
+    mark, proof = form.open(secret), form.proof(secret)
+    messages = [0, 3, 129] if isinstance(mark, Searches) else [0]
+    for length in (0, 3, 20, 90):
+        tokens = ragged([random.integers(0, 2**15, length).tolist() + [5, 6, 7, 5, 6, 7, 5, 6] * (length > 3)])
+        for dedup in form.dedups(["ngram", "context", "none"]):
+            positions = mark.rule.positions(tokens, dedup)
+            scored, scores = proof.scores(tokens.ids, messages, dedup)
+            assert scored == positions.scored[0]
+            fast = [float(mark.score(tokens, positions, message)[0]) for message in messages]
+            assert scores == pytest.approx(fast, rel=1e-12, abs=1e-12)
+    for scored in (16, 60, 300):
+        for share in (0.2, 0.5, 0.9, 1.4, 2.5):
+            score = min(round(share * scored), scored) if form.law().discrete else share * scored
+            fast = float(form.law().log10_p(score, scored))
+            assert proof.log10_p(score, scored) == pytest.approx(fast, rel=1e-9, abs=1e-12)
+    whole = [str(int.from_bytes(secret[i : i + 8], "big")) for i in range(0, len(secret), 8)]
+    assert [form for form in forms(secret) + whole if form in repr(proof) + repr(vars(proof))] == []
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(proof)
 
 
 def test_every_format_is_tested_with_every_parameter():

@@ -7,24 +7,9 @@ from scipy import stats
 
 from scanner.watermark.laws import Gamma, WeightedGamma
 from scanner.watermark.weighted_gamma import log10_weighted_gamma
+from tests.watermark.mpmath_oracle import series
 
 SCALES = (1e-6, 0.01, 0.5, 0.9, 1.0, 1.1, 1.5, 3.0, 6.0, 16.0)
-
-
-def series(s, n: int, a) -> mpmath.mpf:
-    """The same series term by term from N = n on, in the working precision of mpmath; log10."""
-    with mpmath.workdps(60):
-        s, a = mpmath.mpf(s), mpmath.mpf(a)
-        q, x, big, total = a / (1 - a), s / a, n, mpmath.mpf(0)
-        tail = mpmath.gammainc(2 * n, x, regularized=True)
-        step, power = mpmath.exp(-x) * x ** (2 * n) / mpmath.factorial(2 * n), q**n
-        while power > total * mpmath.mpf(10) ** -40 or big < 2 * n / q:
-            total += power * tail
-            tail += step
-            step *= x / (n + big + 1)
-            power *= (1 - q) * big / (big - n + 1)
-            big += 1
-        return mpmath.log10(total)
 
 
 def convolution(s: float, n: int, a: float) -> mpmath.mpf:

@@ -84,13 +84,14 @@ class LiveAudit:
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(self._alarming()),
+            "alarms": len(self._alarming()) + bool(self.traffic.unproved),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
             "expected_false": f"{self.expected_false:.3g}",
             "reserved": self.traffic.reserved,
             "unheld": self.traffic.unheld,
+            "unproved": self.traffic.unproved,
             "false_share_at_most": "nan" if self.false_share is None else f"{self.false_share[1].high:.3g}",
         }
 
@@ -102,7 +103,19 @@ class LiveAudit:
         return [] if self.framing else _wrong(self.rows)
 
     def alarms(self) -> list[str]:
-        """A sentence for each row that raises the alarm, and what to do."""
+        """A sentence for each row that raises the alarm, and for flags that were not proved; and what to do."""
+        return self._unproved() + self._too_small()
+
+    def _unproved(self) -> list[str]:
+        if not self.traffic.unproved:
+            return []
+        return [
+            f"{self.traffic.unproved:,} flags came out differently when they were computed again by a slow path: they "
+            "name nobody, and stand as `unproved`. Something in this version or on this machine is wrong: act on no "
+            "flag of this scan, run `brickscan selftest` on the machine, and report it."
+        ]
+
+    def _too_small(self) -> list[str]:
         wrong = self._alarming()
         if not wrong:
             return []
@@ -137,7 +150,9 @@ def _law_holds(rows: Sequence[Row]) -> bool:
     return AuditVerdict.TOO_SMALL not in of_law and any(verdict in _HOLD for verdict in of_law)
 
 
-def _state(rows: Sequence[Row], *, tested: bool, framing: bool) -> AuditState:
+def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -> AuditState:
+    if unproved:
+        return AuditState.ALARM
     if _wrong(rows):
         return AuditState.POSSIBLE_FRAMING if framing else AuditState.ALARM
     return AuditState.NO_ALARM if tested else AuditState.NO_DECOYS
@@ -183,7 +198,7 @@ def _reserved_answers(
 
 _MEANING = {
     AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
-    AuditState.ALARM: "an observed rate is incompatible with the stated one",
+    AuditState.ALARM: "an observed rate is incompatible with the stated one, or a flag was not proved",
     AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
     AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
 }
@@ -247,7 +262,7 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
     ]
     framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
-        state=_state(rows, tested=len(fresh) > 0, framing=bool(framing)),
+        state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),
         rows=tuple(rows),
         traffic=traffic,
         expected_false=traffic.texts * plan.config.false_positive_rate,

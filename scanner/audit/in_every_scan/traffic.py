@@ -33,7 +33,7 @@ class Traffic(NamedTuple):
 
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, of how many at the J
     thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, what is left of its hits without
-    the texts of one account, of two, and so on to a few.
+    the texts of one account, of two, and so on to a few; unproved: rows whose proof came out differently.
     """
 
     texts: int
@@ -43,6 +43,7 @@ class Traffic(NamedTuple):
     hits: Mapping[str, NDArray[np.int64]]
     scans: tuple[str, ...]
     without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
+    unproved: int = 0
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
@@ -53,8 +54,13 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         log10_rate: log10 of the false-positive rate: at or below it, what is flagged counts.
     """
     scored = verdicts.filter(pl.col("status").is_in(SCORED), pl.col("log10_p_global").is_not_null())
-    rows, scans = pl.collect_all(
-        [scored.select(pl.len()), verdicts.select(pl.col("scan_id").unique().sort())], engine="streaming"
+    rows, scans, unproved = pl.collect_all(
+        [
+            scored.select(pl.len()),
+            verdicts.select(pl.col("scan_id").unique().sort()),
+            verdicts.select((pl.col("naming") == Naming.UNPROVED).sum()),
+        ],
+        engine="streaming",
     )
     parts = -(-int(rows.item()) // AT_A_TIME)
     # copies of a text have one p-value and one message; who holds that may depend on when a copy was written
@@ -110,7 +116,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
     }
     count, flags, reserved, unheld = map(int, totals)
     few = without_few(by_message, pl.concat(suspects), texts) if suspects else {}
-    return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]), few)
+    return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]), few, int(unproved.item()))
 
 
 def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Columns, Format, Hits
+from scanner.watermark.format import Answers, Columns, Format, Hits, Proof
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
@@ -89,6 +89,12 @@ class GreenListFormat(Native):
         """See Format."""
         return GreenList(secret_bytes, self.window, parse_gamma(self.gamma))
 
+    def proof(self, secret_bytes: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.native.native_proof import GreenListProof  # flags alone need mpmath
+
+        return GreenListProof(secret_bytes, self.label(), self.version, self.window, parse_gamma(self.gamma))
+
     def columns(self) -> Columns:
         """See Format."""
         return Columns(self.name, self.window, self.gamma)
@@ -123,6 +129,12 @@ class GumbelFormat(Native):
     def open(self, secret_bytes: bytes) -> Gumbel | NumberedGumbel:
         """See Format."""
         return Gumbel(secret_bytes, self.window)
+
+    def proof(self, secret_bytes: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.native.native_proof import GumbelProof
+
+        return GumbelProof(secret_bytes, self.label(), self.version, self.window)
 
     def columns(self) -> Columns:
         """See Format."""

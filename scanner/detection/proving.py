@@ -1,0 +1,189 @@
+"""Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
+
+By a slow path that shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
+p-values in high precision; of every message that passed, and of the second best of the key that gives the verdict. The
+search is not made again: it can only miss. Where a key must beat decoys, their scores are not computed again either.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.tokens import Tokenizer
+from scanner.watermark.format import Proof as SlowPath
+from scanner.watermark.opened import Held
+from scanner.watermark.search import LEAST_RANK, Decision, Found
+from schemas.config import Dedup
+from schemas.words import Naming, Proof
+
+MOST_TOKENS = 2**18
+"""Of texts that are scored together (4 MiB at most, a million tokens or so) flagged ones of so many tokens are proved.
+Of more, a sample is drawn under a key's secret, so that nobody who posts texts knows which."""
+
+TOKENS_A_FLAG = 256
+"""What the p-values of a flag cost, as so many tokens more."""
+
+LONGEST = 2**16
+"""Tokens of a text that may be drawn: what a proof takes in memory grows with them."""
+
+SECONDS_A_TOKEN = 5e-5
+"""What a proof may take, generously: the stall limit's price."""
+
+ROUNDING = 1e-9
+"""Relative difference that two ways to add up floats may have, of scores and of log10 p; below p = 1e-300, where less
+is promised, a hundred times as much."""
+
+
+class ProvedKey(NamedTuple):
+    """A key under test: its slow path (None: its format has none), the reference tokenizer, how many messages."""
+
+    path: SlowPath | None
+    tokenizer: Tokenizer
+    messages: int
+
+
+class Claim(NamedTuple):
+    """What a key says of a candidate. log10_p_global: None where a decoy's score raised it; stands: as of Found."""
+
+    message: int
+    score: float
+    log10_p: float
+    log10_p_global: float | None
+    stands: bool
+    passes: bool
+
+
+class Flag(NamedTuple):
+    """A flagged document: its place in the batch, its text, which key gives the verdict, and why a user is named."""
+
+    place: int
+    text: str
+    key: int
+    naming: Naming
+
+
+class Prover:
+    """Computes flags again, with the keys of a `Detector` in its order.
+
+    Args:
+        keys: those under test.
+        draw: secret that decides which are drawn, where there are too many: 8 to 64 bytes.
+        keys_tested: K of SPEC §3.
+        dedup: which repeats are left out.
+        false_positive_rate: at or below it a corrected p passes.
+    """
+
+    def __init__(
+        self, keys: Sequence[ProvedKey], draw: bytes, *, keys_tested: int, dedup: Dedup, false_positive_rate: float
+    ) -> None:
+        self._keys, self._draw = Held(tuple(keys)), Held(draw)
+        self._keys_tested, self._dedup = keys_tested, dedup
+        self._log10_rate = float(np.log10(false_positive_rate))
+
+    def prove(
+        self,
+        text_of: Callable[[int], str],
+        tokens: Sequence[NDArray[np.int64]],
+        found: Sequence[Found],
+        decided: Decision,
+        salt: bytes,
+    ) -> NDArray[np.object_]:
+        """Prove the flags of a batch of D documents.
+
+        Args:
+            text_of: the text of a document.
+            tokens: how many each of K tokenizers made of each document, int64[D] a key.
+            found: what each key says.
+            decided: what all together do.
+            salt: of the batch, which decides with the text who is drawn.
+
+        Returns:
+            object[D]: a schemas.words.Proof; None where nothing is flagged.
+        """
+        said = np.full(len(decided.flagged), None, object)
+        flags = [
+            Flag(place, text_of(place), int(decided.key[place]), decided.naming[place])
+            for place in np.flatnonzero(decided.flagged).tolist()
+        ]
+        left = MOST_TOKENS
+        for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
+            if self._keys.value[flag.key].path is None:
+                said[flag.place] = Proof.NOT_OFFERED
+                continue
+            size = int(tokens[flag.key][flag.place])
+            if size > LONGEST or size + TOKENS_A_FLAG > left:
+                said[flag.place] = Proof.NOT_DRAWN
+                continue
+            left -= size + TOKENS_A_FLAG
+            holds = self._holds(flag, [int(of_key[flag.place]) for of_key in tokens], found)
+            said[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
+        return said
+
+    def _lot(self, text: str, salt: bytes) -> bytes:
+        data = salt + hashlib.sha256(text.encode()).digest()
+        return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
+
+    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found]) -> bool:
+        """Whether all that the verdict claims comes out again, and the rule says of it what the verdict does."""
+        passing: list[tuple[int, int]] = []
+        for number, (key, said) in enumerate(zip(self._keys.value, found, strict=True)):
+            claims = claims_of(said, flag.place, self._log10_rate, second=number == flag.key)
+            if not claims or key.path is None:
+                continue
+            ids = key.tokenizer.encode([flag.text]).ids
+            if len(ids) != sizes[number]:
+                return False
+            scored, scores = key.path.scores(ids, [claim.message for claim in claims], self._dedup)
+            if scored != said.scored[flag.place]:
+                return False
+            for claim, score in zip(claims, scores, strict=True):
+                passes = self._passes(claim, key.path.log10_p(claim.score, scored), key.messages, score)
+                if passes is None:
+                    return False
+                if passes:
+                    passing.append((number, claim.message))
+        best = (flag.key, int(found[flag.key].message[flag.place, 0]))
+        alone = len(passing) == 1 or found[flag.key].independent
+        return best in passing and (flag.naming != Naming.NAMED or alone)
+
+    def _passes(self, claim: Claim, log10_p: float, messages: int, score: float) -> bool | None:
+        """Whether a candidate passes; None where its score, or a p-value of it, is another than was claimed.
+
+        Args:
+            claim: of the candidate.
+            log10_p: of the score that is claimed, so that rounding of scores is not looked at twice.
+            messages: M.
+            score: computed again.
+        """
+        from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
+
+        whole = log10_any_of(log10_any_of(log10_p, messages), self._keys_tested)
+        told = whole if claim.log10_p_global is None else claim.log10_p_global
+        if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(told, whole)):
+            return None
+        if alike(whole, self._log10_rate):  # rounding decides, either way
+            return claim.passes
+        return whole <= self._log10_rate and claim.stands
+
+
+def claims_of(said: Found, place: int, log10_rate: float, *, second: bool) -> list[Claim]:
+    """What a key claims of a document: of candidates that pass, and where `second`, of the best two in any case."""
+    claims = []
+    for c in range(said.message.shape[1]):
+        message, p = int(said.message[place, c]), float(said.log10_p_global[place, c])
+        stands = bool(said.stands[place, c])
+        passes = p <= log10_rate and stands
+        if message >= 0 and (passes or (second and c < 2)):
+            beaten = said.p_rank[place, c] > LEAST_RANK
+            score, alone = float(said.score[place, c]), float(said.log10_p[place, c])
+            claims.append(Claim(message, score, alone, None if beaten else p, stands, passes))
+    return claims
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two numbers are the same up to ROUNDING."""
+    size = max(1.0, abs(a), abs(b))
+    return abs(a - b) <= (ROUNDING if min(a, b) >= -300.0 else 100.0 * ROUNDING) * size

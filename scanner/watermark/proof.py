@@ -1,0 +1,151 @@
+"""What proofs of flags share: which positions count, and tails of the laws in 30 digits (SPEC §3).
+
+A proof computes the score of one text and its p-value once more, by a slow path that shares no code with what scores
+texts: this file and those of the formats (`native/native_proof.py`, `vllm_proof.py`, `sglang_proof.py`) import nothing
+of ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
+over the positions of one text; p-values are sums of positive terms in mpmath.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
+from itertools import count
+from typing import Any
+
+import mpmath
+import numpy as np
+from scipy.special import gammaln  # type: ignore[import-untyped]
+
+DIGITS = 30
+_ENOUGH = 20  # digits of a sum, from which on the rest is left out
+
+Term = Any
+"""A number of mpmath, which tells no types."""
+
+
+def first_of_each(units: Iterable[Hashable]) -> list[int]:
+    """Places of the units that did not come before."""
+    first: dict[Hashable, int] = {}
+    for place, unit in enumerate(units):
+        first.setdefault(unit, place)
+    return list(first.values())
+
+
+def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> Iterable[Hashable]:
+    """What counts once at each of P positions, by the choice of repeats that are left out.
+
+    Args:
+        contexts: of the P positions, as the format tells them apart.
+        tokens: at these positions.
+        dedup: `ngram`, `context` or `none`.
+    """
+    return {"ngram": zip(contexts, tokens, strict=True), "context": contexts, "none": range(len(tokens))}[dedup]
+
+
+def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:
+    """log10 P(Binomial(T, γ) ≥ S)."""
+    if score <= 0:
+        return 0.0
+    with mpmath.workdps(DIGITS):
+        share = mpmath.mpf(gamma.numerator) / gamma.denominator
+        odds = share / (1 - share)
+
+        def chance(k: int) -> Term:
+            return mpmath.binomial(scored, k) * share**k * (1 - share) ** (scored - k)
+
+        if score > scored * gamma:
+            return _log10(_sum(chance(score), (odds * (scored - k) / (k + 1) for k in range(score, scored))))
+        fewer = _sum(chance(score - 1), (k / odds / (scored - k + 1) for k in range(score - 1, 0, -1)))
+        return _log10(1 - fewer)
+
+
+def log10_gamma(score: float, scored: int) -> float:
+    """log10 P(a sum of T exponential variables ≥ S), which is P(Poisson(S) < T)."""
+    if scored == 0 or score <= 0:
+        return 0.0
+    with mpmath.workdps(DIGITS):
+        return _log10(_poisson_below(mpmath.mpf(score), scored))
+
+
+def log10_two_gammas(score: float, scored: int, weight: float) -> float:
+    """log10 P((1−a)·X + a·Y ≥ S), X and Y sums of T exponential variables.
+
+    An exponential variable of mean 1−a is a sum of those of mean a, geometric in number: so N of them take the place of
+    T, and the probability is Σ P(N)·P(Poisson(S/a) < T+N).
+    """
+    lighter = min(weight, 1.0 - weight)
+    if lighter == 0.0:
+        return log10_gamma(score, scored)
+    if lighter == 0.5:
+        return log10_gamma(2.0 * score, 2 * scored)
+    if scored == 0 or score <= 0:
+        return 0.0
+    low, high = _where_it_matters(score, scored, lighter)
+    with mpmath.workdps(DIGITS):
+        a = mpmath.mpf(lighter)
+        q, x = a / (1 - a), mpmath.mpf(score) / a
+        below, step = _poisson_below(x, scored + low), _poisson(x, scored + low)
+        ways = mpmath.loggamma(low) - mpmath.loggamma(scored) - mpmath.loggamma(low - scored + 1)
+        chance = mpmath.exp(ways + scored * mpmath.log(q) + (low - scored) * mpmath.log1p(-q))  # of the number `low`
+        total, none_more = mpmath.mpf(0), 1 - q
+        for n in range(low, high + 1):
+            total += chance * below
+            below += step
+            step *= x / (scored + n + 1)
+            chance *= none_more * n / (n - scored + 1)
+        return min(0.0, _log10(total))
+
+
+def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
+    """First and last number whose term is not below 10^-22 of the largest, by logarithms in double precision."""
+    q, x = a / (1.0 - a), score / a
+    most = max(x, scored / q)
+    k = np.arange(scored + int(most + 20.0 * math.sqrt(most) / q))  # far beyond the largest term
+    log_below = np.logaddexp.accumulate(k * math.log(x) - x - gammaln(k + 1.0))[2 * scored - 1 : -1]
+    n = np.arange(scored, scored + len(log_below))
+    log_chance = gammaln(n) - gammaln(scored) - gammaln(n - scored + 1.0) + (n - scored) * math.log1p(-q)
+    terms = log_chance + log_below
+    matter = np.flatnonzero(terms >= terms.max() - 22.0 * math.log(10.0))
+    return int(n[matter[0]]), int(n[matter[-1]])
+
+
+def log10_any_of(log10_p: float, tests: int) -> float:
+    """log10(1 − (1 − p)^tests)."""
+    if log10_p >= 0.0 or tests == 1:
+        return min(log10_p, 0.0)
+    with mpmath.workdps(DIGITS):
+        none = tests * mpmath.log1p(-mpmath.power(10, mpmath.mpf(log10_p)))
+        return _log10(-mpmath.expm1(none))
+
+
+def floored(log10_p: float, bits: int) -> float:
+    """No p-value is below 2^-bits."""
+    with mpmath.workdps(DIGITS):
+        return max(log10_p, float(-bits * mpmath.log10(2)))
+
+
+def _poisson(mean: Term, k: int) -> Term:
+    return mpmath.exp(k * mpmath.log(mean) - mean - mpmath.loggamma(k + 1))
+
+
+def _poisson_below(mean: Term, shape: int) -> Term:
+    """P(Poisson(mean) < shape), from the smaller tail."""
+    if shape <= mean:
+        return _sum(_poisson(mean, shape - 1), (k / mean for k in range(shape - 1, 0, -1)))
+    return 1 - _sum(_poisson(mean, shape), (mean / k for k in count(shape + 1)))
+
+
+def _sum(first: Term, ratios: Iterable[Term]) -> Term:
+    """first·(1 + r1 + r1·r2 + …) of ratios that fall."""
+    total = term = first
+    least = mpmath.mpf(10) ** -_ENOUGH
+    for ratio in ratios:
+        term *= ratio
+        total += term
+        if ratio < 1 and term < total * (1 - ratio) * least:
+            break
+    return total
+
+
+def _log10(value: Term) -> float:
+    return float(mpmath.log10(value))

@@ -1,0 +1,61 @@
+"""A night on a machine that computes wrongly: what it flags is kept, names nobody, and ends the scan with an alarm."""
+
+import numpy as np
+import pytest
+
+from jobs.scan import summary
+from jobs.scan_json import of_outcome
+from scanner.cluster import Worker
+from scanner.results.newest import flags
+from tests.support.command_line import call
+from tests.support.two_keys import message_of
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+class Wrong(Worker):
+    """Sees as many green tokens again as there are, under the key `green`."""
+
+    def prepare(self) -> str:
+        told = super().prepare()
+        mark = next(test.watermark for test in self._detector._keys if test.key.key_id == "green")
+        right = mark.search
+
+        def wrong(tokens, positions, count):
+            found = right(tokens, positions, count)
+            score = found.score.copy()
+            score[:, 0] = np.minimum(2 * score[:, 0], positions.scored)
+            return found._replace(score=score)
+
+        mark.search = wrong
+        return told
+
+
+def test_a_flag_that_is_not_proved_names_nobody_and_raises_the_alarm(night, registry, marked, plain):
+    night.write("a", [marked(message_of(registry, "green", "alice"), 60, 1), *(plain(60, i) for i in range(4))])
+    outcome = night.scan(worker=Wrong)
+    counts = outcome.totals.counts
+    assert (outcome.exit_code, outcome.audit.state, outcome.audit.traffic.unproved) == (3, "alarm", counts.unproved)
+    assert counts.unproved == counts.flagged - counts.proved >= 4
+    rows = night.verdicts()
+    wrong = rows.filter(naming="unproved")
+    assert wrong.height == counts.unproved == wrong["flagged"].sum()
+    assert (wrong["proof"] == "differs").all()
+    assert wrong["user_id"].null_count() == wrong.height
+    assert sorted(flags(night.results).collect()["row"]) == rows.filter("flagged")["row"].to_list()
+    said = summary(outcome, night.results, 1e-6)
+    assert f"{counts.unproved} came out differently and name nobody" in said
+    assert f"AUDIT ALARM  {counts.unproved} flags came out differently" in said
+    assert of_outcome(outcome, night.plan())["unproved"] == counts.unproved
+    code, out, _ = call("flagged", night.config)
+    assert (code, out.count("nobody: computed again, it came out differently")) == (0, counts.unproved)
+    again = night.scan()
+    assert (again.exit_code, again.totals.counts.documents) == (3, 0)  # its rows stand, and so does the alarm
+
+
+def test_flags_of_a_sound_night_are_proved(night, registry, marked, plain):
+    night.write("a", [marked(message_of(registry, "green", "alice"), 60, 1), *(plain(60, i) for i in range(4))])
+    outcome = night.scan()
+    assert outcome.exit_code == 0
+    assert night.verdicts()["proof"].to_list() == ["proved", *[None] * 4]
+    assert "proved       1 flags came out the same by a slow path of their own\n" in summary(outcome, "", 1e-6)

@@ -1,0 +1,142 @@
+"""What proves flags, against the plain references: written apart from it, as it was apart from the kernels."""
+
+import ast
+import random
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import scanner.watermark
+from scanner.watermark.native.native_proof import GreenListProof, GumbelProof
+from scanner.watermark.proof import floored, log10_any_of, log10_binomial, log10_gamma, log10_two_gammas
+from scanner.watermark.sglang_proof import SglangProof
+from scanner.watermark.vllm_proof import VllmProof
+from tests import reference, reference2
+from tests.watermark.mpmath_oracle import series
+from tests.watermark.sglang import reference as sglang
+from tests.watermark.vllm import reference as vllm
+
+HERE = Path(scanner.watermark.__file__).parent
+FILES = sorted(HERE.rglob("*proof.py"))
+QUARTER = Fraction(1, 4)
+
+
+def text(draw: random.Random, length: int = 40) -> list[int]:
+    """Small tokens and large ones, with repeats."""
+    return [draw.randrange(9) if i % 3 else draw.randrange(2**32 - 5000) for i in range(length)] + [3, 1, 2] * 4
+
+
+def test_it_shares_no_code_with_what_scores():
+    """Imports nothing of ours but its own files, and what hides secrets."""
+    assert [path.name for path in FILES] == ["native_proof.py", "proof.py", "sglang_proof.py", "vllm_proof.py"]
+    own = {"scanner.watermark.proof": None, "scanner.watermark.opened": ["Held"]}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not any(alias.name.startswith(("scanner", "schemas", "numba")) for alias in node.names), path
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(("scanner", "schemas", "numba")):
+                assert node.module in own, path
+                assert own[node.module] in (None, [alias.name for alias in node.names]), path
+
+
+@pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 4, 7, 16])
+def test_version_1(window, dedup):
+    draw = random.Random(window)
+    secret, messages, tokens = draw.randbytes(32), [0, 17, 2**31 - 1], text(draw)
+    for gamma in (QUARTER, Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)):
+        plain = reference.Method("greenlist", secret, window, gamma)
+        proof = GreenListProof(secret, plain.label, 1, window, gamma)
+        scored, scores = proof.scores(np.array(tokens, np.uint32), messages, dedup)
+        assert scored == len(reference.scored_positions(tokens, window, dedup))
+        assert scores == plain.scores(tokens, messages, dedup)
+    plain = reference.Method("gumbel", secret, window)
+    _, scores = GumbelProof(secret, plain.label, 1, window).scores(np.array(tokens, np.uint32), messages, dedup)
+    assert scores == pytest.approx(plain.scores(tokens, messages, dedup), rel=1e-13)
+
+
+@pytest.mark.parametrize("groups", [None, 2, 7, 300])
+@pytest.mark.parametrize("window", [1, 4])
+def test_version_2(window, groups):
+    draw = random.Random(window)
+    secret, tokens = draw.randbytes(16), text(draw)
+    messages = [0, 1, 2**16 - 1 if groups is None else groups**2 - 1]
+    for gamma in (QUARTER, Fraction(77, 256)):
+        plain = reference2.Method("greenlist", secret, window, gamma, groups)
+        proof = GreenListProof(secret, plain.label, 2, window, gamma, groups)
+        _, scores = proof.scores(np.array(tokens, np.uint32), messages, "ngram")
+        assert scores == [plain.scores(tokens, message)[0] for message in messages]
+    plain = reference2.Method("gumbel", secret, window, None, groups)
+    proof = GumbelProof(secret, plain.label, 2, window, groups)
+    _, scores = proof.scores(np.array(tokens, np.uint32), messages, "ngram")
+    assert scores == pytest.approx([plain.scores(tokens, message)[0] for message in messages], rel=1e-13)
+
+
+@pytest.mark.parametrize("width", [1, 3, 4, 5, 9])
+def test_vllm(width):
+    draw = random.Random(width)
+    master, tokens = draw.getrandbits(64), [draw.randrange(5) for _ in range(60)]
+    positions = vllm.detect(tokens, master, width).positions
+    whole = {
+        weight: VllmProof(master.to_bytes(8, "big"), width, weight, opening=True, bits=64) for weight in (None, 0.1)
+    }
+    scored, (one,) = whole[None].scores(np.array(tokens, np.uint32), [0], "context")
+    assert scored == len(positions)
+    assert one == pytest.approx(float(vllm.safe_score(tokens, positions, master, width)), rel=1e-13)
+    a, b = (float(vllm.safe_score(tokens, positions, vllm.derive(master, name), width)) for name in ("key_a", "key_b"))
+    _, (two,) = whole[0.1].scores(np.array(tokens, np.uint32), [0], "context")
+    assert two == pytest.approx(0.9 * a + 0.1 * b, rel=1e-13)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_sglang(width):
+    draw = random.Random(width)
+    keys, tokens = [draw.getrandbits(64) for _ in range(2)], [draw.randrange(6) for _ in range(60)]
+    secret = b"".join(key.to_bytes(8, "big") for key in keys)
+    positions = sglang.scored(tokens, width)
+    scored, (score,) = SglangProof(secret[:8], width, 1.0, 32).scores(np.array(tokens, np.uint32), [0], "context")
+    assert scored == len(positions)
+    assert score == pytest.approx(float(sglang.safe_score(tokens, positions, f"{keys[0]:x}", width)), rel=1e-13)
+    by_coin = {True: [], False: []}
+    for place in positions:
+        seed = sglang.context_hash(tokens[place - width : place])
+        by_coin[sglang.coin(f"{keys[0]:x}", f"{keys[1]:x}", seed) < int(0.3 * 2**32)].append(place)
+    wanted = sum(
+        float(sglang.safe_score(tokens, by_coin[first], f"{keys[not first]:x}", width)) for first in (True, False)
+    )
+    _, (score,) = SglangProof(secret, width, 0.3, 32).scores(np.array(tokens, np.uint32), [0], "context")
+    assert score == pytest.approx(wanted, rel=1e-13)
+
+
+@pytest.mark.parametrize("scored", [1, 16, 256, 5000, 200_000])
+def test_p_values(scored):
+    for share in (0.5, 1.0, 1.05, 1.3, 2.0):
+        score = min(scored, int(scored / 4 * share))
+        wanted = float(reference.log10_greenlist(score, scored, QUARTER))
+        assert log10_binomial(score, scored, QUARTER) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
+        wanted = float(reference.log10_gumbel(scored * share, scored))
+        assert log10_gamma(scored * share, scored) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
+
+
+@pytest.mark.parametrize("scored", [2, 20, 100])
+def test_p_values_of_two_sums(scored):
+    for weight in (0.05, 0.1, 0.3, 0.49):
+        for share in (0.5, 0.9, 1.0, 1.5, 3.0, 6.0):
+            wanted = float(series(share * scored, scored, weight))
+            for same in (weight, 1.0 - weight):
+                found = log10_two_gammas(share * scored, scored, same)
+                assert found == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+    assert log10_two_gammas(30.0, 20, 1.0) == log10_gamma(30.0, 20)
+    assert log10_two_gammas(30.0, 20, 0.5) == log10_gamma(60.0, 40)
+
+
+def test_corrections_and_floors():
+    for log10_p in (-1e-9, -0.1, -1.0, -20.0, -1000.0, -1e6):
+        for tests in (1, 2, 1000, 10**6):
+            wanted = float(reference.log10_any_of(log10_p, tests))
+            assert log10_any_of(log10_p, tests) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
+    assert log10_any_of(0.0, 7) == log10_gamma(3.0, 0) == log10_binomial(0, 5, QUARTER) == 0.0
+    assert floored(-10.0, 32) == pytest.approx(-32 * np.log10(2.0))
+    assert floored(-9.0, 32) == -9.0
