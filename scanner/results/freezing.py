@@ -1,10 +1,10 @@
 """Nights that are over for good: their transactions leave Delta's log, and their rows in `shards` say what is done.
 
 Delta reads all transactions of a table whenever it is opened or committed to, so those of a year would slow down every
-commit. A night is frozen FREEZE_AFTER after it began, in steps of which each can be repeated; the next scan goes on
-with what was interrupted:
+commit. A night is frozen FREEZE_AFTER after it began, in steps; the next scan goes on with what was interrupted:
 1. Rows of runs that died before their verdicts leave the tables beside verdicts.
-2. `shards` gets a transaction of the night, its version the time. Rows that it had by then stand for transactions.
+2. `shards` gets a transaction of the night, its version the time of the newest row. This row and older ones stand for
+   transactions from then on: step 1 must not be done again, since it goes by transactions, which may be gone.
 3. The night's transactions are committed once more with a time; Delta drops them EXPIRE_AFTER after that. Transactions
    without a time, which are all others, it keeps for ever.
 """
@@ -12,7 +12,7 @@ with what was interrupted:
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 from deltalake import DeltaTable, Transaction
@@ -20,8 +20,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.input.shards import Shard
-from scanner.results.settlement import BESIDE, drop_runs, settle
-from scanner.results.tables import Tables, read_whole, try_to_commit
+from scanner.results.settlement import BESIDE, drop_runs, run_number, settle
+from scanner.results.tables import OF_NO_RUN, Tables, read_whole, try_to_commit
 from scanner.storage.delta import attempts, table_uri
 
 FREEZE_AFTER = timedelta(days=30)
@@ -45,8 +45,7 @@ def freeze(results: str, now: datetime) -> list[str]:
     frozen = []
     for night, newest in nights.iter_rows():
         if _expiring(night) not in ready and newest < now - LEAST_AGE:
-            runs = rows.filter(pl.col("night") == night).select("shard_id", "scan_id").collect()
-            _freeze(tables, night, runs, now)
+            _freeze(tables, night, newest)
             frozen.append(night)
     return frozen
 
@@ -71,18 +70,35 @@ def _expiring(night: str) -> str:
     return f"expiring:{night}"
 
 
-def _freeze(tables: Tables, night: str, runs: pl.DataFrame, now: datetime) -> None:
-    """All steps. runs: shard_id and scan_id of the night's rows in `shards`."""
-    frozen = Transaction(_frozen(night), math.ceil(now.timestamp()))
-    shards = runs["shard_id"].unique().to_list()
-    settle(tables, shards)
-    done = tables.now("verdicts")[1].versions(shards)
-    drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in done])
-    _set(tables, "shards", lambda _: [frozen])
+def _freeze(tables: Tables, night: str, newest: datetime) -> None:
+    """All steps, or those that are left. newest: time of the night's newest row."""
+    # not the time of now, by a clock that may be wrong: rows that come later have their transactions
+    frozen = Transaction(_frozen(night), math.floor(newest.timestamp()) + 1)
+    there = tables.now("shards")[1].versions([frozen.app_id])
+    if not there:
+        runs = _runs(tables, night, frozen.version)
+        shards = runs["shard_id"].unique().to_list()
+        settle(tables, shards)
+        won = tables.now("verdicts")[1].versions(shards)
+        drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
+        _set(tables, "shards", lambda _: [frozen])
+    done = _done(tables, _runs(tables, night, there.get(frozen.app_id, frozen.version)))
     for name in ("verdicts", *BESIDE):
         _keep_for_a_time(tables, name)
         _set(tables, name, lambda logged: _with_a_time(logged, done))
     _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
+
+
+def _runs(tables: Tables, night: str, before: int) -> pl.DataFrame:
+    """shard_id and scan_id of the rows of a night in `shards` that are older than so many seconds since 1970."""
+    of_night = (pl.col("night") == night) & (pl.col("scanned_at") < datetime.fromtimestamp(before, UTC))
+    return read_whole(tables.results, "shards").filter(of_night).select("shard_id", "scan_id").collect()
+
+
+def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
+    """Shards whose verdicts are of these runs: what another night has done must not go by a row of this one."""
+    won = tables.now("verdicts")[1].versions(runs["shard_id"])
+    return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), OF_NO_RUN)}
 
 
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:

@@ -47,6 +47,9 @@ SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES}
 ORPHANS_AFTER_HOURS = 24
 """When a file that is no part of its table is certainly no running scan's, which would have committed it."""
 
+OF_NO_RUN = 1
+"""Version of a transaction that names no run, as all are that versions of brickscan before runs were named wrote."""
+
 _WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
 _DISTINCT = ("row", "doc_id", "text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p")
 """Columns in which few values come twice, so that a dictionary of them is work for nothing."""
@@ -258,7 +261,7 @@ def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int 
             break
         names = [transaction for entry in missing for transaction in entry.transactions]
         actions = additions(file for entry in missing for file in entry.files)
-        if try_to_commit(table, name, actions, [Transaction(transaction, run or 1) for transaction in names]):
+        if try_to_commit(table, name, actions, [Transaction(transaction, run or OF_NO_RUN) for transaction in names]):
             ours |= set(names)
             break
     return ours

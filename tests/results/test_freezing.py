@@ -1,5 +1,6 @@
 """Frozen nights: their transactions leave the log, and what was scanned stays scanned, whoever dies over it."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
@@ -61,9 +62,9 @@ def contents(plan) -> dict[str, pl.DataFrame]:
     return {name: pl.read_delta(table_uri(plan.results, name)).sort(pl.all().exclude("log10_p")) for name in TABLES}
 
 
-def forget(plan) -> None:
+def forget(plan, tables: Sequence[str] = TABLES) -> None:
     """Let the time pass after which Delta drops the transactions of frozen nights."""
-    for name in TABLES:
+    for name in tables:
         table = DeltaTable(table_uri(plan.results, name))
         known = {"delta.setTransactionRetentionDuration": f"interval {EXPIRE_AFTER.days} days"}
         assert known.items() <= table.metadata().configuration.items()
@@ -118,6 +119,60 @@ def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkey
     forget(plan)
     assert left(plan) == ["c.parquet"]
     assert all(rows.equals(before[name]) for name, rows in contents(plan).items())
+
+
+@pytest.mark.parametrize("timed", [1, len(TABLES)])
+def test_who_dies_while_a_night_is_frozen_and_is_not_called_again_for_months_loses_nothing(plan, monkeypatch, timed):
+    """The transactions of the first tables have a time, and are gone before the next scan."""
+    scan(plan, "first", ("a", "b")).flush()
+    before = contents(plan)
+    tables = iter(range(len(TABLES)))
+
+    def dies(*arguments, real=freezing._set):
+        real(*arguments)
+        if arguments[2]({}) == [] and next(tables) == timed - 1:
+            raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(freezing, "_set", dies)
+        with pytest.raises(Died):
+            freeze(plan.results, LATER)
+    forget(plan, TABLES[:timed])
+    assert left(plan) == ["c.parquet"]
+    assert len(freeze(plan.results, LATER + EXPIRE_AFTER)) == 1
+    assert left(plan) == ["c.parquet"]
+    assert all(rows.equals(before[name]) for name, rows in contents(plan).items())
+
+
+def test_what_a_young_night_did_goes_by_its_transactions_while_a_row_of_a_dead_run_is_there(plan, monkeypatch):
+    """Its driver died over it, so that the rows of both runs are there while the old night is frozen."""
+    for who, began, step in (("dead", NOW, "commit"), ("again", LATER, "settle")):
+        run = scan(plan, who, began=began)
+        with monkeypatch.context() as patch:
+            patch.setattr(commits, step, Mock(side_effect=Died))
+            with pytest.raises(Died):
+                run.flush()
+    assert len(freeze(plan.results, LATER)) == 1
+    forget(plan)
+    assert left(plan) == []
+    assert set(contents(plan)["shards"]["scan_id"]) == {"again"}
+
+
+def test_rows_that_come_after_a_night_was_frozen_go_by_their_transactions(plan, monkeypatch):
+    """One whose clock is a month ahead freezes a night that goes on; then its driver dies before its verdicts."""
+    scan(plan, "first", ("a",)).flush()
+    assert len(freeze(plan.results, LATER)) == 1
+    later = scan(plan, "first", ("b",))
+    for row in later._shards.values():
+        row["scanned_at"] += timedelta(seconds=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "commit", Mock(side_effect=Died))
+        with pytest.raises(Died):
+            later.flush()
+    assert left(plan) == ["b.parquet", "c.parquet"]
+    scan(plan, "second", ("b",)).flush()
+    forget(plan)
+    assert left(plan) == ["c.parquet"]
 
 
 @pytest.mark.parametrize("rescans", [False, True])
