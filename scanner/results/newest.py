@@ -74,6 +74,22 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
         wanted: of columns of VERDICTS: which of the rows that stand are given. Others are not kept in memory,
             but for those of documents that were scanned again and have a wanted row.
     """
+    once, again = _standing(results, rows, wanted)
+    columns = SCHEMAS["verdicts"].names
+    return pl.concat([once.select(columns), _best(again).filter(wanted).select(columns)])
+
+
+def standing_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Of rows of `flags` those that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY))
+
+
+def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
+    """Rows of `flags` that no later range hides.
+
+    Returns those of files that were scanned once, the wanted ones; and those of others, with own_at: all of documents
+    that have a wanted one.
+    """
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
     kept = rows.join(ranges.select("scan_id").unique(), on="scan_id", how="anti").select("path")
@@ -88,9 +104,7 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
     hides = same_keys | (newest_file != pl.col("own_file").first())
     hidden = later.group_by(*_OF_SHARD, *_DOCUMENT).agg(hides=hides).filter("hides")
     standing = again.join(hidden, on=[*_OF_SHARD, *_DOCUMENT], how="anti")
-    columns = SCHEMAS["verdicts"].names
-    once = rows.filter(wanted).join(rescanned, on="path", how="anti")
-    return pl.concat([once.select(columns), _best(standing).filter(wanted).select(columns)])
+    return rows.filter(wanted).join(rescanned, on="path", how="anti"), standing
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from scanner.results.newest import bring_up_to_date, flags, newest_flags, shards
+from scanner.results.newest import bring_up_to_date, flags, shards, standing_flags
 from scanner.results.queries import ask
 from scanner.results.rewriting import Anew, rewrite, whole
 from scanner.results.tables import SCHEMAS, read_whole
@@ -78,7 +78,8 @@ def retain(
     Args:
         results: folder or URI.
         scans: ids.
-        keep_flags: leave the rows of `flags` that stand; those that a later scan took back go.
+        keep_flags: leave the rows of `flags` that stand; those that a later scan took back go, with those that were
+            kept of nights that went before.
         watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
 
     Raises:
@@ -92,7 +93,7 @@ def retain(
         if DeltaTable.is_deltatable(table_uri(results, name)):
             which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name == "flags" else ids
             change = partial(_marked, ids) if name == "shards" else partial(_without, name, which)
-            gone += rewrite(results, name, change, partial(_may_hold, ids["scan_id"]), partial(watch, name))
+            gone += rewrite(results, name, change, partial(_may_hold, which["scan_id"]), partial(watch, name))
     return gone
 
 
@@ -114,9 +115,13 @@ _TO_THE_END = (0, 3, 4)
 
 
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
-    """Flags of these scans that do not stand. Once the nights are gone, nothing would tell that."""
-    rows = flags(results).join(scans.lazy(), on="scan_id", how="semi")
-    return rows.join(newest_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
+    """Flags of these scans that a later scan took back, and those that were kept of nights that went before.
+
+    Once the nights are gone, nothing would tell that.
+    """
+    stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
+    rows = flags(results).join(stays, on="scan_id", how="anti")
+    return rows.join(standing_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
 _FLAG = ["scan_id", "shard_id", "path", "row"]
@@ -149,7 +154,9 @@ def _among(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
     """Files but for those whose least and largest scan id say that they hold none of these."""
-    if not len(scans) or not {"min.scan_id", "max.scan_id"} <= set(files.columns):
+    if scans.is_empty():
+        return files.clear()
+    if not {"min.scan_id", "max.scan_id"} <= set(files.columns):
         return files
     outside = (pl.col("max.scan_id") < scans.min()) | (pl.col("min.scan_id") > scans.max())
     return files.filter(~outside.fill_null(value=False))

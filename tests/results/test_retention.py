@@ -175,6 +175,40 @@ def test_flags_that_are_kept_are_those_that_stood(tmp_path):
     assert flags_of(folder) == [("/in/a", 0, scan_of(0))]
 
 
+@pytest.fixture
+def empty(tmp_path) -> str:
+    folder = str(tmp_path / "results")
+    open_tables(folder, SCHEMAS)
+    bring_up_to_date(folder)
+    return folder
+
+
+def drop(folder: str, days: int) -> None:
+    retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
+
+
+def test_a_kept_flag_that_was_taken_back_does_not_come_back_when_that_night_goes_too(empty):
+    add_night(empty, 3, "/in/a", flagged=1)
+    add_night(empty, 4, "/in/b", flagged=1)
+    drop(empty, 2)
+    kept = flags_of(empty)
+    assert kept == [("/in/a", 0, scan_of(3)), ("/in/b", 0, scan_of(4))]
+    add_night(empty, 2, "/in/a", flagged=0)
+    assert flags_of(empty) == kept[1:]
+    drop(empty, 1)
+    assert flags_of(empty) == kept[1:]
+
+
+def test_a_flag_is_kept_that_a_better_one_under_other_keys_only_stands_before(empty):
+    add_night(empty, 3, "/in/a", flagged=1, keys="old", log10_p=-8.0)
+    add_night(empty, 2, "/in/a", flagged=1, keys="new", log10_p=-9.0)
+    assert flags_of(empty) == [("/in/a", 0, scan_of(2))]
+    drop(empty, 1)
+    assert flags_of(empty) == [("/in/a", 0, scan_of(2))]
+    add_night(empty, 0, "/in/a", flagged=0, keys="new")
+    assert flags_of(empty) == [("/in/a", 0, scan_of(3))]
+
+
 def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch):
     """The row is in quarantine until its range goes, also where the call is interrupted at any table."""
     folder = str(tmp_path / "results")

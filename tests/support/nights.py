@@ -16,11 +16,11 @@ def scan_of(night: int) -> str:
     return f"{TODAY - timedelta(days=night):%Y%m%dT%H%M%SZ}-0000000{night}"
 
 
-def add_night(folder: str, night: int, path: str, flagged: int) -> None:
-    """Three documents of a file, of which the first so many are flagged."""
+def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set", log10_p: float = -1.0) -> None:
+    """Three documents of a file, of which the first so many are flagged under a set of keys."""
     at = TODAY - timedelta(days=night)
     about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": path, "scanned_at": at}
-    rows = [verdict(i, user="alice" if i < flagged else None, **about) for i in range(3)]
+    rows = [verdict(i, user="alice" if i < flagged else None, log10_p_global=log10_p, **about) for i in range(3)]
     span = {
         "first_row": 0,
         "rows": 3,
@@ -32,8 +32,8 @@ def add_night(folder: str, night: int, path: str, flagged: int) -> None:
     }
     tables = {
         "verdicts": rows,
-        "flags": [row | {"keys": "set"} for row in rows[:flagged]],
-        "shards": [filled(SCHEMAS["shards"], keys="set", **span, **about)],
+        "flags": [row | {"keys": keys} for row in rows[:flagged]],
+        "shards": [filled(SCHEMAS["shards"], keys=keys, **span, **about)],
     }
     for name in OF_A_NIGHT:
         told = {column: value for column, value in about.items() if column in SCHEMAS[name].names}
