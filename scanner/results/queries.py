@@ -35,15 +35,21 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
         Refused: there are no results.
         ScanFailed: names were erased whenever it was asked.
     """
-    uri = table_uri(results, "verdicts")
     for _ in range(_ATTEMPTS):
-        version = open_table(uri).version()
+        before = _versions(results)
         try:
             return question()
         except (OSError, pl.exceptions.PolarsError):
-            if open_table(uri).version() == version:
+            if _versions(results) == before:
                 raise
-    raise ScanFailed(f"results: {uri} cannot be read while names are erased from it; run again later")
+    raise ScanFailed(f"results: {results} cannot be read while names are erased from it; run again later")
+
+
+def _versions(results: str) -> list[int]:
+    """Of the tables from which names are erased, one after the other; the first must be there."""
+    flags_uri = table_uri(results, "flags")
+    there = [flags_uri] if DeltaTable.is_deltatable(flags_uri) else []
+    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *there)]
 
 
 def scanned_and_one_of(

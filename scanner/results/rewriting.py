@@ -6,6 +6,7 @@ are offered again, which takes a moment, so that there is a turn also while a sc
 replace the same file one finds it gone, and looks at what came for it.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,8 @@ def put_in_place(
 ) -> list[Replacement]:
     """Commit that files stand for others. Returns what was placed, less those of which a part is gone meanwhile.
 
-    Files that were not placed are deleted: they may hold a name that was erased meanwhile.
+    Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where it is not known what
+    became of a commit they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
 
     Args:
         results: folder or URI.
@@ -66,6 +68,7 @@ def put_in_place(
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
     ours: list[Replacement] = []
+    told = True
     try:
         for _ in attempts(f"commits to {table_uri(results, name)}"):
             table = kept.now()
@@ -73,10 +76,16 @@ def put_in_place(
             if ours and present.isdisjoint(_parts(ours)) and _files(ours) <= present:
                 break  # a commit of ours whose success was not told
             ours = [each for each in made if present.issuperset(each.parts)]
-            if not ours or try_to_commit(table, name, _actions(ours, merged=merged), []):
+            if not ours:
+                break
+            told = False
+            placed = try_to_commit(table, name, _actions(ours, merged=merged), [])
+            told = True
+            if placed:
                 break
     finally:
-        _delete_unplaced(results, name, kept, made)
+        if told:
+            _delete_unplaced(results, name, kept, made)
     return ours
 
 
@@ -181,4 +190,5 @@ def _files(made: Sequence[Replacement]) -> set[str]:
 def _delete_unplaced(results: str, name: str, kept: KeptTable, made: Sequence[Replacement]) -> None:
     filesystem, folder = filesystem_of(table_uri(results, name))
     for unplaced in _files(made) - set(files_of(kept.now())["path"]):
-        filesystem.delete_file(f"{folder}/{unplaced}")
+        with contextlib.suppress(FileNotFoundError):  # placed, then replaced and deleted by others
+            filesystem.delete_file(f"{folder}/{unplaced}")

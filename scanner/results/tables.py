@@ -275,7 +275,10 @@ def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entr
     filesystem, folder = filesystem_of(table_uri(results, name))
     kept: list[pa.RecordBatch] = []
     for file in entry.files:
-        rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
+        try:
+            rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
+        except (OSError, pa.ArrowException) as error:
+            raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
         kept += rows.filter(pc.is_in(rows["shard_id"], pa.array([first, *others]))).to_batches()
     written = write_file(results, name, kept)
     return Entry(first, (written,) if written else (), tuple(others))

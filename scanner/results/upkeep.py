@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from scanner.errors import Refused, ScanFailed
+from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.rewriting import Replacement, files_of, put_in_place
 from scanner.results.settlement import BESIDE
 from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
@@ -140,11 +140,10 @@ def _merge(results: str, name: str, group: list[str], kept: KeptTable) -> DataFi
         try:
             with filesystem.open_input_file(f"{folder}/{path}") as source:
                 rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
-        except FileNotFoundError:
+        except (pa.ArrowException, OSError) as error:  # a store may tell in other words than others that it is gone
             if path not in _sizes(kept.now()):
                 return None
-            raise ScanFailed(f"results: {uri}/{path} is gone, and the table needs it: restore it from a copy") from None
-        except (pa.ArrowException, OSError) as error:
-            raise ScanFailed(f"results: {uri}/{path} cannot be read: {error}") from None
+            what = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"
+            raise ScanFailed(f"results: {what}; restore it from a copy") from None
         batches += rows.to_batches()
     return write_file(results, name, batches)

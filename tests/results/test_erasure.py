@@ -1,14 +1,20 @@
 """Names are erased beside a scan that commits all the time, file by file, and by the same command after a kill."""
 
+from functools import partial
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from scanner.results import rewriting
-from scanner.results.erasure import erase_user
-from scanner.results.tables import table_uri
+from scanner.results.erasure import _delete_replaced, _without_names, erase_user
+from scanner.results.newest import bring_up_to_date, flags
+from scanner.results.queries import ask
+from scanner.results.rewriting import rewrite
+from scanner.results.tables import Entry, commit, table_uri, write_file
+from schemas.tables import FLAGS
 from tests.support.rows import add, rows_of, verdict
 
 FILES = 12
@@ -80,3 +86,22 @@ def test_one_who_gives_up_leaves_no_name_behind(named, monkeypatch):
     with pytest.raises(rewriting.ScanFailed, match="others committed first"):
         erase_user(named, ["alice"])
     assert {path.name for path in Path(table_uri(named, "verdicts")).glob("*.parquet")} == there
+
+
+def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_verdicts_took_their_files(folder):
+    bring_up_to_date(folder)
+    flag = verdict(0, user="alice") | {"keys": "set"}
+    file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([flag], FLAGS)])
+    commit(folder, "flags", [Entry("a", (file,))])
+    erase_user(folder, ["nobody"])
+    asked: list[str] = []
+
+    def question() -> pl.DataFrame:
+        rows = flags(folder)
+        if not asked:
+            asked.append("alice")
+            rewrite(folder, "flags", partial(_without_names, "flags", asked))
+            _delete_replaced(table_uri(folder, "flags"))
+        return rows.collect()
+
+    assert ask(folder, question)["user_id"].to_list() == [None]

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed
-from scanner.results import tables, upkeep
+from scanner.results import rewriting, tables, upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
 from scanner.results.upkeep import compact, vacuum
@@ -217,6 +217,41 @@ def test_an_erasure_is_not_undone_by_a_merge_that_had_read_the_name(folder, monk
         assert not file.is_file() or b"alice" not in file.read_bytes(), file
 
 
+def test_a_commit_that_the_store_carries_out_after_its_answer_was_lost_finds_its_files(folder, monkeypatch):
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i)])
+    sent = []
+
+    def lost(*arguments):
+        sent.append(arguments)
+        raise ScanFailed("no answer")
+
+    real = rewriting.try_to_commit
+    monkeypatch.setattr(rewriting, "try_to_commit", lost)
+    with pytest.raises(ScanFailed, match="no answer"):
+        compact(folder)
+    assert rows_of(folder) == list(range(4))
+    assert real(*sent[0])
+    assert len(part_of(folder)) == 1
+    assert rows_of(folder) == list(range(4))
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("no such file"), OSError("NoSuchKey: the key does not exist")])
+def test_a_file_that_an_erasure_takes_while_it_is_merged_is_left_out(folder, monkeypatch, error):
+    for i in range(4):
+        add(folder, f"t{i}", [verdict(i, user="alice", message=7)])
+
+    def gone(*_arguments, **_options):
+        monkeypatch.undo()
+        erase_user(folder, ["alice"])
+        raise error
+
+    monkeypatch.setattr(upkeep.pq, "read_table", gone)
+    compact(folder)
+    assert all_rows(folder)["user_id"].to_list() == [None] * 4
+    assert rows_of(folder) == list(range(4))
+
+
 def test_what_is_committed_stays_so_after_upkeep_checkpoints_and_a_cleaned_log(folder):
     transactions = [f"t{i}" for i in range(6)]
     for i, transaction in enumerate(transactions):
@@ -269,7 +304,7 @@ def test_a_missing_file_is_told_and_nothing_is_merged(folder):
         add(folder, f"t{i}", [verdict(i)])
     name = sorted(part_of(folder))[0]
     (Path(table_uri(folder, "verdicts")) / name).unlink()
-    with pytest.raises(ScanFailed, match=f"{name} is gone, and the table needs it"):
+    with pytest.raises(ScanFailed, match=f"{name}, which the table needs, cannot be read"):
         compact(folder)
     assert len(part_of(folder)) == 3
 
