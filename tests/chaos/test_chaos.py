@@ -140,14 +140,18 @@ def test_drivers_die_over_their_commits(new_night, chance, judge, nodes, moment)
 
 def test_drivers_die_while_a_night_is_frozen(new_night, chance, judge, nodes):
     """What was committed before is frozen, and its transactions forgotten, by a driver that dies over that."""
-    nights = []
-    for number in range(FROZEN):
+    nights, deaths = [], 0
+    while deaths < FROZEN:
         nights.append(night := new_night())
         night.configure(more=f'address = "{nodes.address}"')
-        died = night.run(at=MOMENTS[number % len(MOMENTS)], commit=chance.randint(3, 12), delay=0)
+        # the first flush is over: `during the commit` counts each of its tables
+        died = night.run(at=chance.choice(MOMENTS), commit=chance.randint(7, 12), delay=0)
         assert died.returncode == -signal.SIGKILL, died.stdout
-        died = night.run(at=FREEZES, commit=1 + number, delay=chance.choice([0, chance.uniform(0, 0.02)]))
-        assert died.returncode == -signal.SIGKILL, died.stdout
+        assert not night.verdicts().is_empty()
+        # a freeze has so many commits, fewer where a table has no transactions
+        done = night.run(at=FREEZES, commit=1 + deaths % 6, delay=chance.choice([0, chance.uniform(0, 0.02)]))
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout
+        deaths += done.returncode == -signal.SIGKILL
         finish(night)
     judge(f"SIGKILL of the driver {FREEZES}", FROZEN, nights)
 
