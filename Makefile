@@ -52,6 +52,7 @@ scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.tables --rows $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e6 1e7)
 	$(BIN)/python -m tests.bench.history --rows 1e8 1e9
 	$(BIN)/python -m tests.bench.users --users $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e5 1e6)
+	$(BIN)/python -m tests.bench.files --files 1e3 1e4 1e5
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

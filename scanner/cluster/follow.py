@@ -19,7 +19,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
-from scanner.input.inspector import Inspector
+from scanner.input.inspector import Answer, Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
 from schemas.words import AuditState
 
@@ -50,13 +50,15 @@ class Landing:
         now = self._clock()
         self._since = {file: self._since.get(file, now) for file in files}
         self._not_before = {file: then for file, then in self._not_before.items() if file in self._since}
-        return [
+        quiet = [
             file
             for file, since in self._since.items()
-            if now - since >= LOOK_SECONDS
-            and now >= self._not_before.get(file, 0)
-            and (now - since >= UNFINISHED_SECONDS or self._finished(file, columns))
+            if now - since >= LOOK_SECONDS and now >= self._not_before.get(file, 0)
         ]
+        doubtful = [file for file in quiet if now - self._since[file] < UNFINISHED_SECONDS]
+        answers = self._inspector.inspect_all(doubtful, columns) if doubtful else ()
+        unfinished = {file for file, answer in answers if _is_unfinished(answer)}
+        return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], again: Collection[InputFile]) -> None:
         """Take note that files were scanned; those in `again` could not be read, and come back some time later."""
@@ -67,13 +69,10 @@ class Landing:
         """Take no file for done any more."""
         self._not_before.clear()
 
-    def _finished(self, file: InputFile, columns: Columns) -> bool:
-        """Whether a file has its footer; one that is at fault in another way is for the scan to judge."""
-        try:
-            self._inspector.inspect(file, columns)
-        except FileFault as fault:
-            return fault.reason not in _UNFINISHED
-        return True
+
+def _is_unfinished(answer: Answer) -> bool:
+    """Whether a file has no footer; one that is at fault in another way is for the scan to judge."""
+    return isinstance(answer, FileFault) and answer.reason in _UNFINISHED
 
 
 def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], trouble: Callable[[Outcome], None]) -> int:
@@ -116,10 +115,10 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
             sigterm_interrupts(),
             Inspector() as inspector,
         ):
-            landing = Landing(inspector)
+            landing, listed = Landing(inspector), list[InputFile]()
             while True:
                 end_if_told()
-                listed = list_files(plan.locations, missing, passed_over)
+                listed = list_files(plan.locations, missing, passed_over, listed)
                 if not listed:
                     warn_once("", "the input holds no Parquet file; it is looked at again")
                 files = landing.ready(listed, plan.columns)

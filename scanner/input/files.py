@@ -5,7 +5,6 @@ that no verdict rests on a file that changed in between.
 """
 
 import datetime
-import functools
 import os
 import posixpath
 import stat
@@ -20,6 +19,8 @@ from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.storage.locations import filesystem_of, refuse_password
+
+_HIDDEN = ("_", ".")  # with what names begin that are passed over
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def list_files(
     locations: Iterable[str],
     missing: Callable[[str], None] | None = None,
     passed_over: Callable[[str], None] = lambda path: None,
+    before: Iterable[InputFile] = (),
 ) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
@@ -107,58 +109,69 @@ def list_files(
         locations: resolved paths.
         missing: is told of a path that does not exist, which then counts as empty; None: it is refused.
         passed_over: is told of each file in a folder that does not end in .parquet, unless its name hides it.
+        before: what was listed some seconds ago: of a file that is the same the same object is given, which costs less.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down.
         ScanFailed: a folder that cannot be listed.
     """
     files: dict[str, InputFile] = {}
+    leads: dict[str, object] = {}  # the same for all paths that lead to one file; where none is named, the path
+    known = {(file.location, file.inner): file for file in before}
     for location in locations:
-        try:
-            filesystem, inner = filesystem_of(location)
-            info = filesystem.get_file_info(inner)
-            if info.type == fs.FileType.NotFound and missing is not None:
-                missing(location)
-                continue
-            if info.type == fs.FileType.NotFound:
-                raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
-            found = [_found(info)]
-            if info.type == fs.FileType.Directory:
-                found = list(_in_folder(filesystem, inner, passed_over))
-        except UnicodeError as error:
-            name = os.fsencode(getattr(error, "object", location))
-            raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
-        except ValueError as error:
-            raise Refused(f"input.paths: {location!r} cannot be a path: {error}; correct it") from None
-        except OSError as error:
-            raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
         shown = (urlsplit(location)._replace(query="").geturl() if "://" in location else location).rstrip("/")
-        for item in found:
-            path = shown + item.inner[len(inner.rstrip("/")) :]
-            files.setdefault(path, InputFile(_printable(path), location, *item))
+        begin, found = _found_under(location, missing, passed_over)
+        for item, size, modified, real in found:
+            path = shown + item[begin:]
+            if path in files:
+                continue
+            file = known.get((location, item))
+            if file is None or file.size != size or file.modified != modified:
+                file = InputFile(_printable(path), location, item, size, modified)
+            files[path] = file
+            if real is not None:
+                leads[path] = real
     by_file: dict[object, InputFile] = {}
-    real_folder = functools.cache(os.path.realpath)
-    for path, file in sorted(files.items(), key=lambda item: item[1].path):
-        by_file.setdefault(path if "://" in path else _leads_to(path, real_folder), file)
+    for path in sorted(files):
+        by_file.setdefault(leads.get(path, path), files[path])
     return list(by_file.values())
 
 
-def _leads_to(path: str, real_folder: Callable[[str], str]) -> object:
-    """The same for all paths that lead to one file: where links lead; device and inode of what has several names.
+def _found_under(
+    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
+) -> "tuple[int, list[_Found]]":
+    """What is at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    try:
+        filesystem, inner = filesystem_of(location)
+        info = filesystem.get_file_info(inner)
+        local = isinstance(filesystem, fs.LocalFileSystem)
+        if info.type == fs.FileType.NotFound:
+            if missing is None:
+                raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
+            missing(location)
+            found = []
+        elif info.type != fs.FileType.Directory:
+            found = [_found(info, _leads_to(location) if local else None)]
+        else:
+            found = list((_in_local_folder if local else _in_folder)(filesystem, inner, passed_over))
+    except UnicodeError as error:
+        name = os.fsencode(getattr(error, "object", location))
+        raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
+    except ValueError as error:
+        raise Refused(f"input.paths: {location!r} cannot be a path: {error}; correct it") from None
+    except OSError as error:
+        raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
+    return len(inner.rstrip("/")), found
+
+
+def _leads_to(path: str) -> object:
+    """The same for all local paths that lead to one file: where links lead; device and inode of what has several names.
 
     An inode of a file with one name says nothing: some network filesystems give the same one to several files.
-
-    Args:
-        path: absolute.
-        real_folder: os.path.realpath of folders, remembered: many files are in one.
     """
-    folder, _, name = path.rpartition("/")
-    real = f"{real_folder(folder)}/{name}"
+    real = os.path.realpath(path)
     try:
-        there = os.lstat(real)
-        if stat.S_ISLNK(there.st_mode):
-            real = os.path.realpath(real)
-            there = os.stat(real)
+        there = os.stat(real)
     except OSError:
         return real
     return (there.st_dev, there.st_ino) if there.st_nlink > 1 else real
@@ -177,39 +190,22 @@ def _printable(path: str) -> str:
 
 
 class _Found(NamedTuple):
-    """The last fields of an InputFile."""
+    """The last fields of an InputFile, and where it leads to; None: its path tells it from others."""
 
     inner: str
     size: int
     modified: int
+    real: object
 
 
-def _found(info: fs.FileInfo) -> _Found:
-    return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0)
-
-
-def _found_here(path: str) -> _Found:
-    """As `_found` of Arrow's listing, at a fifth of its cost."""
-    try:
-        there = os.stat(path)
-    except OSError:
-        return _Found(path, 0, 0)
-    return _Found(path, there.st_size if stat.S_ISREG(there.st_mode) else 0, there.st_mtime_ns)
+def _found(info: fs.FileInfo, real: object = None) -> _Found:
+    return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
 
 
 def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
-    if isinstance(filesystem, fs.LocalFileSystem):
-        paths = []
-        for path in _walk(folder):
-            if path.endswith(".parquet"):
-                paths.append(path)
-            else:
-                passed_over(_printable(path))
-        yield from (_found_here(path) if _is_utf8(path) else _Found(path, 0, 0) for path in paths)
-        return
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
-        hidden = any(part.startswith(("_", ".")) for part in below)
+        hidden = any(part.startswith(_HIDDEN) for part in below)
         if item.type == fs.FileType.Directory or hidden:
             continue
         if below[-1].endswith(".parquet"):
@@ -218,22 +214,64 @@ def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[st
             passed_over(item.path)
 
 
-def _walk(folder: str) -> Iterator[str]:
-    """Paths of the files of a local folder. Each real folder is entered once, lest links go round in circles.
+def _in_local_folder(_: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
+    """As Arrow's own listing, at a fifth of its cost, but that a link is listed too which leads nowhere."""
+    for real, files in _walk(folder):
+        for file in files:
+            path = file.path
+            if not path.endswith(".parquet"):
+                passed_over(_printable(path))
+            elif _is_utf8(path):
+                yield _found_here(file, f"{real}/{file.name}" if real else None)
+            else:
+                yield _Found(path, 0, 0, None)
 
-    A link that leads nowhere is among them, which Arrow's own listing would pass over in silence.
+
+def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
+    """A file by what one look at it says, of a link by a look at what it leads to; real: but for that link."""
+    path = file.path
+    try:
+        there = file.stat(follow_symlinks=False)
+        if stat.S_ISLNK(there.st_mode):
+            real, there = os.path.realpath(path), os.stat(path)
+    except OSError:
+        return _Found(path, 0, 0, real)
+    size = there.st_size if stat.S_ISREG(there.st_mode) else 0
+    return _Found(path, size, there.st_mtime_ns, (there.st_dev, there.st_ino) if there.st_nlink > 1 else real)
+
+
+def _walk(folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another.
+
+    Each real folder is entered once, lest links go round in circles.
+
+    Raises:
+        OSError: one cannot be listed.
     """
-
-    def fail(error: OSError) -> None:
-        raise error
-
     entered = {os.path.realpath(folder)}
-    for here, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+    todo = [folder]
+    while todo:
+        here = todo.pop()
+        files: list[os.DirEntry[str]] = []
+        folders: list[os.DirEntry[str]] = []
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if not entry.name.startswith(_HIDDEN):
+                    (folders if _is_folder(entry) else files).append(entry)
+        real = os.path.realpath(here)
+        yield "" if real == here else real, files
         new = []
-        for name in sorted(folders):
-            real = os.path.realpath(os.path.join(here, name))
-            if not name.startswith(("_", ".")) and real not in entered:
+        for entry in sorted(folders, key=lambda entry: entry.name):
+            real = os.path.realpath(entry.path)
+            if real not in entered:
                 entered.add(real)
-                new.append(name)
-        folders[:] = new
-        yield from (os.path.join(here, name) for name in names if not name.startswith(("_", ".")))
+                new.append(entry.path)
+        todo += reversed(new)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Also of a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to nothing that can be looked at
+        return False

@@ -40,32 +40,47 @@ def read_footer(file: InputFile) -> pa.Buffer:
         FileFault: it cannot be read, or it is no whole Parquet file.
     """
     with file.open() as opened:
-        try:
-            head = opened.read_at(len(_MAGIC), 0)
-        except OSError as error:
-            raise FileFault("io_error", f"the file cannot be read: {error}") from None
-        if head != _MAGIC:  # with what it begins is not shown: it may be a secret
+        if opened.size() != file.size:
+            file.check_unchanged()
+        end = _end_of(opened)
+        if _head_of(opened, end) != _MAGIC:  # with what it begins is not shown: it may be a secret
             what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", what)
-        return footer_of(opened)
+        return _footer(opened, end)
 
 
 def footer_of(opened: pa.NativeFile) -> pa.Buffer:
     """The same of a file that is open, and that begins as a Parquet file does."""
+    return _footer(opened, _end_of(opened))
+
+
+def _end_of(opened: pa.NativeFile) -> bytes:
+    """Its last bytes; of a small file, whose beginning then needs no request of its own, all of them."""
+    size = min(opened.size(), _READ_AT_ONCE)
+    return _bytes(opened, opened.size() - size, size)
+
+
+def _head_of(opened: pa.NativeFile, end: bytes) -> bytes:
+    return end[: len(_MAGIC)] if len(end) == opened.size() else _bytes(opened, 0, len(_MAGIC))
+
+
+def _bytes(opened: pa.NativeFile, begin: int, size: int) -> bytes:
     try:
-        size = opened.size()
-        begin = max(size - _READ_AT_ONCE, 0)
-        end = opened.read_at(size - begin, begin)
-        if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
-            what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
-            raise FileFault("truncated", what)
-        wanted = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
-        if wanted > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
-            what = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
-            raise FileFault("unreadable", f"the end of the file announces too long a footer: {what}")
-        return pa.py_buffer(end[-wanted:] if wanted <= len(end) else opened.read_at(wanted, size - wanted))
+        return bytes(opened.read_at(size, begin))
     except OSError as error:
         raise FileFault("io_error", f"the file cannot be read: {error}") from None
+
+
+def _footer(opened: pa.NativeFile, end: bytes) -> pa.Buffer:
+    size = opened.size()
+    if end[-len(_MAGIC) :] != _MAGIC or size < len(_MAGIC) + _TAIL_BYTES:
+        what = f"a Parquet file ends with {_MAGIC!r}, this one of {size} bytes does not"
+        raise FileFault("truncated", what)
+    wanted = int.from_bytes(end[-_TAIL_BYTES : -len(_MAGIC)], "little") + _TAIL_BYTES
+    if wanted > min(size - len(_MAGIC), MAX_FOOTER_BYTES):
+        what = f"it has {size} bytes, and at most {MAX_FOOTER_BYTES} of a footer are read"
+        raise FileFault("unreadable", f"the end of the file announces too long a footer: {what}")
+    return pa.py_buffer(end[-wanted:] if wanted <= len(end) else _bytes(opened, size - wanted, wanted))
 
 
 def open_footer(footer: pa.Buffer) -> pq.ParquetFile:

@@ -25,8 +25,9 @@ from scanner.errors import FileFault, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup, read_footer
+from scanner.storage.locations import is_uri
 
-_THREADS = 16  # that read footers: an object store answers slowly
+_THREADS = 24  # that read footers: an object store answers slowly, to 25 connections of a client of Arrow
 _PROCESSES = 2  # that look into them: one may be busy with a footer that takes its time
 _TOGETHER = 32  # files, and bytes of their footers, that are handed over at once
 _TOGETHER_BYTES = 2**20
@@ -124,11 +125,12 @@ class Inspector:
         for file in files:
             answers.append([])
             try:
-                file.check_unchanged()
+                if not is_uri(file.location):  # what lies in a store can be opened whatever it is, which tells its size
+                    file.check_unchanged()
                 footers.append(_Footer(file.size, read_footer(file)))
                 places.append(len(answers) - 1)
             except FileFault as fault:
-                answers[-1] = fault
+                answers[-1] = _now(file, fault)
             if sum(footer.data.size for footer in footers) > _TOGETHER_BYTES:
                 look()
         look()

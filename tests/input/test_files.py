@@ -82,6 +82,17 @@ def test_hidden_and_unfinished_files_are_left_out_below_the_path_only(tmp_path):
     assert listed(folder) == [str(folder / "x/3.parquet")]
 
 
+def test_a_file_that_stayed_is_the_same_object_and_one_that_changed_is_not(tmp_path):
+    paths = [touch(tmp_path / name) for name in ("a/1.parquet", "a/2.parquet", "b/3.parquet")]
+    first = list_files([str(tmp_path)])
+    paths[1].write_text("longer than before")
+    os.utime(paths[2], ns=(0, first[2].modified + 1))
+    second = list_files([str(tmp_path)], before=first)
+    assert second == list_files([str(tmp_path)])
+    assert [old is new for old, new in zip(first, second, strict=True)] == [True, False, False]
+    assert list_files([str(tmp_path / "a")], before=second)[0].location == str(tmp_path / "a")
+
+
 def test_overlapping_paths_count_once(tmp_path):
     file = touch(tmp_path / "a" / "1.parquet")
     assert listed(tmp_path, tmp_path / "a", file) == [str(file)]

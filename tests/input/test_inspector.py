@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.errors import FileFault, ScanFailed
+from scanner.input import files as files_module
 from scanner.input import inspector as module
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
@@ -21,6 +22,7 @@ from scanner.input.inspector import Inspector
 from tests.support import footers
 from tests.support.footers import File
 from tests.support.hostile_files import histogram
+from tests.support.slow_store import SlowStore
 from tests.support.thrift import I64, LIST, STRUCT, Field, List, write_struct
 
 COLUMNS = Columns("text", None, None, None)
@@ -231,3 +233,38 @@ def test_a_footer_that_needs_too_much_memory_is_unreadable(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ("contradicts itself" in done.stdout) == read
         assert "'unreadable'" in done.stdout or -done.returncode in module._FAULTS_OF_CODE, done
+
+
+@pytest.fixture
+def store(monkeypatch) -> SlowStore:
+    store = SlowStore(0.03)
+    monkeypatch.setattr(files_module, "filesystem_of", store.filesystem_of)
+    return store
+
+
+def test_many_files_of_a_store_are_asked_for_at_once_and_seldom(inspector, store, tmp_path):
+    for number in range(300):
+        pq.write_table(pa.table({"text": ["x"] * (number + 1)}), tmp_path / f"{number:03d}.parquet")
+    noise = os.urandom(200_000).hex()
+    pq.write_table(pa.table({"text": [noise]}), tmp_path / "large.parquet")
+    files = list_files([f"s3:/{tmp_path}"])
+    assert store.requests == {"look up": 1, "list": 1}
+    store.requests.clear()
+    assert [rows(answer) for _, answer in inspector.inspect_all(files, COLUMNS)] == [*range(1, 301), 1]
+    assert store.requests == {"open": 301, "read": 302}, "the beginning of the large one is read by itself"
+    assert store.together >= 8
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"),
+    [
+        (lambda path: path.unlink(), "vanished"),
+        (lambda path: path.write_bytes(path.read_bytes() + b"more"), "changed"),
+        (lambda path: path.write_bytes(b"x" * path.stat().st_size), "changed"),  # at another time
+    ],
+    ids=["gone", "longer", "another"],
+)
+def test_what_happened_to_a_file_of_a_store_is_told(inspector, store, sound, happens, reason):
+    (file,) = list_files([f"s3:/{sound.path}"])
+    happens(Path(sound.path))
+    assert rows(inspector._inspect([file], COLUMNS)[0]) == reason

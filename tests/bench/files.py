@@ -1,0 +1,89 @@
+"""`make scale`: what an export of many small files costs a driver: `python -m tests.bench.files --files 1e3 1e4 1e5`.
+
+Files of ten rows, a thousand a folder, on this disk and as a store has them whose every request takes 30 ms: listing,
+one more look of `--follow` at files that are done, and inspecting. CPU seconds are those of the driver, without the
+processes that look into footers, beside seconds by the clock.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scanner.cluster.follow import LOOK_SECONDS, Landing
+from scanner.input import files as files_module
+from scanner.input.columns import Columns
+from scanner.input.files import InputFile, list_files
+from scanner.input.inspector import Inspector
+from tests.support.slow_store import SlowStore
+
+A_FOLDER = 1000
+REQUEST_SECONDS = 0.03
+COLUMNS = Columns("text", None, None, None)
+
+Answer = TypeVar("Answer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.files", description=__doc__)
+    parser.add_argument("--files", type=float, nargs="+", default=[1e3, 1e4, 1e5])
+    options = parser.parse_args()
+    print(f"{'files':>8} {'where':6} {'what':28} {'CPU s':>7} {'s':>7}")
+    for count in map(int, options.files):
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), count)
+            measure(count, "disk", folder)
+            store, real = SlowStore(REQUEST_SECONDS), files_module.filesystem_of
+            files_module.filesystem_of = store.filesystem_of
+            try:
+                measure(count, "store", f"s3:/{folder}")
+            finally:
+                files_module.filesystem_of = real
+            print(f"{count:8,} store  requests: {sum(store.requests.values()):,}; at once: {store.together}")
+
+
+def write(folder: Path, count: int) -> None:
+    table = pa.table({"text": [f"document {row}, a few words" for row in range(10)]})
+    pq.write_table(table, folder / "_one")
+    data = (folder / "_one").read_bytes()
+    for number in range(count):
+        inside = folder / f"{number // A_FOLDER:03}"
+        if not number % A_FOLDER:
+            inside.mkdir()
+        (inside / f"part-{number:06}.parquet").write_bytes(data)
+
+
+def measure(count: int, where: str, folder: str) -> None:
+    def timed(what: str, question: Callable[[], Answer]) -> Answer:
+        began, cpu = time.monotonic(), time.process_time()
+        answer = question()
+        seconds = time.monotonic() - began
+        print(f"{count:8,} {where:6} {what:28} {time.process_time() - cpu:7.2f} {seconds:7.2f}", flush=True)
+        return answer
+
+    files = timed("listing", lambda: list_files([folder]))
+    assert len(files) == count
+    with Inspector() as inspector:
+        answers = timed("inspecting", lambda: list(inspector.inspect_all(files, COLUMNS)))
+        assert all(isinstance(answer, list) for _, answer in answers)
+        look(files, folder, inspector, timed)
+
+
+def look(files: list[InputFile], folder: str, inspector: Inspector, timed: Callable[..., object]) -> None:
+    """One more look at files that were scanned."""
+    now = 0.0
+    landing = Landing(inspector, lambda: now)
+    landing.ready(files, COLUMNS)
+    landing.done(files, ())
+    now = LOOK_SECONDS
+    again = timed("a look of --follow", lambda: landing.ready(list_files([folder], before=files), COLUMNS))
+    assert again == []
+
+
+if __name__ == "__main__":
+    main()
