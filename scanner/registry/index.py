@@ -11,6 +11,7 @@ index is deleted afterwards, by the next change too if the one that took it out 
 """
 
 import contextlib
+import functools
 import json
 import secrets
 import time
@@ -91,7 +92,7 @@ class Run:
 
     def rows(self, key_id: str, kind: str) -> Sorted:
         """Its rows of a key and kind."""
-        return self._rows.get((key_id, kind)) or _EMPTY[kind]
+        return self._rows.get((key_id, kind)) or _empty(kind)
 
     def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
         """Messages that were given to users under a key, in this run; and of others whose digest is the same.
@@ -109,7 +110,10 @@ class Run:
         return np.asarray(theirs["message"].to_numpy(), np.int64)
 
 
-_EMPTY = {kind: Sorted.in_memory(schema.empty_table()) for kind, schema in KINDS.items()}
+@functools.cache
+def _empty(kind: str) -> Sorted:
+    """No rows. Made when it is needed: Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    return Sorted.in_memory(KINDS[kind].empty_table())
 
 
 def digests(user_ids: Iterable[str | None]) -> Ints:
