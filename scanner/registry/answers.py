@@ -15,9 +15,13 @@ from scanner.registry.keys import find_key, load_registry
 from scanner.registry.parts import BELOW, MOST
 from schemas.tables import USER_LIST
 
-_NONE = pl.DataFrame(schema=pl.Schema(USER_LIST))
-_LISTED = _NONE.columns
+_LISTED = USER_LIST.names
 _GIVEN_AT = ["key_id", "message", "allocated_at"]
+
+
+def _nobody() -> pl.DataFrame:
+    """No rows. Not made at import: Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    return pl.DataFrame(schema=pl.Schema(USER_LIST))
 
 
 class Wanted(NamedTuple):
@@ -59,7 +63,7 @@ def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.D
 
     def listed(book: Book) -> pl.DataFrame:
         wanted = book.key_ids if key_ids is None else sorted(set(key_ids))
-        return pl.concat([_NONE, *(book.between(key_id).select(_LISTED) for key_id in wanted)])
+        return pl.concat([_nobody(), *(book.between(key_id).select(_LISTED) for key_id in wanted)])
 
     return ledger.ask(folder, listed)
 
@@ -137,7 +141,7 @@ def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
     def found(book: Book) -> pl.DataFrame:
         parts = messages.group_by("key_id")
         given = (book.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
-        return pl.concat([_NONE.select(_GIVEN_AT), *(rows.select(_GIVEN_AT) for rows in given)])
+        return pl.concat([_nobody().select(_GIVEN_AT), *(rows.select(_GIVEN_AT) for rows in given)])
 
     return ledger.ask(folder, found)
 

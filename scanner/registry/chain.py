@@ -28,7 +28,6 @@ BLOCK = 65_536
 
 _SALT_BYTES = 16
 _RECORD = np.dtype([("seq", ">i8"), ("message", ">i8"), ("at", ">i8"), ("what", "V32"), ("seal", "V32")])
-_COLUMNS = pl.Schema(USERS)
 
 
 class Block(NamedTuple):
@@ -55,7 +54,7 @@ def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
     for begin in range(0, rows.height, BLOCK):
         head = _next_head(head, records[begin : begin + BLOCK])
         heads[min(begin + BLOCK, rows.height) - 1] = head
-    return rows.with_columns(head=pl.Series(heads, dtype=pl.Binary)).select(_COLUMNS.names())
+    return rows.with_columns(head=pl.Series(heads, dtype=pl.Binary)).select(USERS.names)
 
 
 def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
@@ -87,7 +86,7 @@ def follow(windows: Iterable[pl.DataFrame]) -> Iterator[Block]:
     Args:
         windows: rows of USERS in the order of their numbers, in parts of any length.
     """
-    head, rest = START, pl.DataFrame(schema=_COLUMNS)
+    head, rest = START, pl.DataFrame(schema=pl.Schema(USERS))
     for window in windows:
         rows = pl.concat([rest, window])
         records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()
