@@ -13,7 +13,7 @@ from scanner.detection.existence import Sightings, written
 from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import given_at
-from scanner.results.newest import flags, shards
+from scanner.results.newest import flags, ranges_ever
 from scanner.results.queries import ask, quarantine
 from schemas.words import Naming
 
@@ -49,7 +49,7 @@ def _files(results: str, modified: dict[str, datetime | None], began: datetime) 
         schema={"path": pl.String, "modified": pl.Datetime("us", "UTC")},
     )
     lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
-    ranges = shards(results).select("path", "scan_id", "scanned_at", "began_at")
+    ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
         rows.filter(pl.col("path").is_between(pl.lit(min(modified)), pl.lit(max(modified))))
         .join(wanted, on="path")

@@ -55,9 +55,12 @@ def shards(results: str) -> pl.LazyFrame:
     Raises:
         Refused: there are no results.
     """
-    if not _is_up_to_date(results):
-        return _derived_shards(results)
-    return read_whole(results, "shards").filter(pl.col("dropped_at").is_null())
+    return ranges_ever(results).filter(pl.col("dropped_at").is_null())
+
+
+def ranges_ever(results: str) -> pl.LazyFrame:
+    """Those of nights that were dropped too, of which no other row is left. Raises as `shards` does."""
+    return read_whole(results, "shards") if _is_up_to_date(results) else _derived_shards(results)
 
 
 def flags(results: str) -> pl.LazyFrame:

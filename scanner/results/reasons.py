@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from scanner.results.newest import shards
+from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask
 
 MOST_TOLD = 3
@@ -30,9 +30,12 @@ def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
 
 
 def anything_read(results: str, shard_ids: Iterable[str]) -> bool:
-    """Whether any document of these shards has a verdict. Raises as scanner.results.queries.ask does."""
+    """Whether any document of these shards has a verdict, or had one until its night was dropped.
+
+    Raises as scanner.results.queries.ask does.
+    """
     with_verdicts = pl.col("shard_id").is_in(list(shard_ids)) & (pl.col("documents") > pl.col("quarantined"))
-    return not ask(results, lambda: shards(results).filter(with_verdicts).head(1).collect()).is_empty()
+    return not ask(results, lambda: ranges_ever(results).filter(with_verdicts).head(1).collect()).is_empty()
 
 
 def in_words(counted: Iterable[Reason]) -> str:

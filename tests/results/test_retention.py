@@ -10,7 +10,9 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, rewriting
+from scanner.results.first_seen import _files
 from scanner.results.newest import bring_up_to_date
+from scanner.results.reasons import anything_read
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
 from scanner.results.tables import SCHEMAS, committed, open_tables, table_uri
 from scanner.results.upkeep import compact
@@ -66,6 +68,18 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     }
     assert expired(year, cutoff(1), keep_flags=keep_flags).nights == ()
     assert retain(year, old.scans, keep_flags=keep_flags) == 0
+
+
+def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
+    """Its files were there then, which protects users who got a message since; and a rerun finds that it was read."""
+    path = f"/in/{NIGHTS - 1}"
+    sightings = _files(year, {path: None}, TODAY)
+    assert path in sightings
+    retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
+    assert scans_in(year, "shards") == nights(range(2))
+    assert _files(year, {path: None}, TODAY) == sightings
+    assert anything_read(year, [f"shard {NIGHTS - 1}"])
+    assert not anything_read(year, ["shard of nobody"])
 
 
 def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):

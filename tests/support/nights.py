@@ -25,6 +25,7 @@ def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set
         "first_row": 0,
         "rows": 3,
         "documents": 3,
+        "quarantined": 0,
         "flagged": flagged,
         "night": f"{at:%Y-%m-%d}",
         "file": "1:1",

@@ -5,6 +5,7 @@ SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -74,7 +75,7 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
     return [x + y for x, y in zip(s, start, strict=True)]
 
 
-class _Proof:
+class _Proof(ABC):
     """What both marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
 
     Args:
@@ -112,9 +113,9 @@ class _Proof:
         of_group = ((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0
         return np.where(of_group, np.uint64(group), np.uint64(group * 2**16 + user))
 
+    @abstractmethod
     def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
         """What each position adds to the score of a message."""
-        raise NotImplementedError
 
     def _words(self, nonces: Nonces, planes: int, digits: int, index: Nonces) -> list[Words]:
         """Word `index` of the first `digits` of so many planes that lie side by side in a block."""
