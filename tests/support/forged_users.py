@@ -17,15 +17,20 @@ def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Non
     write_deltalake(str(folder / "users"), events.to_arrow().cast(USERS), mode="overwrite")
 
 
-def added(rows: pl.DataFrame) -> pl.DataFrame:
+def _unused(rows: pl.DataFrame) -> int:
+    """The smallest message that no event gave: one that was given is refused before the chain is followed."""
+    return min({*range(rows.height + 1)} - {*rows["message"]})
+
+
+def _added(rows: pl.DataFrame) -> pl.DataFrame:
     """The last event once more, with the next number and a message of its own."""
     number = pl.lit(rows.height, pl.Int64)
-    return rows.tail(1).with_columns(seq=number, event=pl.lit("allocated"), message=number)
+    return rows.tail(1).with_columns(seq=number, event=pl.lit("allocated"), message=pl.lit(_unused(rows), pl.Int64))
 
 
 CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "another message": lambda rows: rows.with_columns(
-        message=pl.when(pl.col("seq") == 2).then(77).otherwise("message")
+        message=pl.when(pl.col("seq") == 2).then(_unused(rows)).otherwise("message")
     ),
     "another user": lambda rows: rows.with_columns(
         user_id=pl.when(pl.col("seq") == 2).then(pl.lit("mallory")).otherwise("user_id")
@@ -35,7 +40,7 @@ CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     ),
     "another event": lambda rows: rows.with_columns(
         event=pl.when(pl.col("seq") == 8).then(pl.lit("allocated")).otherwise("event"),
-        message=pl.when(pl.col("seq") == 8).then(78).otherwise("message"),
+        message=pl.when(pl.col("seq") == 8).then(_unused(rows)).otherwise("message"),
     ),
     "a name for an erased one": lambda rows: rows.with_columns(
         user_id=pl.when(pl.col("seal").is_not_null()).then(pl.lit("mallory")).otherwise("user_id")
@@ -45,8 +50,8 @@ CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "two that change places": lambda rows: rows.with_columns(
         seq=pl.when(pl.col("seq") == 1).then(2).when(pl.col("seq") == 2).then(1).otherwise("seq").cast(pl.Int64)
     ),
-    "one added": lambda rows: pl.concat([rows, added(rows)]),
-    "one added without a head": lambda rows: pl.concat([rows, added(rows).with_columns(head=pl.lit(None, pl.Binary))]),
+    "one added": lambda rows: pl.concat([rows, _added(rows)]),
+    "one added without a head": lambda rows: pl.concat([rows, _added(rows).with_columns(head=pl.lit(None, pl.Binary))]),
     "all heads taken out": lambda rows: rows.with_columns(head=pl.lit(None, pl.Binary)),
 }
 """Of a table whose events 1 to 8 are there, the third not erased, an earlier one erased."""
