@@ -23,13 +23,17 @@ _CLAIMS = (
 
 
 class Row(NamedTuple):
-    """One answer: tokens that must be scored, what a simulation of that many says, and an estimate beside a bound."""
+    """One answer: tokens that must be scored, what a simulation of that many says, and an estimate beside a bound.
+
+    kind: what the answer is, in a word or three.
+    """
 
     aim: "Aim"
     power: float
     scored: int
     passed: int | None
     estimate: int | None
+    kind: str
 
 
 @click.command("plan")
@@ -129,12 +133,13 @@ def plan(
         for power in powers:
             scored = tokens_needed(marked, aim, power)
             passed = marked.passed(scored, aim, simulate, generator) if simulate else None
-            rows.append(Row(aim, power, scored, passed, _estimate(marked, aim, power)))
+            kind = _kind(marked, scored, aim, of_a_mean=green_share is not None)
+            rows.append(Row(aim, power, scored, passed, _estimate(marked, aim, power), kind))
     tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
     tell(f"Assumes: {marked.assumes}")
     for claim in _CLAIMS:
         tell(claim)
-    tell(*_table(rows, window, _KINDS.get(type(marked).__name__, "exact"), simulate))
+    tell(*_table(rows, window, simulate))
     if plot is not None:
         plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
         tell(f"wrote {plot}")
@@ -176,7 +181,16 @@ def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
 _KINDS = {"GumbelEntropy": "bound", "Measured": "measured"}
 
 
-def _table(rows: list[Row], window: int, answer: str, texts: int) -> list[str]:
+def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
+    """What an answer is; of_a_mean: it goes by a mean, about which chances may differ."""
+    from scanner.power import GreenShare
+
+    if of_a_mean and isinstance(marked, GreenShare):
+        return "exact or more" if marked.bounds(scored, aim) else "exact if chances are alike"
+    return _KINDS.get(type(marked).__name__, "exact")
+
+
+def _table(rows: list[Row], window: int, texts: int) -> list[str]:
     from scipy import stats  # type: ignore[import-untyped]
 
     head = ("messages", "power", "scored tokens", "tokens of text", "answer", "simulated power (95 % interval)")
@@ -186,9 +200,9 @@ def _table(rows: list[Row], window: int, answer: str, texts: int) -> list[str]:
         if row.passed is not None:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
             shown = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
-        most = "at most " if answer == "bound" else ""
+        most = "at most " if row.kind == "bound" else ""
         about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
-        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{answer}{about}", shown)
+        cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", shown)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.rjust, line, widths)).rstrip() for line in lines]

@@ -67,8 +67,8 @@ class Marked(Protocol):
 class GreenShare:
     """Every scored token is green with chance `share`, independently: S is binomial.
 
-    If the chances differ but their mean is `share`, the power is at least this as long as it is above one half
-    (Hoeffding 1956: of all such sums the binomial has the least upper tail below its mean).
+    If the chances differ but their mean is `share`, the power is at least this where `bounds` says so (Hoeffding 1956,
+    theorem 4: of all such sums the binomial has the least chance of any count up to its mean).
     """
 
     gamma: Fraction
@@ -79,9 +79,16 @@ class GreenShare:
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """P(Binomial(T, share) ≥ the least count that passes)."""
-        least = _least(scored + 1, lambda s: (s <= scored) & aim.passes(log10_greenlist(s, scored, self.gamma)))
+        least = self._least(scored, aim)
         tail = 10 ** log10_greenlist(np.minimum(least, scored), scored, Fraction(self.share))
         return np.where(least <= scored, tail, 0.0)
+
+    def bounds(self, scored: int, aim: Aim) -> bool:
+        """Whether no chances of this mean have less power: the least count that passes is at most the mean count."""
+        return bool(self._least(np.array([scored]), aim)[0] <= scored * self.share)
+
+    def _least(self, scored: _Ints, aim: Aim) -> _Ints:
+        return _least(scored + 1, lambda s: (s <= scored) & aim.passes(log10_greenlist(s, scored, self.gamma)))
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
         """Token by token."""
@@ -204,8 +211,8 @@ def green_list(gamma: str, delta: float | None, green_share: float | None) -> Gr
     return GreenShare(
         fraction,
         green_share,
-        f"each scored token is green with chance {green_share:g}; where chances differ about this mean, a power above"
-        " one half is at least what is said",
+        f"each scored token is green with chance {green_share:g}; where chances differ about this mean, the power is at"
+        " least what is said in rows that read 'exact or more'",
     )
 
 

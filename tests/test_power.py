@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -34,6 +35,31 @@ def test_green_power_is_the_binomial_tail_above_the_least_count_that_passes() ->
         passing = [s for s in range(scored + 1) if stats.binom.sf(s - 1, scored, 0.25) <= one_p]
         wanted = stats.binom.sf(passing[0] - 1, scored, 0.55) if passing else 0.0
         assert GREEN.power(np.array([scored]), AIM)[0] == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.55, 0.7, 0.94])
+def test_no_chances_of_the_same_mean_have_less_power_where_it_says_so(share: float) -> None:
+    """Some tokens always green, some never, the others alike: Hoeffding's extremes, and equality at none and none."""
+    marked, aim, bounds = GreenShare(Fraction(1, 4), share, ""), Aim(1e-3, 1, 1), Counter[bool]()
+    for scored in range(1, 60):
+        least = next((s for s in range(scored + 1) if stats.binom.sf(s - 1, scored, 0.25) <= 1e-3), scored + 1)
+        said = marked.power(np.array([scored]), aim)[0]
+        always, never = (a.ravel() for a in np.indices((scored, scored)))
+        alike = (scored * share - always) / np.maximum(scored - always - never, 1)
+        there = (always + never < scored) & (alike >= 0) & (alike <= 1)
+        power = stats.binom.sf(least - always - 1, scored - always - never, alike)[there]
+        bounds[marked.bounds(scored, aim)] += 1
+        assert (power >= said - 1e-12).all() or not marked.bounds(scored, aim)
+    assert min(bounds[True], bounds[False]) > 0
+
+
+def test_a_power_above_one_half_alone_bounds_nothing() -> None:
+    """Eleven tokens that must all be green: ten that always are, and one of 0.34."""
+    marked, aim = GreenShare(Fraction(1, 2), 0.94, ""), Aim(1.001 * 2.0**-11, 1, 1)
+    power = marked.power(np.array([11]), aim)[0]
+    assert power == pytest.approx(0.94**11)
+    assert power > 0.5 > 11 * 0.94 - 10  # the power of those
+    assert not marked.bounds(11, aim)
 
 
 def test_gumbel_thresholds_pass_and_a_little_less_does_not() -> None:
@@ -107,6 +133,8 @@ def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
     )
     assert f"10    0.9             {needed}              {needed + 2}   exact" in green
     assert png.read_bytes().startswith(b"\x89PNG")
+    mean = call("--method", "greenlist", "--green-share", "0.6", "--messages", "1", "--power", "0.5", "--power", "0.51")
+    assert "exact or more" in mean
     bound = call("--method", "gumbel", "--entropy", "0.3", "--messages", "1")
     found = re.search(r"at most ([0-9,]+) .*; about ([0-9,]+) if all", bound)
     assert found is not None

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
-from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, read_config
+from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, open_prover, read_config
 from scanner.errors import Refused
 from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
@@ -78,7 +78,7 @@ class Check:
 
 
 def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
-    """What each key says of a text: a row of schemas.tables.VERDICTS each, in the registry's order.
+    """What each key says of a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
     Args:
         check: under which keys, and how.
@@ -102,6 +102,7 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
         dedup=check.dedup,
         min_scored=check.min_scored,
         false_positive_rate=check.false_positive_rate,
+        prover=open_prover(check.registry, [test], check.keys_tested, check.dedup, check.false_positive_rate),
     )
     verdicts, refused = detector.detect(document, NOWHERE)
     if len(refused):

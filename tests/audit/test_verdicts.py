@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from scanner.audit.statistics.intervals import moments
 from scanner.audit.statistics.judgement import POWER, Count, counts, holm, judge, smallest_excess
@@ -64,6 +65,19 @@ def test_the_family_wise_error_is_held():
         family = [row(float(h), e) for e in (3.0, 30.0, 300.0, 3000.0) for h in generator.poisson(e, 5)]
         wrong += any(judged.verdict == "too small" for judged in judge(family, 0.05))
     assert wrong / 1000 <= 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+
+
+@pytest.mark.parametrize("expected", [0.5, 3.0, 30.0, 1000.0])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_pairs_of_limits_miss_no_more_often_than_stated(expected, rows):
+    """Exactly, by the law of the hits: of so many independent rows whose rates are true, at an error of 0.2."""
+    hits = np.arange(int(expected + 12 * expected**0.5 + 20))
+    error, chance = 0.2, stats.poisson.pmf(hits, expected)
+    judged = [judge([row(float(h), expected)] * rows, error)[0] for h in hits]
+    miss = sum(p for p, said in zip(chance, judged, strict=True) if not said.low <= expected <= said.high)
+    assert 1 - (1 - miss) ** rows <= error
+    if expected == 1000:
+        assert 1 - (1 - miss) ** rows >= 0.8 * error  # and limits are no wider than they must be
 
 
 @pytest.mark.parametrize("expected", [1.0, 10.0, 1000.0])

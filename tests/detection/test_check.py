@@ -10,6 +10,7 @@ import pytest
 
 from scanner.cluster import scan
 from scanner.detection.one_text import Check, check_text
+from scanner.watermark.laws import Binomial
 from scanner.watermark.native import keyed
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
@@ -47,6 +48,7 @@ def test_it_says_what_a_scan_says(night, texts):
         "log10_p_global",
         "naming",
         "flagged",
+        "proof",
     )
     for row, text in zip(rows, texts.values(), strict=True):
         found = {of_key["key_id"]: of_key for of_key in check_text(Check.of_config(night.config), text.encode())}
@@ -61,9 +63,11 @@ def test_a_verdict_a_key_in_words(night, texts, registry):
     code, out, err = call("check", night.config, "--text", night.folder / "marked.txt")
     assert (code, err) == (0, "")
     head, green, gum, foot = out.splitlines()
-    assert head.split() == ["key", "says", "p-value", "tokens", "scored"]
+    assert head.split() == ["key", "says", "p-value", "tokens", "scored", "computed", "again"]
     assert green.startswith("green  contains text marked for alice")
+    assert green.endswith("  proved")
     assert gum.startswith("gum    no mark found")
+    assert gum.endswith("  -")
     assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1e-06"
     assert "written by" not in out
     one = call("check", "--registry", registry, "--key", "green", "--text", night.folder / "marked.txt")[1]
@@ -73,6 +77,17 @@ def test_a_verdict_a_key_in_words(night, texts, registry):
     assert "reserved: a false accusation" in call("check", night.config, "--text", night.folder / "reserved.txt")[1]
     stricter = call("check", "--registry", registry, "--fpr", "1e-300", "--text", night.folder / "marked.txt")[1]
     assert "contains" not in stricter
+
+
+def test_a_flag_that_comes_out_differently_names_nobody_and_ends_with_3(night, texts, monkeypatch):
+    law = Binomial.log10_p
+    monkeypatch.setattr(Binomial, "log10_p", lambda *arguments: law(*arguments) * 1.001)
+    code, out, _ = call("check", night.config, "--text", night.folder / "marked.txt")
+    assert code == 3
+    assert "alice" not in out
+    assert out.splitlines()[1].startswith("green  contains text marked for nobody: computed again")
+    assert out.splitlines()[1].endswith("  differs")
+    assert call("check", night.config, "--text", night.folder / "plain.txt")[0] == 0
 
 
 def test_a_text_is_piped_in(night, texts, monkeypatch):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import special  # type: ignore[import-untyped]
 
 from scanner.audit.statistics.intervals import (
+    Limits,
     Moments,
     binomial_limits,
     binomial_tail,
@@ -80,20 +81,31 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     Args:
         family: all counts that are looked at; enumerated before their hits are known.
         error: family-wise: the probability that any row is called too small although all expectations are true (by
-            Holm's procedure), and that any pair of limits misses (by Bonferroni's).
+            Holm's procedure), and that any pair of limits misses (by Bonferroni's, half of it for each side).
         bound: `too small` says that the rate is above the expected one times this. 1 for a law; more for one key, whose
             own rate always differs from the average over keys (SPEC §4).
     """
     risk = error / max(len(family), 1)
-    effects = [count.design_effect * few_clusters(count.clusters, risk) for count in family]
+    effects = [_effect(count, risk) for count in family]
     tails = np.array([_tail(count, effect, bound) for count, effect in zip(family, effects, strict=True)])
     rejected = holm(tails, error)
     judged = []
     for count, effect, p_value, too_small in zip(family, effects, tails, rejected, strict=True):
-        low, high = (rate * count.tests for rate in binomial_limits(count.hits / effect, count.tests / effect, risk))
+        low, high = _limits(count, risk / 2)  # a pair misses on either side
         verdict = _verdict(bool(too_small), high, count.expected)
         judged.append(Judged(float(p_value), low, high, smallest_excess(count, effect, risk, bound), verdict))
     return judged
+
+
+def _effect(count: Count, risk: float) -> float:
+    return count.design_effect * few_clusters(count.clusters, risk)
+
+
+def _limits(count: Count, risk: float) -> Limits:
+    """Limits of the mean of the hits, each of which misses with this risk."""
+    effect = _effect(count, risk)
+    low, high = binomial_limits(count.hits / effect, count.tests / effect, risk)
+    return Limits(low * count.tests, high * count.tests)
 
 
 def _tail(count: Count, effect: float, bound: float) -> float:
