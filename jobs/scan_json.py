@@ -71,6 +71,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "scored_in_part": counts.scored_in_part,
         "quarantined": counts.quarantined,
         "files_quarantined": totals.files_quarantined,
+        "whole_input": outcome.unread.whole._asdict(),
         "quarantine": [reason._asdict() for reason in outcome.unread.reasons],
         "files_passed_over": len(outcome.unread.passed_over),
         "nothing_read": outcome.unread.nothing or None,

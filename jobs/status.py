@@ -105,6 +105,11 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
     for row in rows:
         if row["audit"] == AuditState.ALARM:
             yield f"scan {row['scan_id']}: its audit alarmed: believe none of its flags before the cause is known"
+        if row["audit"] == AuditState.POSSIBLE_FRAMING:
+            yield (
+                f"scan {row['scan_id']}: possible framing: texts of few accounts carry messages that nobody holds; "
+                "look at them before you name anybody"
+            )
     for row in last.silent.iter_rows(named=True):
         yield (
             f"scan {row['scan_id']} finished {row['shards']:,} shards up to {time_of(row['last'])} and did not say how "

@@ -21,7 +21,7 @@ from scanner.errors import Refused, ScanFailed
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nevent=scan flagged=0\u202e\u200b\u2800\u3164" + "\u0301" * 4 + "\x85\u2028\ud800"
-TALKING = {"jobs/text.py", "jobs/scan.py"}
+TALKING = {"jobs/text.py"}
 """Files of the commands that write to a terminal themselves."""
 SAYING = {"print", "click.echo", "click.secho", "sys.stderr.write", "sys.stdout.write"}
 

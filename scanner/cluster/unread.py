@@ -1,4 +1,7 @@
-"""What a scan did not read: files of other names, what went to quarantine, and that it read nothing at all."""
+"""What a scan did not read: files of other names, what went to quarantine, and that it read nothing at all.
+
+It counts all of the scan's input, whichever scans read it: after a resume, the whole night.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +13,8 @@ import polars as pl
 
 from scanner.detection.scan_plan import Plan
 from scanner.results import quarantine
-from scanner.results.reasons import Reason, anything_read, in_words, reasons
+from scanner.results.reasons import Reason, in_words, reasons
+from scanner.results.whole_input import NOTHING_READ, WholeInput, whole_input
 
 if TYPE_CHECKING:
     from scanner.cluster.commits import Totals
@@ -23,16 +27,17 @@ _ENDINGS_TOLD = 5
 class Unread:
     """What a scan did not read.
 
-    passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files are
-    in quarantine, of this scan, or of whichever scanned the same where nothing was read; nothing: a sentence when no
-    document of the input has a verdict, by this scan or one before, else empty; allowed: that is no fault, since
-    nothing was there and the configuration says `allow_empty`.
+    passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
+    the input are in quarantine; nothing: a sentence when no document of the input has a verdict, by this scan or one
+    before, else empty; allowed: that is no fault, since nothing was there and the configuration says `allow_empty`;
+    whole: what the input came to.
     """
 
     passed_over: tuple[str, ...] = ()
     reasons: tuple[Reason, ...] = ()
     nothing: str = ""
     allowed: bool = False
+    whole: WholeInput = NOTHING_READ
 
 
 ALL_READ = Unread()
@@ -42,18 +47,30 @@ def what_was_not_read(
     plan: Plan, scan_id: str, work: "Work", totals: "Totals", files: int, passed_over: Sequence[str]
 ) -> Unread:
     """Look back at a scan whose work is done: `files` of the input were looked at."""
-    counts, over, shards = totals.counts, tuple(passed_over), [shard.shard_id for shard in work.found]
-    rows, ours = quarantine(plan.results), pl.col("scan_id") == scan_id
-    if counts.documents > counts.quarantined or anything_read(plan.results, shards):
-        return Unread(over, reasons(rows.filter(ours)) if counts.quarantined or totals.files_quarantined else ())
-    found = reasons(rows.filter(ours | pl.col("shard_id").is_in([*shards, *work.at_fault])))
+    over, whole = tuple(passed_over), _whole(plan, work, totals)
+    found: tuple[Reason, ...] = ()
+    if whole.quarantined or whole.files_at_fault:
+        ids = [*(shard.shard_id for shard in work.found), *work.at_fault]
+        ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
+        found = reasons(quarantine(plan.results).filter(ours).unique(["path", "row"]))
+    if whole.documents > whole.quarantined:
+        return Unread(over, found, whole=whole)
     quiet = not found and not over
-    return Unread(over, found, _sentence(files, found, quiet), allowed=quiet and plan.config.allow_empty)
+    return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole)
+
+
+def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
+    done = totals.counts
+    if totals.shards == work.shards:
+        sums = WholeInput(done.documents, done.quarantined, done.too_short, done.scored_in_part, done.flagged)
+    else:  # others did a part, before or meanwhile
+        sums = whole_input(plan.results, [shard.shard_id for shard in work.found])
+    return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
 
 
 def _sentence(files: int, found: Sequence[Reason], quiet: bool) -> str:
     if found:
-        what = f"all that the input holds is in quarantine ({in_words(found)}): see the table `quarantine`"
+        what = f"all that the input holds is in quarantine ({in_words(found)}): see `brickscan quarantine`"
     elif files:
         what = f"the input's Parquet files ({files:,}) hold no documents"
     else:

@@ -5,9 +5,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from scanner.results.newest import ranges_ever
-from scanner.results.queries import ask
-
 MOST_TOLD = 3
 
 
@@ -27,15 +24,6 @@ def reasons(quarantine: pl.LazyFrame) -> tuple[Reason, ...]:
         .sort(pl.col("documents") + pl.col("files"), "reason", descending=[True, False])
     )
     return tuple(Reason(*row) for row in counted.collect().iter_rows())
-
-
-def anything_read(results: str, shard_ids: Iterable[str]) -> bool:
-    """Whether any document of these shards has a verdict, or had one until its night was dropped.
-
-    Raises as scanner.results.queries.ask does.
-    """
-    with_verdicts = pl.col("shard_id").is_in(list(shard_ids)) & (pl.col("documents") > pl.col("quarantined"))
-    return not ask(results, lambda: ranges_ever(results).filter(with_verdicts).head(1).collect()).is_empty()
 
 
 def in_words(counted: Iterable[Reason]) -> str:

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from jobs import audit_words
 from scanner import results
 from scanner.audit.in_every_scan import live, traffic
 from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys
@@ -67,7 +68,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert one_message == audit.traffic.texts  # a copy in the same shard is the same draw
     assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
-    assert "TOO SMALL" not in "".join(audit.lines())
+    assert "TOO SMALL" not in "".join(audit_words.table(audit))
     rows = pa.Table.from_pylist(list(audit.rows), tables.SCHEMAS["audits"])
     assert not any(rows[field.name].null_count for field in rows.schema if not field.nullable)
 
@@ -143,9 +144,9 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     assert _entropy_of(first, seed) != _entropy_of(second, seed)
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
-    said = "\n".join(audit.lines())
-    assert "decoys, best message, greenlist gamma=1/4 window 4, 1,000 messages " in said
-    assert "decoys, best message, greenlist gamma=1/4 window 4, 2,000 messages " in said
+    said = "\n".join(audit_words.table(audit))
+    assert "decoys, best message, greenlist gamma=1/4 window 4, 1,000 messages: " in said
+    assert "decoys, best message, greenlist gamma=1/4 window 4, 2,000 messages: " in said
 
 
 def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
@@ -166,7 +167,7 @@ def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path
     plan = make(tmp_path, human_texts[:50], Key(100), share=0.0)
     audit = scan(plan)
     assert audit.state == "no decoys"
-    assert "no document was scored under decoy keys" in audit.lines()[0]
+    assert "no document was scored under decoy keys" in audit_words.verdict_in_words(audit)
     file = tmp_path / "registry" / "keys.toml"
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "audit_secret" not in line))
     config = tmp_path / "scan.toml"

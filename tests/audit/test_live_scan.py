@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import brickscan, run
-from jobs.scan import summary
+from jobs.summary import summary
 from scanner import results
 from scanner.cluster import Outcome, Worker, run_scan
 from scanner.cluster.connect import cluster
@@ -196,7 +196,7 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
     assert outcome.totals.counts.scored_in_part == results.scans(plan.results).collect()["scored_in_part"].item() == 1
     assert outcome.audit.traffic.texts == 20
     assert results.q_values(plan.results, outcome.scan_id).collect().height == 20
-    assert re.search(r"^in part +1 documents: invalid bytes replaced", told(outcome, config), re.MULTILINE)
+    assert re.search(r"^in part +1 document: invalid bytes replaced", told(outcome, config), re.MULTILINE)
 
 
 def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):

@@ -18,7 +18,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from jobs.cli import run
-from jobs.scan import summary
+from jobs.summary import summary
 from scanner.cluster import commits, run_scan
 from scanner.detection.scan_plan import make_plan
 from scanner.results import freezing, upkeep

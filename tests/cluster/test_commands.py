@@ -36,9 +36,12 @@ def test_scan_and_flagged(night, marked, plain, registry):
     code, out, err = call("scan", night.config)
     assert code == 0
     assert "3 documents in" in out
-    assert re.search(r"^flagged +1 documents flagged, at a false-positive rate of 1e-06$", out, re.MULTILINE)
-    assert re.search(r"^false flags +2e-06 expected at most; of 1 distinct texts flagged, 0 are", out, re.MULTILINE)
-    assert re.search(r"^quarantined +1 documents, 0 files", out, re.MULTILINE)
+    assert re.search(r"^flagged +1 document, 1 distinct text, at a false-positive rate of 1e-06$", out, re.MULTILINE)
+    assert re.search(
+        r"^false flags +2e-06 expected at most by chance, among 2 distinct texts; 0 of the 1", out, re.MULTILINE
+    )
+    assert re.search(r"^quarantined +1 document, 0 files \(null_text 1 document\)$", out, re.MULTILINE)
+    assert "query" not in out
     assert night.results in out
     lines = [dict(pair.split("=") for pair in line.split()) for line in err.splitlines() if line.startswith("event=")]
     assert (lines[-1]["event"], lines[-1]["texts"], lines[-1]["flagged"]) == ("audit", "2", "1")
@@ -46,10 +49,12 @@ def test_scan_and_flagged(night, marked, plain, registry):
     assert lines[-1]["shards"] == "1/1"
     assert (lines[-1]["documents"], lines[-1]["flagged"], lines[-1]["quarantined"]) == ("3/3", "1", "1")
 
-    code, again, _ = call("--config", night.config, command=module)
+    code, again, _ = call("--config", night.config, "--verbose", command=module)
     assert code == 0
     assert "0 documents in" in again
-    assert "1 of 1 shards were committed before" in again
+    assert "whole input  3 documents; 1 of 1 shards were committed before\n" in again
+    assert re.search(r"^flagged +1 document, 1 distinct text", again, re.MULTILINE)  # of the whole night
+    assert re.search(r"^quarantined +1 document, 0 files \(null_text 1 document\)$", again, re.MULTILINE)
 
     code, out, _ = call("flagged", night.config)
     assert code == 0

@@ -25,7 +25,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     code, out, err = call("scan", night.config)
     assert code == 4, err
     assert "Nothing was read: the input holds no Parquet file." in out
-    assert "2 files that do not end in .parquet (" in out
+    assert "- 2 files passed over, not ending in .parquet (" in out
     assert all(f"{ending} 1" in out for ending in (".csv", ".PARQUET"))
 
     # somebody renames it
@@ -56,8 +56,8 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     night.config.write_text(named)
     code, out, err = call("scan", night.config, "--date", "2026-10-01")
     assert code == 0, err
-    assert "1 documents have an id, account or time that cannot be read, and is null" in out
-    assert "quarantined  1 documents, 0 files (null_text 1 document)" in out
+    assert "- 1 document with an id, account or time that cannot be read, and is null" in out
+    assert "quarantined  1 document, 0 files (null_text 1 document)" in out
     found = night.verdicts()
     assert found["doc_id"].to_list() == ["7", "8", "9"]
     assert found["account_id"].to_list() == ["1", "2", None]

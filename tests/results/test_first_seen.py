@@ -124,7 +124,7 @@ def test_a_file_older_than_its_key_is_told(night, registry, marked, plain):
     assert code == 0
     assert newest(night)["a:0"]["naming"] == "held_later"
     assert newest(night)["a:0"]["first_seen_at"] == datetime(1970, 1, 2, tzinfo=UTC)
-    assert "1 flagged documents are older than their key, by their own time or, where they have none, their file" in out
+    assert "- 1 flagged document older than the key, by the text's own time or, where it has none, the file's" in out
 
 
 def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, plain):
@@ -140,7 +140,7 @@ def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, p
     for row in newest(night).values():
         assert row["naming"] == "held_later"
         assert row["first_seen_at"] < row["scanned_at"]
-    assert "4 documents are of a time to come, which counts as now" in out
+    assert "- 4 documents of a time to come, which counts as now" in out
 
 
 def test_a_date_is_compared_by_its_last_moment_in_the_zone(night, own_registry, marked):

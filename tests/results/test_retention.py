@@ -12,10 +12,10 @@ from scanner.errors import ScanFailed
 from scanner.results import retention, rewriting
 from scanner.results.first_seen import _files
 from scanner.results.newest import bring_up_to_date
-from scanner.results.reasons import anything_read
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
 from scanner.results.tables import SCHEMAS, committed, open_tables, table_uri
 from scanner.results.upkeep import compact
+from scanner.results.whole_input import NOTHING_READ, whole_input
 from scanner.storage import delta
 from tests.support.command_line import call
 from tests.support.nights import TODAY, add_night, enter, scan_of
@@ -78,8 +78,8 @@ def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert scans_in(year, "shards") == nights(range(2))
     assert _files(year, {path: None}, TODAY) == sightings
-    assert anything_read(year, [f"shard {NIGHTS - 1}"])
-    assert not anything_read(year, ["shard of nobody"])
+    assert whole_input(year, [f"shard {NIGHTS - 1}"]).documents > 0
+    assert whole_input(year, ["shard of nobody"]) == NOTHING_READ
 
 
 def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):

@@ -68,6 +68,7 @@ def test_every_exit_code_has_its_word():
     ("changes", "said"),
     [
         ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
+        ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
         ({"exit_code": 4}, "nothing was read, or more is in quarantine than max_quarantined_share allows"),
         ({"audit": "no decoys"}, "no document was scored under decoy keys"),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments
-from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, number, rate_rows
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.intervals import Limits, Moments, poisson_limits
 from scanner.audit.statistics.judgement import KEY_BOUND, counts
@@ -27,9 +27,6 @@ from schemas.words import AuditState, AuditVerdict
 
 ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
-
-SHOWN_DOWN_TO = 0.99e-4
-"""Smaller thresholds are in the table `audits` alone."""
 
 RISK = 0.025
 """Of each limit of the share of false flags."""
@@ -59,25 +56,6 @@ class LiveAudit:
     false_share: tuple[float, Limits] | None
     unadmitted: tuple[str, ...]
     framing: Mapping[str, int] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """For people: what was counted, what is false by all we know, and what is wrong."""
-        texts, false = self.traffic, f"{number(self.expected_false)} expected at most"
-        said = [f"audit        {self.state}: {_MEANING[self.state]}"]
-        said += [f"  {line}" for line in _table(self.rows)]
-        if self.false_share is not None:
-            share, (low, high) = self.false_share
-            said.append(
-                f"false flags  {false}; of {texts.flagged:,} distinct texts flagged, {texts.reserved:,} are for "
-                f"reserved messages and {texts.unheld - texts.reserved:,} for others that nobody held; by the reserved "
-                f"ones, {share:.2%} of the flags are false (95 %: {low:.2%} to {high:.2%})"
-            )
-        else:
-            said.append(f"false flags  {false}; {texts.flagged:,} of {texts.texts:,} distinct texts are flagged")
-        if self.unadmitted:
-            said.append(f"admission    never passed an audit: {', '.join(self.unadmitted)} (`brickscan keys admit`)")
-        said += [f"FRAMING?     {line}" for line in self.warnings()]
-        return said + [f"AUDIT ALARM  {line}" for line in self.alarms()]
 
     def fields(self) -> dict[str, object]:
         """For logs: numbers of the same, and no text that holds a blank."""
@@ -194,14 +172,6 @@ def _reserved_answers(
         for key, how in ((key, format_of(key)) for key in plan.keys)
         if reserved_count(key.messages) and traffic.texts and how.law() is not None
     ]
-
-
-_MEANING = {
-    AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
-    AuditState.ALARM: "an observed rate is incompatible with the stated one, or a flag was not proved",
-    AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
-    AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
-}
 
 
 def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
@@ -325,36 +295,3 @@ def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> t
     scale = 1 / (float(np.mean(shares)) * traffic.flagged)
     low, high = (min(limit * effect * scale, 1.0) for limit in limits)
     return min(traffic.reserved * scale, 1.0), Limits(low, high)
-
-
-def _table(rows: Sequence[Row]) -> list[str]:
-    """Hits and what is expected, by threshold; and down to where the rate is known to hold."""
-    shown = [alpha for alpha in THRESHOLDS if alpha >= SHOWN_DOWN_TO]
-    lines: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row["kind"] in _NAMES:
-            gamma = "" if row["gamma"] is None else f" gamma={row['gamma']}"
-            of_many = "" if row["messages"] == 1 else f", {row['messages']:,} messages"
-            what = row["key_id"] or f"{row['method']}{gamma} window {row['window']}{of_many}"
-            lines.setdefault((_NAMES[row["kind"]], what), []).append(row)
-    if not lines:
-        return []
-    names = {(kind, what): f"{kind}, {what}" for kind, what in lines}
-    width = max(map(len, [_HEAD, *names.values()])) + 2
-    said = [f"{_HEAD:<{width}}" + "".join(f"{f'{alpha:g}':<{_CELL}}" for alpha in shown) + "holds down to"]
-    for key, of_key in lines.items():
-        cells = [f"{row['hits']:,} / {number(row['expected'])}" for row in of_key[: len(shown)]]
-        good = [row["threshold"] for row in of_key if row["verdict"] in _HOLD]
-        held = f"{min(good):g}" if good else "-"
-        said.append(f"{names[key]:<{width}}" + "".join(f"{cell:<{_CELL}}" for cell in cells) + held)
-    return said
-
-
-_CELL = 25
-_HEAD = "hits / expected, at p <="
-_NAMES = {
-    "decoy": "decoys",
-    "decoy_best": "decoys, best message",
-    "decoy_all": "decoys, all messages",
-    "reserved": "reserved messages (at most)",
-}

@@ -1,0 +1,178 @@
+"""What a scan did, for people who have ten seconds: what was read, what was flagged of it, what needs a hand."""
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jobs.text import printable
+
+if TYPE_CHECKING:
+    from scanner.cluster import Outcome
+    from scanner.results.whole_input import WholeInput
+
+WIDTH = 100
+"""Columns of a line, but for commands and paths, which stay whole."""
+
+_MARGIN = 13
+
+
+def summary(outcome: "Outcome", results: str, false_positive_rate: float, *, verbose: bool = False) -> str:
+    """What a scan did, and after a resume what all of its input came to, in a few lines.
+
+    Args:
+        outcome: of the scan.
+        results: folder or URI.
+        false_positive_rate: of the scan.
+        verbose: also what the audit counted, when the first commit came, and the query in Python.
+    """
+    lines = [*_read(outcome), *_found(outcome, false_positive_rate), *_audited(outcome, verbose=verbose)]
+    if outcome.dropped:
+        lines += _line("dropped", f"{_count(outcome.dropped, 'row')} of nights that are older than `retain`")
+    if verbose and outcome.first_commit is not None:
+        peak = outcome.totals.peak_memory / 2**20
+        lines += _line("commits", f"first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB")
+    commands = {"tables": results, "list": f"brickscan flagged {shlex.quote(results)}"}
+    if verbose:
+        commands["query"] = f"from scanner import results; results.flagged({results!r}).collect()"
+    lines += [f"{label:<{_MARGIN}}{printable(command)}" for label, command in commands.items()]
+    hands = list(_hands(outcome))
+    if not hands:
+        return "\n".join([*lines, "nothing needs a hand"])
+    return "\n".join([*lines, "needs a hand:", *(line for hand in hands for line in _wrapped(f"- {hand}", "  "))])
+
+
+def _line(label: str, said: str) -> list[str]:
+    return _wrapped(f"{label:<{_MARGIN}}{said}", " " * _MARGIN)
+
+
+def _wrapped(line: str, indent: str) -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
+def _read(outcome: "Outcome") -> Iterator[str]:
+    """How much, how fast, and what of it was not scored."""
+    from scanner.results.reasons import in_words
+
+    work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
+    yield from _wrapped(
+        f"scan {outcome.scan_id}: {_count(counts.documents, 'document')} in {seconds:.1f} s "
+        f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s)",
+        " " * _MARGIN,
+    )
+    whole = _whole(outcome)
+    if work.skipped:
+        before = f"{work.skipped:,} of {work.shards:,} shards were committed before"
+        said = before if outcome.exit_code > 128 else f"{_count(whole.documents, 'document')}; {before}"
+        yield from _line("whole input", said)
+    if whole.too_short:
+        yield from _line("too short", _count(whole.too_short, "document"))
+    if whole.scored_in_part:
+        part = "invalid bytes replaced, the first 16 MiB scored"
+        yield from _line("in part", f"{_count(whole.scored_in_part, 'document')}: {part}")
+    why = f" ({in_words(outcome.unread.reasons)})" if outcome.unread.reasons else ""
+    files = _count(whole.files_at_fault, "file")
+    yield from _line("quarantined", f"{_count(whole.quarantined, 'document')}, {files}{why}")
+
+
+def _whole(outcome: "Outcome") -> "WholeInput":
+    """What the input came to; of an interrupted scan, what that one read."""
+    if outcome.exit_code <= 128:
+        return outcome.unread.whole
+    from scanner.results.whole_input import WholeInput
+
+    done = outcome.totals.counts
+    sums = (done.documents, done.quarantined, done.too_short, done.scored_in_part, done.flagged)
+    return WholeInput(*sums, outcome.totals.files_quarantined)
+
+
+def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
+    """What is flagged, and how much of it chance explains."""
+    from jobs.audit_words import false_flags_in_words
+
+    flagged = _count(_whole(outcome).flagged, "document")
+    if outcome.audit is not None:
+        flagged += f", {_count(outcome.audit.traffic.flagged, 'distinct text')}"
+    yield from _line("flagged", f"{flagged}, at a false-positive rate of {false_positive_rate:g}")
+    yield from _proved(outcome)
+    if outcome.audit is not None:
+        yield from _line("false flags", false_flags_in_words(outcome.audit))
+    if outcome.second_scores:
+        second = f"{outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
+        yield from _line("second", second)
+
+
+def _proved(outcome: "Outcome") -> Iterator[str]:
+    """How many of this scan's flags were computed again, and what became of the others."""
+    counts = outcome.totals.counts
+    if not counts.flagged:
+        return
+    others = {
+        "came out differently and name nobody": counts.unproved,
+        "were not drawn, since there were too many": counts.flagged
+        - counts.proved
+        - counts.unproved
+        - counts.not_offered,
+        "are of formats that offer no proof": counts.not_offered,
+    }
+    said = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
+    yield from _line(
+        "proved", f"{_count(counts.proved, 'flag')} came out the same when computed again by a slow path{said}"
+    )
+
+
+def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
+    from jobs.audit_words import table, verdict_in_words
+
+    if outcome.audit is None:
+        return
+    yield from _line("audit", verdict_in_words(outcome.audit))
+    for line in table(outcome.audit) if verbose else ():
+        yield from _wrapped(f"  {line}", " " * _MARGIN)
+
+
+def _hands(outcome: "Outcome") -> Iterator[str]:
+    """What somebody must look at, the worst first."""
+    if outcome.audit is not None:
+        yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
+        yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
+    yield from _ended(outcome)
+    counts, over = outcome.totals.counts, outcome.unread.passed_over
+    if outcome.audit is not None and outcome.audit.unadmitted:
+        yield f"never passed an audit: {', '.join(outcome.audit.unadmitted)} (`brickscan keys admit`)"
+    if counts.values_not_read:
+        documents = _count(counts.values_not_read, "document")
+        yield f"{documents} with an id, account or time that cannot be read, and is null"
+    if counts.in_future:
+        documents = _count(counts.in_future, "document")
+        yield f"{documents} of a time to come, which counts as now: is the clock right, and input.time_zone?"
+    if counts.older_than_key:
+        yield (
+            f"{_count(counts.older_than_key, 'flagged document')} older than the key, by the text's own time or, where "
+            "it has none, the file's: chance flagged it, or these times are wrong"
+        )
+    if over:
+        from scanner.cluster.unread import other_names
+
+        yield (
+            f"{_count(len(over), 'file')} passed over, not ending in .parquet ({printable(other_names(over))}), such "
+            f"as {printable(over[0])}"
+        )
+
+
+def _ended(outcome: "Outcome") -> Iterator[str]:
+    """Why a scan did not end well."""
+    done = outcome.totals.shards + outcome.work.skipped
+    if outcome.unread.nothing:
+        yield outcome.unread.nothing
+    if outcome.exit_code > 128:
+        yield (
+            f"Interrupted: {done:,} of {outcome.work.shards:,} shards are committed. Run the same command again to go "
+            "on from there."
+        )
+    if outcome.exit_code == 4 and not outcome.unread.nothing:
+        yield "More is in quarantine than max_quarantined_share allows: see `brickscan quarantine`."

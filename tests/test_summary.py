@@ -1,0 +1,273 @@
+"""The summary of a scan: ten seconds of reading in 100 columns, and no figure that says more than was measured."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs import audit_words
+from jobs.audit_words import holds_down_to, share_in_words, verdict_in_words
+from jobs.summary import WIDTH, summary
+from jobs.text import width
+from scanner.audit.in_every_scan.live import LiveAudit
+from scanner.audit.in_every_scan.traffic import Traffic
+from scanner.audit.statistics.intervals import Limits
+from scanner.cluster import Counts, Outcome, Totals, Work
+from scanner.cluster.unread import Unread
+from scanner.results.reasons import Reason
+from scanner.results.whole_input import WholeInput, whole_input
+from schemas.words import AuditState
+from tests.support.rescanned import Shard, write
+
+RATES = (0.1, 0.01, 0.001, 0.0001, 0.00001)
+
+
+def rows(verdicts: str, kind: str = "decoy", messages: int = 1) -> list[dict[str, object]]:
+    """Of one question, from large thresholds to small; verdicts: h(olds), c(onservative), u(ndecided), t(oo small)."""
+    words = {"h": "holds", "c": "conservative", "u": "undecided", "t": "too small"}
+    about = {"kind": kind, "method": "greenlist", "gamma": "1/4", "window": 4, "key_id": None, "messages": messages}
+    return [
+        about | {"threshold": rate, "verdict": words[verdict], "hits": 12_345_678, "expected": 12_345_679.1}
+        for rate, verdict in zip(RATES, verdicts, strict=True)
+    ]
+
+
+def audit(*found: dict[str, object], state: AuditState = AuditState.NO_ALARM, **changes: object) -> LiveAudit:
+    texts = Traffic(texts=4000, flagged=31, reserved=1, unheld=3, hits={}, scans=("s",))
+    values = {"expected_false": 0.004, "false_share": (0.0, Limits(0.0, 1.0)), "unadmitted": (), "traffic": texts}
+    return LiveAudit(state=state, rows=found, **(values | changes))
+
+
+WHOLE = WholeInput(documents=4000, quarantined=3, too_short=12, scored_in_part=1, flagged=42, files_at_fault=1)
+SCAN_ID = "20261121T034400Z-1a2b3c4d"
+
+
+def outcome(**changes: object) -> Outcome:
+    """Of a night that was resumed: 1,200 of 4,000 documents are this scan's."""
+    values = {
+        "scan_id": SCAN_ID,
+        "exit_code": 0,
+        "work": Work(shards=12, skipped=9, left=(), found=(), faults=()),
+        "totals": Totals(shards=3, counts=Counts(documents=1200, flagged=5, proved=5, text_bytes=2_460_000)),
+        "seconds": 12.3,
+        "first_commit": 4.56,
+        "audit": audit(*rows("hhhuu")),
+        "unread": Unread(reasons=(Reason("null_text", 3, 0), Reason("not_parquet", 0, 1)), whole=WHOLE),
+    }
+    return Outcome(**(values | changes))
+
+
+def said(result: Outcome, **options: bool) -> str:
+    return summary(result, "/srv/results", 1e-6, **options)
+
+
+def hands(result: Outcome) -> list[str]:
+    found = said(result).partition("needs a hand:\n")[2].replace("\n  ", " ").splitlines()
+    return [hand.removeprefix("- ") for hand in found]
+
+
+def test_a_resumed_night_is_told_as_a_whole():
+    assert said(outcome()).split("\n") == [
+        f"scan {SCAN_ID}: 1,200 documents in 12.3 s (98 documents/s, 0.20 MB/s)",
+        "whole input  4,000 documents; 9 of 12 shards were committed before",
+        "too short    12 documents",
+        "in part      1 document: invalid bytes replaced, the first 16 MiB scored",
+        "quarantined  3 documents, 1 file (null_text 3 documents, not_parquet 1 file)",
+        "flagged      42 documents, 31 distinct texts, at a false-positive rate of 1e-06",
+        "proved       5 flags came out the same when computed again by a slow path",
+        "false flags  0.004 expected at most by chance, among 4,000 distinct texts; 1 of the 31 flagged are",
+        "             for reserved messages, which nobody is ever given, and 2 for others that nobody held:",
+        "             these are too few to say which share of the flags is false",
+        "audit        no alarm: nothing is incompatible with the stated rates; on decoy keys at most twice",
+        "             the stated rates, for p from 0.001 up",
+        "tables       /srv/results",
+        "list         brickscan flagged /srv/results",
+        "nothing needs a hand",
+    ]
+
+
+def test_a_night_in_one_go_says_its_figures_once():
+    whole = WholeInput(documents=1200, flagged=5)
+    once = outcome(work=Work(3, 0, (), (), ()), unread=Unread(whole=whole))
+    assert "whole input" not in said(once)
+    assert "flagged      5 documents, " in said(once)
+    assert "quarantined  0 documents, 0 files\n" in said(once)
+    assert "too short" not in said(once)
+
+
+def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
+    found = said(outcome(), verbose=True)
+    assert "  decoys, greenlist gamma=1/4 window 4: known to hold for p from 0.001 up\n" in found
+    assert "hits / expected, p <= 0.1: 12,345,678 / 12,345,679; 0.01: " in found
+    assert "commits      first after 4.6 s; a worker needed at most 0 MiB\n" in found
+    assert "query        from scanner import results; results.flagged('/srv/results').collect()\n" in found
+    for line in ("hits", "query", "commits"):
+        assert line not in said(outcome())
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"audit": audit(unadmitted=("green", "gum"))}, "never passed an audit: green, gum (`brickscan keys admit`)"),
+        ({"unread": Unread(nothing="Nothing was read: x.")}, "Nothing was read: x."),
+        (
+            {"exit_code": 4},
+            "More is in quarantine than max_quarantined_share allows: see `brickscan quarantine`.",
+        ),
+        (
+            {"exit_code": 143},
+            "Interrupted: 12 of 12 shards are committed. Run the same command again to go on from there.",
+        ),
+        (
+            {"totals": Totals(counts=Counts(values_not_read=1))},
+            "1 document with an id, account or time that cannot be read, and is null",
+        ),
+        (
+            {"totals": Totals(counts=Counts(in_future=2))},
+            "2 documents of a time to come, which counts as now: is the clock right, and input.time_zone?",
+        ),
+        (
+            {"totals": Totals(counts=Counts(older_than_key=1))},
+            "1 flagged document older than the key, by the text's own time or, where it has none, the file's: chance "
+            "flagged it, or these times are wrong",
+        ),
+        (
+            {"unread": Unread(passed_over=("/in/\x1b.csv",))},
+            "1 file passed over, not ending in .parquet (.csv 1), such as /in/\\x1b.csv",
+        ),
+    ],
+)
+def test_what_needs_a_hand(changes, expected):
+    assert hands(outcome(**changes)) == [expected]
+
+
+def test_an_alarm_is_told_first(monkeypatch):
+    monkeypatch.setattr(LiveAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
+    result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM, unadmitted=("green",)))
+    assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "never passed an audit"]
+    assert (
+        "audit        alarm: an observed rate is incompatible with the stated one, or a flag was not proved\n"
+        in said(result)
+    )
+
+
+def test_possible_framing_is_told_and_is_no_alarm():
+    suspicious = audit(state=AuditState.POSSIBLE_FRAMING, framing={"k0": 2})
+    (hand,) = hands(outcome(audit=suspicious))
+    assert hand == f"FRAMING? {suspicious.warnings()[0]}"
+    assert "audit        possible framing: texts of few accounts" in said(outcome(audit=suspicious))
+
+
+def test_nights_that_were_dropped_are_told():
+    assert "dropped      1,200 rows of nights that are older than `retain`\n" in said(outcome(dropped=1200))
+
+
+def test_an_interrupted_scan_tells_what_it_did_itself():
+    found = said(outcome(exit_code=130, audit=None, unread=Unread()))
+    assert "whole input  9 of 12 shards were committed before\n" in found
+    assert "flagged      5 documents, at a false-positive rate of 1e-06\n" in found
+    assert "false flags" not in found
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.0, 1.0, "these are too few to say which share of the flags is false"),
+        (0.0, 0.0312, "at most 3.2 % of the flags are false (97.5 % sure)"),
+        (0.0, 0.000004, "at most 0.0004 % of the flags are false (97.5 % sure)"),
+        (0.129, 1.0, "at least 12 % of the flags are false (97.5 % sure)"),
+        (0.021, 0.301, "2.1 % to 31 % of the flags are false (95 % sure), by the best estimate 12 %"),
+    ],
+)
+def test_the_share_of_false_flags_cannot_be_misquoted(low, high, words):
+    assert share_in_words(0.123, low, high) == words
+
+
+@given(st.floats(1e-9, 1.0), st.floats(1e-9, 1.0))
+def test_limits_are_rounded_away_from_what_was_not_measured(one, other):
+    low, high = sorted((one, other))
+    found = [float(n) / 100 for n in re.findall(r"([\d.e-]+) %", share_in_words(low, low, high)) if n != "97.5"]
+    assert found[0] <= low * (1 + 1e-6)
+    assert high >= 1 or found[1] >= high * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "least"),
+    [("hhhhh", 1e-5), ("hchuu", 0.001), ("huhhu", 0.1), ("uhhhh", None), ("uuuuu", None), ("tuuuu", None)],
+)
+def test_a_rate_holds_down_to_where_it_first_does_not(verdicts, least):
+    found = rows(verdicts)
+    assert holds_down_to(found) == least
+    assert holds_down_to(found[::-1]) == least
+
+
+def test_the_weakest_of_the_decoys_is_told_and_where_nothing_is_known_that_is_said():
+    strong, weak, none = rows("hhhhu"), rows("hhuuu", "decoy_best", 50), rows("uuuuu", "decoy_all", 50)
+    assert verdict_in_words(audit(*strong, *weak)).endswith("for p from 0.01 up")
+    for found in ((*strong, *none), ()):
+        assert verdict_in_words(audit(*found)).endswith(
+            "too few decoys to measure how small a p-value may be relied on"
+        )
+    assert verdict_in_words(audit(*rows("hhhhh"), *rows("uuuuu", "reserved"))).endswith("from 1e-05 up")
+    assert "decoys, all messages, greenlist gamma=1/4 window 4, 50 messages: too few to measure" in audit_words.table(
+        audit(*none)
+    )
+
+
+HUGE = 10**10
+
+
+@given(
+    st.integers(0, HUGE),
+    st.sampled_from([0, 1, 3, 4, 130, 143]),
+    st.sampled_from([Limits(0.0, 1.0), Limits(0.0, 0.5), Limits(0.1, 1.0), Limits(0.1, 0.5)]),
+    st.lists(st.text(min_size=1, max_size=30), max_size=3),
+    st.booleans(),
+)
+def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
+    """But for paths and commands, which stay whole, and what has no blank to be parted at."""
+    counts = Counts(*[number] * 10)
+    texts = Traffic(number, number, number, number, {}, ("s",))
+    found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
+    unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 6))
+    result = outcome(
+        exit_code=code, totals=Totals(number, counts), audit=found, unread=unread, seconds=1e6, second_scores=number
+    )
+    for line in said(result, verbose=verbose).split("\n"):
+        whole = line.startswith(("tables ", "list ", "query "))
+        assert whole or width(line) <= WIDTH or len(line.split()[-1]) > WIDTH - 20
+
+
+def test_what_a_path_holds_forges_no_line():
+    found = summary(outcome(), "/srv/a\nnothing needs a hand", 1e-6).split("\n")
+    assert found.count("nothing needs a hand") == 1
+    assert "tables       /srv/a\\nnothing needs a hand" in found
+
+
+def test_the_whole_input_is_added_up_over_scans_and_a_shard_counts_once(tmp_path):
+    folder = str(tmp_path)
+    write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
+    ids = ["shard 0", "shard 1", "nosuch"]
+    assert whole_input(folder, ids) == WholeInput(*[6] * 5)  # 3 of each in a row that `filled` made
+    assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 5)
+    assert whole_input(folder, []) == WholeInput()
+    again = str(tmp_path / "again")
+    write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
+    write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
+    assert whole_input(again, ["shard 0"]) == WholeInput(*[3] * 5)
+
+
+def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
+    from jobs import scan as command
+    from tests.support.command_line import call
+
+    plan = SimpleNamespace(results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6))
+    monkeypatch.setattr("scanner.detection.scan_plan.make_plan", lambda *_: plan)
+    monkeypatch.setattr("scanner.cluster.run_scan", lambda *_: replace(outcome(), audit=None))
+    shown = said(replace(outcome(), audit=None), verbose=True)
+    assert call("scan", tmp_path / "x.toml", "--verbose")[:2] == (0, shown + "\n")
+    assert call("--config", tmp_path / "x.toml", "--verbose", command=command.module)[1] == shown + "\n"
+    assert "query" not in call("scan", tmp_path / "x.toml")[1]
