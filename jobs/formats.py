@@ -30,7 +30,7 @@ def formats() -> None:
     for name, entry in FORMATS.items():
         form = entry.model_validate(dict(entry.suggested))
         many = not _one_message_only(form)
-        parameters = ", ".join(f"{field} = {value}" for field, value in form.model_dump().items())
+        parameters = ", ".join(f"{field} = {value}" for field, value in form.model_dump(exclude_none=True).items())
         rows.append((name, entry.title, str(form.basis()), "yes" if many else "no", parameters))
     tell(*columns(rows))
 

@@ -45,7 +45,8 @@ def keys() -> None:
 @click.argument("key_id")
 @_registry
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
-@click.option("--version", type=click.IntRange(1, 2), default=1, show_default=True, help="Of the watermark.")
+@click.option("--version", type=click.IntRange(1, 2), help="Of the watermark.  [default: 1, with --users 2]")
+@click.option("--users", type=float, help="For how many users, such as 1e9; instead of --messages.")
 @click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
 @click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
 @click.option(
@@ -66,7 +67,8 @@ def new(
     key_id: str,
     registry: Path | str,
     method: str,
-    version: int,
+    version: int | None,
+    users: float | None,
     window: int | None,
     gamma: str | None,
     messages: int | None,
@@ -79,22 +81,25 @@ def new(
 
     KEY_ID: lower-case letters, digits, dots, dashes and underscores. Of version 2, nobody who holds text that is
     marked for himself can change it into text of somebody else's mark; this version of brickscan scans for such keys
-    and does not mark with them yet.
+    and does not mark with them yet. With --users it has B groups of B users, which cost about as much as 1.3 B
+    messages, and B^2 messages.
 
     \b
     Example:
       brickscan keys new summer-2026 --registry registry --method greenlist --window 4 --gamma 1/4 \\
           --messages 100000 --tokenizer tokenizer.json
     """
+    version = version or (1 if users is None else 2)
     form = method if version == 1 else f"{method}-v{version}"
-    given: dict[str, Any] = {"window": window, "gamma": gamma}
+    groups, messages = _messages(version, users, messages)
+    given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups}
     given = {name: value for name, value in given.items() if value is not None}
     key = new_key(
         registry,
         key_id,
         format=form,
         **(suggested_parameters(form) | given),
-        messages=MESSAGES[version] if messages is None else messages,
+        messages=messages,
         tokenizer=tokenizer,
         secret=secret,
         active_from=active_from and active_from.replace(tzinfo=UTC),
@@ -112,6 +117,22 @@ def new(
         "can check with it that this key was not chosen after the text. Back the secret up: without it, nothing that",
         "was marked with this key can be recognised again.",
     )
+
+
+def _messages(version: int, users: float | None, messages: int | None) -> tuple[int | None, int]:
+    """Groups and messages of a new key."""
+    from scanner.watermark.native.numbered import MOST_NUMBERS
+    from scanner.watermark.native.version2 import groups_for, users_of
+
+    if users is None:
+        return None, MESSAGES[version] if messages is None else messages
+    if messages is not None or version == 1:
+        raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
+    most = users_of(MOST_NUMBERS)
+    if not 1 <= users <= most:
+        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
+    groups = groups_for(users)
+    return groups, groups**2
 
 
 @keys.command("add")

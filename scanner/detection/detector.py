@@ -1,7 +1,7 @@
 """Documents and keys in, verdicts out: one Arrow batch in, a batch of verdicts and a batch for quarantine out.
 
 A document is tokenised once per tokenizer and scored under every key. The key with the smallest corrected p-value gives
-the verdict; a user is named only when exactly one message of one key passes (SPEC §3, §4).
+the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
 """
 
 import time
@@ -198,35 +198,41 @@ class Detector:
     def _verdicts(
         self, tokens: Mapping[str, Tokens], found: Sequence[Found], decided: Decision, reason: pa.Array
     ) -> dict[str, Any]:
-        """What VERDICTS say about D texts, by column, but for who had a message; `named`: exactly one passes.
+        """What VERDICTS say about D texts, by column, but for who had a message; `named`: somebody is (`decide`).
 
         reason: it is a part.
         """
-        chosen = decided.key
+        chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
+        runner_up = np.where(decided.candidate == 0, 1, 0)
 
         def of_chosen(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
-            return np.stack([*values])[chosen, np.arange(len(chosen))]
+            return np.stack([*values])[chosen, rows]
 
-        message = of_chosen(said.message[:, 0] for said in found)
+        def of_candidate(values: Iterable[NDArray[Any]]) -> NDArray[Any]:
+            # a key whose every document has fewer candidates is not the one that is chosen there
+            return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
+
+        message = of_candidate(said.message for said in found)
         scored = message >= 0
         return {
             "status": pc.if_else(~scored, "too_short", pc.if_else(reason.is_null(), "scored", "scored_in_part")),
             "tokens": of_chosen(np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys),
             "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
-            "message": pa.array(message, mask=~scored),
-            "naming": decided.naming,
+            # of the undecided none is shown: whoever is best there may be a stranger
+            "message": pa.array(message, mask=~scored | (naming == Naming.UNDECIDED)),
+            "naming": naming,
             "proof": np.full(len(chosen), None, object),
-            "score": of_chosen(said.score[:, 0] for said in found),
+            "score": of_candidate(said.score for said in found),
             # p = 1 of what is not scored
-            "log10_p": _p_values(np.where(scored, of_chosen(said.log10_p[:, 0] for said in found), 0.0)),
-            "log10_p_global": _p_values(np.where(scored, of_chosen(said.log10_p_global[:, 0] for said in found), 0.0)),
-            "runner_up_log10_p": _p_values(of_chosen(said.log10_p[:, 1] for said in found)),
+            "log10_p": _p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
+            "log10_p_global": _p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
+            "runner_up_log10_p": _p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.full(len(chosen), self._keys_tested),
             "flagged": decided.flagged,
             "basis": pa.array([str(test.watermark.basis) for test in self._keys]).take(pa.array(chosen)),
-            "p_rank": _p_values(of_chosen(said.p_rank[:, 0] for said in found)),
+            "p_rank": _p_values(of_candidate(said.p_rank for said in found)),
         }
 
     def _named(

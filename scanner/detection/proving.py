@@ -1,8 +1,9 @@
 """Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
 
 By a slow path that shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
-p-values in high precision; of every message that passed, and of the second best of the key that gives the verdict. The
-search is not made again: it can only miss. Where a key must beat decoys, their scores are not computed again either.
+p-values in high precision; of every message that passed, by all of its score and by what names need besides
+(scanner.watermark.format.Own), and of the second best of the key that gives the verdict. The search is not made again:
+it can only miss. Where a key must beat decoys, their scores are not computed again either.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from scanner.tokens import Tokenizer
 from scanner.watermark.format import Proof as SlowPath
+from scanner.watermark.format import ProvesOwn
 from scanner.watermark.opened import Held
 from scanner.watermark.search import LEAST_RANK, Decision, Found
 from schemas.config import Dedup
@@ -46,23 +48,44 @@ class ProvedKey(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a key says of a candidate. log10_p_global: None where a decoy's score raised it; stands: as of Found."""
+    """What a key says of a candidate.
+
+    log10_p_global: None where a decoy's score raised it; log10_p_own: None where names need nothing besides; stands: as
+    of Found; named: whether it is to be named.
+    """
 
     message: int
     score: float
     log10_p: float
     log10_p_global: float | None
+    log10_p_own: float | None
     stands: bool
     passes: bool
+    named: bool
 
 
 class Flag(NamedTuple):
-    """A flagged document: its place in the batch, its text, which key gives the verdict, and why a user is named."""
+    """A flagged document: its place in the batch, its text, which candidate of which key gives the verdict, and why."""
 
     place: int
     text: str
     key: int
+    candidate: int
     naming: Naming
+
+
+class Again(NamedTuple):
+    """A key's claim, computed again: whether the candidate passes; own: also by what it shares with no other."""
+
+    key: int
+    claim: Claim
+    passes: bool
+    own: bool
+
+    @property
+    def message(self) -> tuple[int, int]:
+        """Of which key, and which."""
+        return self.key, self.claim.message
 
 
 class Prover:
@@ -74,14 +97,23 @@ class Prover:
         keys_tested: K of SPEC §3.
         dedup: which repeats are left out.
         false_positive_rate: at or below it a corrected p passes.
+        misnaming_rate: the same of what a candidate shares with no other; None: the false-positive rate.
     """
 
     def __init__(
-        self, keys: Sequence[ProvedKey], draw: bytes, *, keys_tested: int, dedup: Dedup, false_positive_rate: float
+        self,
+        keys: Sequence[ProvedKey],
+        draw: bytes,
+        *,
+        keys_tested: int,
+        dedup: Dedup,
+        false_positive_rate: float,
+        misnaming_rate: float | None = None,
     ) -> None:
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
         self._keys_tested, self._dedup = keys_tested, dedup
         self._log10_rate = float(np.log10(false_positive_rate))
+        self._log10_misnaming = float(np.log10(misnaming_rate or false_positive_rate))
 
     def prove(
         self,
@@ -105,7 +137,7 @@ class Prover:
         """
         said = np.full(len(decided.flagged), None, object)
         flags = [
-            Flag(place, text_of(place), int(decided.key[place]), decided.naming[place])
+            Flag(place, text_of(place), int(decided.key[place]), int(decided.candidate[place]), decided.naming[place])
             for place in np.flatnonzero(decided.flagged).tolist()
         ]
         left = MOST_TOKENS
@@ -118,7 +150,7 @@ class Prover:
                 said[flag.place] = Proof.NOT_DRAWN
                 continue
             left -= size + TOKENS_A_FLAG
-            holds = self._holds(flag, [int(of_key[flag.place]) for of_key in tokens], found)
+            holds = self._holds(flag, [int(of_key[flag.place]) for of_key in tokens], found, decided)
             said[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
         return said
 
@@ -126,28 +158,64 @@ class Prover:
         data = salt + hashlib.sha256(text.encode()).digest()
         return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
 
-    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found]) -> bool:
+    def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found], decided: Decision) -> bool:
         """Whether all that the verdict claims comes out again, and the rule says of it what the verdict does."""
-        passing: list[tuple[int, int]] = []
-        for number, (key, said) in enumerate(zip(self._keys.value, found, strict=True)):
-            claims = claims_of(said, flag.place, self._log10_rate, second=number == flag.key)
-            if not claims or key.path is None:
-                continue
-            ids = key.tokenizer.encode([flag.text]).ids
-            if len(ids) != sizes[number]:
-                return False
-            scored, scores = key.path.scores(ids, [claim.message for claim in claims], self._dedup)
-            if scored != said.scored[flag.place]:
-                return False
-            for claim, score in zip(claims, scores, strict=True):
-                passes = self._passes(claim, key.path.log10_p(claim.score, scored), key.messages, score)
-                if passes is None:
+        again: list[Again] = []
+        for number, said in enumerate(found):
+            named, second = decided.named[number][flag.place], number == flag.key
+            claims = claims_of(said, named, flag.place, self._log10_rate, second=second)
+            if claims and (path := self._keys.value[number].path) is not None:
+                of_key = self._again(path, number, flag.text, (sizes[number], int(said.scored[flag.place])), claims)
+                if of_key is None:
                     return False
-                if passes:
-                    passing.append((number, claim.message))
-        best = (flag.key, int(found[flag.key].message[flag.place, 0]))
-        alone = len(passing) == 1 or found[flag.key].independent
-        return best in passing and (flag.naming != Naming.NAMED or alone)
+                again += of_key
+        passing = [one for one in again if one.passes]
+        may_be_named = {
+            one.message for one in passing if (one.own if found[one.key].independent else len(passing) == 1)
+        }
+        named = {one.message for one in again if one.claim.named}
+        best = (flag.key, int(found[flag.key].message[flag.place, flag.candidate]))
+        return (
+            best in {one.message for one in passing}
+            and named <= may_be_named
+            and (flag.naming != Naming.NAMED or best in named)
+        )
+
+    def _again(
+        self, path: SlowPath, number: int, text: str, sizes: tuple[int, int], claims: Sequence[Claim]
+    ) -> list[Again] | None:
+        """A key's claims about a text, computed again; None where something is another than was claimed.
+
+        sizes: how many tokens the text has, and how many positions are scored.
+        """
+        key, messages = self._keys.value[number], [claim.message for claim in claims]
+        ids = key.tokenizer.encode([text]).ids
+        scored, scores = path.scores(ids, messages, self._dedup)
+        if (len(ids), scored) != sizes:
+            return None
+        again = []
+        for claim, score, own in zip(claims, scores, self._own(path, ids, messages), strict=True):
+            passes = self._passes(claim, path.log10_p(claim.score, scored), key.messages, score)
+            if passes is None or not same(claim.log10_p_own, own):
+                return None
+            again.append(Again(number, claim, passes, self._passes_own(claim, own)))
+        return again
+
+    def _own(self, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int]) -> list[float | None]:
+        """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked."""
+        from scanner.watermark.proof import log10_any_of
+
+        found = path.own(ids, messages, self._dedup) if isinstance(path, ProvesOwn) else None
+        if found is None:
+            return [None] * len(messages)
+        scored, scores, tests = found
+        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), self._keys_tested) for s in scores]
+
+    def _passes_own(self, claim: Claim, own: float | None) -> bool:
+        if own is None or claim.log10_p_own is None:
+            return True
+        rounding_decides = alike(own, self._log10_misnaming)
+        return (claim.log10_p_own if rounding_decides else own) <= self._log10_misnaming
 
     def _passes(self, claim: Claim, log10_p: float, messages: int, score: float) -> bool | None:
         """Whether a candidate passes; None where its score, or a p-value of it, is another than was claimed.
@@ -169,18 +237,28 @@ class Prover:
         return whole <= self._log10_rate and claim.stands
 
 
-def claims_of(said: Found, place: int, log10_rate: float, *, second: bool) -> list[Claim]:
-    """What a key claims of a document: of candidates that pass, and where `second`, of the best two in any case."""
+def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
+    """What a key claims of a document: of candidates that pass, and where `second`, of the best two in any case.
+
+    named: of its candidates, bool[C].
+    """
     claims = []
     for c in range(said.message.shape[1]):
-        message, p = int(said.message[place, c]), float(said.log10_p_global[place, c])
+        message = int(said.message[place, c])
+        p, own = float(said.log10_p_global[place, c]), float(said.log10_p_own[place, c])
         stands = bool(said.stands[place, c])
         passes = p <= log10_rate and stands
-        if message >= 0 and (passes or (second and c < 2)):
+        if message >= 0 and (passes or named[c] or (second and c < 2)):
             beaten = said.p_rank[place, c] > LEAST_RANK
             score, alone = float(said.score[place, c]), float(said.log10_p[place, c])
-            claims.append(Claim(message, score, alone, None if beaten else p, stands, passes))
+            more = None if own == -np.inf else own
+            claims.append(Claim(message, score, alone, None if beaten else p, more, stands, passes, bool(named[c])))
     return claims
+
+
+def same(a: float | None, b: float | None) -> bool:
+    """Whether two numbers are alike, or neither is there."""
+    return a is b if a is None or b is None else alike(a, b)
 
 
 def alike(a: float, b: float) -> bool:

@@ -179,7 +179,7 @@ def new_key(
         raise Refused(str(error)) from None
     pinned = _pin_tokenizer(folder, os.fspath(tokenizer))
     # with the format's defaults, which then are on record
-    key = key.model_copy(update={"tokenizer": pinned, "parameters": made_for.model_dump()})
+    key = key.model_copy(update={"tokenizer": pinned, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
     if known is not None and (path is None or os.path.lexists(path)):
         raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")

@@ -67,12 +67,13 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
     A text that passes again has its message again, or another one passes too and nobody is named. So it can where that
     message was given since; where the flag would not pass now, or under keys that are not under test; and where several
-    messages passed.
+    messages passed, or none by what is its user's alone.
     """
     more_keys = (plan.keys_tested / pl.col("keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_keys <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
-    same_message = pl.col("key_id").is_in(keys) & passes & (pl.col("naming") != Naming.AMBIGUOUS)
+    one_named = (pl.col("naming") != Naming.AMBIGUOUS) & (pl.col("naming") != Naming.UNDECIDED)
+    same_message = pl.col("key_id").is_in(keys) & passes & one_named
     flagged = (
         flags(plan.results)
         .with_columns(first="scanned_at")

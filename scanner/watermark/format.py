@@ -130,6 +130,9 @@ class DrawsKeys(Protocol):
 class CountsHits(Protocol):
     """A format that counts how many messages of unmarked text score high, without keeping the scores."""
 
+    def counted(self, messages: int) -> int:
+        """How many of a key's messages are scored one by one: the first so many; all, where they are not too many."""
+
     def count_hits(
         self,
         secrets: Sequence[bytes],
@@ -174,6 +177,20 @@ class Proof(Protocol):
 
     def log10_p(self, score: float, scored: int) -> float:
         """log10 p of a score over so many positions, of that message alone, by the law of the format."""
+
+
+@runtime_checkable
+class ProvesOwn(Protocol):
+    """A `Proof` of messages that may share positions."""
+
+    def own(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup
+    ) -> tuple[int, list[float], int] | None:
+        """What messages share with no other, as `Own` has it; None: names need nothing besides.
+
+        Arguments as of `Proof.scores`. How many positions a message alone reads, the score there of each that is asked
+        for, and among how many messages it is the best by it.
+        """
 
 
 @runtime_checkable

@@ -74,12 +74,14 @@ class Found(NamedTuple):
 class Decision(NamedTuple):
     """What all keys together say of D documents.
 
-    key: int64[D], which gives the verdict; flagged: bool[D]; named: of each key bool[D, C], candidates to be named;
+    key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, the
+    best of all where nobody is; flagged: bool[D]; named: of each key bool[D, C], candidates to be named;
     naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages pass, and one
     mark raises the scores of others), `undecided` (none passes by what it shares with no other), `assumed`; or `none`.
     """
 
     key: NDArray[np.int64]
+    candidate: NDArray[np.int64]
     flagged: NDArray[np.bool_]
     named: list[NDArray[np.bool_]]
     naming: NDArray[np.object_]
@@ -200,4 +202,22 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
     naming[shared & (count > 1)] = Naming.AMBIGUOUS
     naming[(count > 0) & ~proven] = Naming.ASSUMED
     naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = Naming.NAMED
-    return Decision(choose(found), count > 0, named, naming)
+    key, candidate = _best_named(found, named)
+    return Decision(key, candidate, count > 0, named, naming)
+
+
+def _best_named(
+    found: Sequence[Found], named: Sequence[NDArray[np.bool_]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Key and candidate of each verdict: who is named by the smallest p, or whoever is best where nobody is."""
+    first = [of_key.argmax(axis=1) for of_key in named]  # candidates come best first
+    documents = np.arange(len(first[0]))
+    p = np.stack(
+        [
+            np.where(of_key.any(axis=1), said.log10_p_global[documents, place], np.inf)
+            for said, of_key, place in zip(found, named, first, strict=True)
+        ]
+    )
+    anybody = p.min(axis=0) < np.inf
+    key: NDArray[np.int64] = np.where(anybody, p.argmin(axis=0), choose(found))
+    return key, np.where(anybody, np.stack(first)[key, documents], 0)

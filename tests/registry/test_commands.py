@@ -55,6 +55,23 @@ def test_a_key_of_version_2(cli, folder, tokenizer):
     assert cli(*new, "other", "--method", "vllm-gumbel").code == 2
 
 
+def test_a_key_for_a_thousand_million_users(cli, folder, tokenizer):
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--users", 1e9)
+    assert cli(*new, "green").code == 0
+    assert cli(*new, "g", "--method", "gumbel").code == 0
+    green, gumbel = load_registry(folder).keys
+    assert (green.messages, green.parameters) == (32_445**2, {"window": 4, "gamma": "1/4", "groups": 32_445})
+    assert (gumbel.messages, gumbel.parameters) == (32_445**2, {"window": 4, "groups": 32_445})
+    assert (
+        "greenlist-v2, window 4, gamma 1/4, groups 32445, 1,052,678,025 messages"
+        in cli("keys", "list", "--registry", folder).out
+    )
+    assert cli("users", "add", "alice", "--registry", folder).code == 0
+    assert 0 <= list_users(folder, ["g"])["message"][0] < 32_445**2
+    for wrong in (("--messages", 5), ("--version", 1), ("--window", 0), ("--users", 5e9), ("--users", 0)):
+        assert cli(*new, "wrong", *wrong).code == 2
+
+
 def test_a_key_for_next_winter(cli, folder, tokenizer):
     new = ("keys", "new", "winter", "--registry", folder, "--tokenizer", tokenizer)
     assert cli(*new, "--active-from", "2036-12-01", "--active-until", "2036-12-01").code == 2

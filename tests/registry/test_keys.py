@@ -109,7 +109,10 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
         ({"messages": 0}, "messages = 0.*greater than or equal to 1"),
         ({"messages": 2**31 + 1}, "2147483649 messages: a key of format 'greenlist' has 2147483648 at most"),
         ({"messages": 2**32 + 1}, "messages = 4294967297.*less than or equal to 4294967296"),
-        ({"format": "greenlist-v2", "messages": 65_537}, "'greenlist-v2' has 65536 at most; make several keys"),
+        (
+            {"format": "greenlist-v2", "messages": 65_537},
+            "'greenlist-v2' without groups has 65536 at most; give --users",
+        ),
         ({"key_id": "../k"}, "key_id = '../k'"),
         ({"key_id": "K1"}, "key_id = 'K1'"),
         ({"tokenizer": "none.json"}, "tokenizer none.json: cannot be read .No such file"),

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import installation, ragged
-from scanner.watermark.format import Commits, DrawsKeys, Proves, Searches, format_name
+from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesOwn, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.search import log10_p_of
 from tests.support.key_bytes import forms
@@ -27,8 +27,9 @@ PARAMETERS = {
         {"window": 3, "gamma": "1/4"},
         {"window": 4, "gamma": "1/2"},
         {"window": 0, "gamma": "3/8"},
+        {"window": 4, "gamma": "1/4", "groups": 9},
     ],
-    "gumbel-v2": [{"window": 4}, {"window": 0}],
+    "gumbel-v2": [{"window": 4}, {"window": 0}, {"window": 4, "groups": 9}],
     "vllm-gumbel": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}],
     "vllm-dual-key": [{}, {"context_width": 5}, {"partial_contexts": "dropped"}, {"alpha": 0.2}],
     "sglang-one-key": [{}, {"context_window": 5}],
@@ -68,7 +69,8 @@ def test_what_proves_its_flags_finds_the_same(form):
     assert isinstance(form, Proves)
     secret, random = secret_of(form), np.random.default_rng(2)
     mark, proof = form.open(secret), form.proof(secret)
-    messages = [0, 3, 129] if isinstance(mark, Searches) else [0]
+    last = 129 if form.model_dump().get("groups") is None else form.groups**2 - 1
+    messages = [0, 3, last] if isinstance(mark, Searches) else [0]
     for length in (0, 3, 20, 90):
         tokens = ragged([random.integers(0, 2**15, length).tolist() + [5, 6, 7, 5, 6, 7, 5, 6] * (length > 3)])
         for dedup in form.dedups(["ngram", "context", "none"]):
@@ -77,6 +79,12 @@ def test_what_proves_its_flags_finds_the_same(form):
             assert scored == positions.scored[0]
             fast = [float(mark.score(tokens, positions, message)[0]) for message in messages]
             assert scores == pytest.approx(fast, rel=1e-12, abs=1e-12)
+            own = proof.own(tokens.ids, messages, dedup) if isinstance(proof, ProvesOwn) else None
+            if own is not None:
+                alone = [float(mark.parts(tokens, positions, message)[1][0]) for message in messages]
+                steps = int((~mark.group_steps(tokens, positions)).sum())
+                assert own == (steps, pytest.approx(alone, rel=1e-12, abs=1e-12), form.groups)
+            assert (own is None) == (form.model_dump().get("groups") is None)
     for scored in (16, 60, 300):
         for share in (0.2, 0.5, 0.9, 1.4, 2.5):
             score = min(round(share * scored), scored) if form.law().discrete else share * scored

@@ -184,3 +184,21 @@ def test_no_p_value_stays_none_when_it_is_corrected(messages, keys):
     assert np.isnan(out).tolist() == np.isnan(given).tolist()
     assert passes(out, 1.0).tolist() == [False, True, True, False, True]
     assert (out[~np.isnan(given)] >= given[~np.isnan(given)]).all()
+
+
+def test_the_verdict_is_that_of_the_best_who_is_named():
+    """The best candidate passes, but not by what is its own; the next one does, and so does one of another key."""
+    first = found((-20.0, -9.0), independent=True)[0]._replace(log10_p_own=np.array([[-1.0, -7.0]]))
+    second = found((-8.0, -1.0), independent=True)[0]
+    decided = decide([first], RATE)
+    assert (decided.key.tolist(), decided.candidate.tolist(), decided.naming.tolist()) == ([0], [1], ["named"])
+    assert decided.named[0].tolist() == [[False, True]]
+    decided = decide([second, first], RATE)
+    assert (decided.key.tolist(), decided.candidate.tolist()) == ([1], [1])
+    nobody = first._replace(log10_p_own=np.array([[-1.0, -5.0]]))
+    decided = decide([nobody], RATE)
+    assert (decided.key.tolist(), decided.candidate.tolist(), decided.naming.tolist()) == ([0], [0], ["undecided"])
+    decided = decide([nobody, second._replace(log10_p_own=np.zeros((1, 2)))], RATE, 1.0)
+    assert (decided.key.tolist(), decided.candidate.tolist()) == ([0], [0])
+    certain = first._replace(log10_p_global=np.array([[-math.inf, -math.inf]]))
+    assert decide([second, certain], RATE).candidate.tolist() == [1]

@@ -209,9 +209,10 @@ class PieceDecoys:
             secrets = [kind.draw_key(entropy) for entropy in entropies]
             critical = self._decoys.critical(kind.law, scored)
             positions = only(seen.positions, places)
-            found = kind.format.count_hits(secrets, seen.tokens, positions, key.messages, critical)
+            counted = kind.format.counted(key.messages)
+            found = kind.format.count_hits(secrets, seen.tokens, positions, counted, critical)
             chance = self._decoys.chances(kind.law, scored, 1)
-            self._count("decoy_all", seen, found.hits, np.full(len(scored), key.messages), chance, 1)
+            self._count("decoy_all", seen, found.hits, np.full(len(scored), counted), chance, 1)
 
     def _add(
         self,

@@ -14,7 +14,7 @@ from scanner.watermark.native.lanes import log2
 from scanner.watermark.native.one_message import below
 from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
 
-ROWS = 4
+ROWS = 8
 """Vectors that one pass of the adders takes."""
 
 TILE = 16
@@ -84,7 +84,7 @@ def count_run(
     n, bits, planes = rule
     height = 16 // planes
     per_block = 5 + log2(height)
-    levels = max(2, bit_length((len(ids) + LANES - 1) // LANES))
+    levels = max(5, bit_length((len(ids) + LANES - 1) // LANES))
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     row, carry = np.empty(CHUNK, np.uint32), np.empty(LANES, np.uint32)
     # four levels more, for the sums of all lanes
@@ -112,14 +112,23 @@ def count_run(
 
 @kernel
 def _add_lanes(row: NDArray[np.uint32], levels: int, sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
-    """Add vectors of bits to the counters of their lanes: bit l of lane i stands at LANES · l + i of sums."""
+    """Add vectors of bits to the counters of their lanes: bit l of lane i stands at LANES · l + i of sums.
+
+    Five levels in one loop, since a vector is soon gone through: loops of their own would cost twice as much.
+    """
     for v in range(0, len(row), ROWS * LANES):
-        vectors = row[v:]
+        r = row[v:]
         for i in range(LANES):
-            ones, a = add3(sums[i], vectors[i], vectors[LANES + i])
-            sums[i], b = add3(ones, vectors[2 * LANES + i], vectors[3 * LANES + i])
-            sums[LANES + i], carry[i] = add3(sums[LANES + i], a, b)
-        for level in range(2, levels):
+            ones, a = add3(sums[i], r[i], r[LANES + i])
+            ones, b = add3(ones, r[2 * LANES + i], r[3 * LANES + i])
+            ones, c = add3(ones, r[4 * LANES + i], r[5 * LANES + i])
+            sums[i], d = add3(ones, r[6 * LANES + i], r[7 * LANES + i])
+            twos, e = add3(sums[LANES + i], a, b)
+            sums[LANES + i], f = add3(twos, c, d)
+            sums[2 * LANES + i], a = add3(sums[2 * LANES + i], e, f)
+            sums[3 * LANES + i], b = sums[3 * LANES + i] ^ a, sums[3 * LANES + i] & a
+            sums[4 * LANES + i], carry[i] = sums[4 * LANES + i] ^ b, sums[4 * LANES + i] & b
+        for level in range(5, levels):
             own = sums[LANES * level :]
             for i in range(LANES):
                 old = own[i]

@@ -16,8 +16,8 @@ from scanner.watermark.native.numbered import (
     NumberedGreenList,
     NumberedGumbel,
     NumberedLogGumbel,
-    is_group_step,
 )
+from scanner.watermark.native.runs import is_group_step
 from scanner.watermark.positions import ragged, scored_positions
 from scanner.watermark.search import log10_p_of, search
 

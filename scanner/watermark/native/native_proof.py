@@ -75,6 +75,11 @@ def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
     return [x + y for x, y in zip(s, start, strict=True)]
 
 
+def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
+    """Which windows make steps that a group shares (SPEC_2 §2)."""
+    return np.asarray(((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0)
+
+
 class _Proof(ABC):
     """What both marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
 
@@ -94,6 +99,19 @@ class _Proof(ABC):
 
     def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
         """See scanner.watermark.format.Proof."""
+        _, terms = self._each(tokens, messages, dedup)
+        return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
+
+    def own(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float], int] | None:
+        """See scanner.watermark.format.ProvesOwn: of the user steps, among the users of a group."""
+        if self._groups is None:
+            return None
+        nonces, terms = self._each(tokens, messages, dedup)
+        own = terms[:, ~_of_group(nonces)]
+        return own.shape[1], [math.fsum(of_one) for of_one in own.tolist()], self._groups
+
+    def _each(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[Nonces, NDArray[np.float64]]:
+        """Nonces of the P scored positions, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
@@ -102,16 +120,14 @@ class _Proof(ABC):
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
         numbers = np.stack([self._numbers(nonces, message) for message in messages])
         entries = (first + numbers).ravel()  # message by message, side by side
-        terms = self._terms(np.tile(nonces, len(messages)), entries)
-        return len(places), [math.fsum(of_one) for of_one in terms.reshape(len(messages), -1).tolist()]
+        return nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
 
     def _numbers(self, nonces: Nonces, message: int) -> Nonces:
         """Which number a message reads at each position."""
         if self._groups is None:
             return np.full(len(nonces), message, np.uint64)
         group, user = divmod(message, self._groups)
-        of_group = ((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0
-        return np.where(of_group, np.uint64(group), np.uint64(group * 2**16 + user))
+        return np.where(_of_group(nonces), np.uint64(group), np.uint64(group * 2**16 + user))
 
     @abstractmethod
     def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:

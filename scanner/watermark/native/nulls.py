@@ -6,9 +6,9 @@ one. Nothing of the size of the messages is kept.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import uint64
@@ -22,6 +22,7 @@ from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_w
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
 from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
+from scanner.watermark.native.runs import chosen, is_group_step
 from scanner.watermark.native.secret import SubKeys, derive, planes_of, window_nonces
 from scanner.watermark.positions import Positions, Tokens
 
@@ -53,6 +54,7 @@ def greenlist_hits(
     gamma: Fraction,
     messages: int,
     critical: NDArray[np.float64],
+    groups: bool = False,
 ) -> Hits:
     """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
 
@@ -64,12 +66,19 @@ def greenlist_hits(
         gamma: share of green tokens.
         messages: how many are scored.
         critical: float64[D, J], whole numbers or ∞.
+        groups: whether these messages are users of group 0, whose group steps are theirs together (SPEC_2 §2).
     """
     rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
     whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
     count = run_nulls.greenlist_hits if keys.version == 2 else _greenlist_hits
-    return Hits(*count(keys.chacha, ids, nonces, positions.offsets, messages, rule, whole))
+
+    def counted(ids: Any, nonces: Any, offsets: Any, messages: int, critical: Any) -> Hits:  # noqa: ANN401 - arrays
+        return Hits(*count(keys.chacha, ids, nonces, offsets, messages, rule, critical))
+
+    if groups:
+        return _of_group_0(counted, ids, nonces, positions.offsets, messages, whole)
+    return counted(ids, nonces, positions.offsets, messages, whole)
 
 
 def gumbel_hits(
@@ -79,11 +88,35 @@ def gumbel_hits(
     window: int,
     messages: int,
     critical: NDArray[np.float64],
+    groups: bool = False,
 ) -> Hits:
     """Like `greenlist_hits`, for the Gumbel score; scores near a critical one are computed in double precision."""
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
     count = run_nulls.gumbel_hits if keys.version == 2 else _gumbel_hits
-    return Hits(*count(keys.chacha, ids, nonces, positions.offsets, messages, critical))
+
+    def counted(ids: Any, nonces: Any, offsets: Any, messages: int, critical: Any) -> Hits:  # noqa: ANN401 - arrays
+        return Hits(*count(keys.chacha, ids, nonces, offsets, messages, critical))
+
+    if groups:
+        return _of_group_0(counted, ids, nonces, positions.offsets, messages, critical)
+    return counted(ids, nonces, positions.offsets, messages, critical)
+
+
+def _of_group_0(
+    counted: Callable[..., Hits],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    offsets: NDArray[np.int64],
+    messages: int,
+    critical: NDArray[Any],
+) -> Hits:
+    """What group steps add, once, then what users need beside it: of real numbers off in the last bit, perhaps."""
+    every, of_group = Positions(np.arange(len(ids)), offsets), is_group_step(nonces)
+    shared, own = chosen(every, of_group), chosen(every, ~of_group)
+    base = counted(ids[of_group], nonces[of_group], shared.offsets, 1, critical).first
+    rest = np.maximum(critical - base[:, None], 0)
+    found = counted(ids[~of_group], nonces[~of_group], own.offsets, messages, rest)
+    return Hits(found.hits, base + found.first)  # type: ignore[operator]
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:

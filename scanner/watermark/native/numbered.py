@@ -15,7 +15,7 @@ from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_sc
 from scanner.watermark.native import green_runs, gumbel_runs, secret
 from scanner.watermark.native.keyed import Best, Sealed
 from scanner.watermark.native.one_message import count_green, score_under
-from scanner.watermark.native.runs import Asked, Steps, chosen, steps_of
+from scanner.watermark.native.runs import Asked, Steps, chosen, is_group_step, steps_of
 from scanner.watermark.positions import Positions, Tokens
 
 MOST_NUMBERS = 1 << 16
@@ -31,11 +31,6 @@ _ROOM = 1e-9
 """Of log10 p, so that a rounding decides nothing (SPEC_2 §3)."""
 
 _REMEMBERED = 1 << 16
-
-
-def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
-    return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
 
 
 class Numbered(Sealed, ABC):

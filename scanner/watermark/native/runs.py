@@ -47,6 +47,11 @@ class Asked(NamedTuple):
     floors: NDArray[np.float64]
 
 
+def is_group_step(nonces: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which windows make a step that a group shares: a third of them, bool of the same shape (SPEC_2 §2)."""
+    return np.asarray((nonces >> np.uint64(32)) * np.uint64(3) >> np.uint64(32) == 0)
+
+
 def steps_of(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> Steps:
     """All scored positions, with the nonces of their windows."""
     return Steps(tokens.ids[positions.index], nonces, positions.offsets)

@@ -43,6 +43,11 @@ class Native(Format):
         """All messages read one vector: message a of token x is message b of token x + a − b."""
         return True
 
+    @property
+    def _groups(self) -> int | None:
+        """B, where messages share steps in groups."""
+        return None
+
     def check_messages(self, count: int) -> None:
         """As many as entries x + m of 32-bit tokens x are counted for."""
         if count > MOST_MESSAGES:
@@ -51,6 +56,10 @@ class Native(Format):
     def seconds(self, messages: int) -> float:
         """In proportion to the messages."""
         return messages * SECONDS_A_MESSAGE
+
+    def counted(self, messages: int) -> int:
+        """All."""
+        return messages
 
     def draw_key(self, entropy: bytes) -> bytes:
         """Themselves."""
@@ -93,7 +102,8 @@ class GreenListFormat(Native):
         """See Proves."""
         from scanner.watermark.native.native_proof import GreenListProof  # flags alone need mpmath
 
-        return GreenListProof(secret_bytes, self.label(), self.version, self.window, parse_gamma(self.gamma))
+        gamma = parse_gamma(self.gamma)
+        return GreenListProof(secret_bytes, self.label(), self.version, self.window, gamma, self._groups)
 
     def columns(self) -> Columns:
         """See Format."""
@@ -109,7 +119,7 @@ class GreenListFormat(Native):
     ) -> Hits:
         """By the counters that a search fills."""
         keys, gamma = nulls.keys_of(secrets, self.label(), self.version), parse_gamma(self.gamma)
-        return nulls.greenlist_hits(keys, tokens, positions, self.window, gamma, messages, critical)
+        return nulls.greenlist_hits(keys, tokens, positions, self.window, gamma, messages, critical, bool(self._groups))
 
 
 class GumbelFormat(Native):
@@ -134,7 +144,7 @@ class GumbelFormat(Native):
         """See Proves."""
         from scanner.watermark.native.native_proof import GumbelProof
 
-        return GumbelProof(secret_bytes, self.label(), self.version, self.window)
+        return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
 
     def columns(self) -> Columns:
         """See Format."""
@@ -150,7 +160,7 @@ class GumbelFormat(Native):
     ) -> Hits:
         """By the sums that a search of long documents makes."""
         keys = nulls.keys_of(secrets, self.label(), self.version)
-        return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical)
+        return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical, bool(self._groups))
 
 
 def of_the_paper(gammas: Sequence[str], windows: Sequence[int]) -> list[Format]:

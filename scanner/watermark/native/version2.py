@@ -1,17 +1,34 @@
 """Version 2 of the native watermark, as FORMATS has it: every token has a run of entries of its own (SPEC_2).
 
 No change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others as
-they were. Parameters and laws are those of version 1.
+they were. Laws are those of version 1, and so are the parameters, but for `groups`.
 """
 
+import math
 from importlib.resources import files
-from typing import ClassVar
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
 
 from scanner.watermark.format import Answers, Format
+from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.native.numbered import MOST_NUMBERS, NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
-from schemas.registry import parse_gamma
+from schemas.registry import RESERVED_EVERY, parse_gamma
+
+
+def users_of(groups: int) -> int:
+    """How many users B groups have room for, at least: a twentieth of the messages is reserved (SPEC_2 §2)."""
+    return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
+
+
+def groups_for(users: float) -> int:
+    """The least B for so many users."""
+    groups = max(2, math.isqrt(int(users)))
+    while users_of(groups) < users:
+        groups += 1
+    return groups
 
 
 class _Native2(Native):
@@ -20,16 +37,39 @@ class _Native2(Native):
     version: ClassVar = 2
     answers = Answers(files(__package__) / "known_answers_2.json", GROUPS)
 
+    groups: int | None = Field(default=None, ge=2, le=MOST_NUMBERS)
+
+    @model_validator(mode="after")
+    def _groups_need_a_window(self) -> Self:
+        if self.groups is not None and not self.window:
+            raise ValueError("groups need a window of 1 or more: the window decides which steps a group shares")
+        return self
+
+    @property
+    def _groups(self) -> int | None:
+        return self.groups
+
     def can_be_framed(self) -> bool:
-        """No two messages ever read the same entry."""
+        """No two messages read the same entry, but in the steps of a group, by which nobody is named."""
         return False
 
     def check_messages(self, count: int) -> None:
-        """As many as are searched one by one."""
-        if count > MOST_NUMBERS:
+        """As many as are searched one by one; with groups B²."""
+        if self.groups is not None and count != self.groups**2:
+            raise ValueError(f"{count} messages: a key with groups = {self.groups} has {self.groups**2}")
+        if self.groups is None and count > MOST_NUMBERS:
             raise ValueError(
-                f"{count} messages: a key of format {self.name!r} has {MOST_NUMBERS} at most; make several keys"
+                f"{count} messages: a key of format {self.name!r} without groups has {MOST_NUMBERS} at most; "
+                "give --users for a key with groups, which has room for a thousand million"
             )
+
+    def seconds(self, messages: int) -> float:
+        """In proportion to the numbers of groups in a third of the steps, of users of eight groups in the others."""
+        return super().seconds(messages if self.groups is None else 6 * self.groups)
+
+    def counted(self, messages: int) -> int:
+        """All; with groups those of the first group."""
+        return messages if self.groups is None else self.groups
 
     def decides(self) -> dict[str, object]:
         """See Format."""
@@ -42,9 +82,13 @@ class GreenListFormat2(_Native2, GreenListFormat):
     name = "greenlist-v2"
     title = "Kirchenbauer et al. (green list, version 2)"
 
+    def label(self) -> str:
+        """SPEC_2 §1."""
+        return secret.label(self.name, self.window, parse_gamma(self.gamma), self.groups)
+
     def open(self, secret_bytes: bytes) -> NumberedGreenList:
         """See Format."""
-        return NumberedGreenList(secret_bytes, self.window, parse_gamma(self.gamma))
+        return NumberedGreenList(secret_bytes, self.window, parse_gamma(self.gamma), self.groups)
 
 
 class GumbelFormat2(_Native2, GumbelFormat):
@@ -53,6 +97,10 @@ class GumbelFormat2(_Native2, GumbelFormat):
     name = "gumbel-v2"
     title = "Aaronson et al. (Gumbel, version 2)"
 
+    def label(self) -> str:
+        """SPEC_2 §1."""
+        return secret.label(self.name, self.window, groups=self.groups)
+
     def open(self, secret_bytes: bytes) -> NumberedGumbel:
         """See Format."""
-        return NumberedGumbel(secret_bytes, self.window)
+        return NumberedGumbel(secret_bytes, self.window, self.groups)

@@ -43,6 +43,17 @@ def test_hits(window, messages, gamma):
     assert hits[:, 0].any()
 
 
+@pytest.mark.parametrize("gamma", ["1/4", None])
+def test_the_users_of_the_first_group(gamma):
+    parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
+    form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
+    assert form.counted(400) == 20
+    tokens = ragged(random_documents(1, [70, 3, 0, 257, 2]))
+    positions = scored_positions(tokens, 1, "ngram")
+    hits = counted(form, tokens, positions, 20, levels(form.law(), positions.scored, THRESHOLDS).critical)
+    assert hits[:, 0].any()
+
+
 def test_edges_are_exact():
     """Critical scores that are themselves scores, or the next double: approximate sums alone could not tell."""
     form = make_format("gumbel-v2", {"window": 1})

@@ -1,0 +1,169 @@
+"""Keys with groups of users, from text to verdict: who is named, and that nobody is shown where nobody can be told."""
+
+import hashlib
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner.detection import detector
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.scan_plan import open_prover
+from scanner.registry import Holders, add_users, list_users, load_registry, new_key, open_key
+from scanner.tokens import load_tokenizer
+from scanner.watermark.native.numbered import Numbered
+from schemas.tables import DOCUMENTS
+from tests import reference2
+from tests.support.two_keys import TOKENIZER, words_of_one_token
+from tests.watermark.pairs import ragged
+
+GROUPS = 40
+USERS = [f"user-{i:04}" for i in range(600)]
+
+
+def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
+    parameters = {"window": 2, **parameters} | ({"gamma": "1/4"} if "green" in form else {})
+    (folder / "secrets").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    secret = folder / "secrets" / "k.key"
+    secret.write_text(hashlib.sha256(b"groups").hexdigest())
+    secret.chmod(0o600)
+    made = new_key(folder, "k", format=form, messages=GROUPS**2, tokenizer=TOKENIZER, **parameters)
+    add_users(folder, ["k"], USERS)
+    tokenizer = load_tokenizer(TOKENIZER, made.tokenizer.sha256)
+    return folder, KeyUnderTest(load_registry(folder).keys[0], open_key(folder, made), tokenizer)
+
+
+@pytest.fixture(scope="module", params=["greenlist-v2", "gumbel-v2"])
+def key(request, tmp_path_factory):
+    return make_key(tmp_path_factory.mktemp("groups") / "registry", request.param, groups=GROUPS)
+
+
+@pytest.fixture(scope="module")
+def words():
+    return words_of_one_token()
+
+
+@pytest.fixture(scope="module")
+def write(key, words):
+    return writer(key, words)
+
+
+def writer(key, words):
+    """Text of so many words for a message: of 20 random ones the best; `shared`: only in steps that a group shares."""
+    mark = key[1].watermark
+    assert isinstance(mark, Numbered)
+
+    def make(message: int, length: int, seed: int, shared: bool = False) -> str:
+        generator = np.random.default_rng(seed)
+        chosen = generator.integers(len(words.words), size=2).tolist()
+        while len(chosen) < length:
+            drawn = generator.integers(len(words.words), size=20).tolist()
+            tokens = ragged([words.tokens[[*chosen[-2:], one]] for one in drawn])
+            positions = mark.rule.positions(tokens, "none")
+            best = int(mark.score(tokens, positions, message).argmax())
+            chosen.append(drawn[best if not shared or mark.group_steps(tokens, positions)[0] else 0])
+        return "".join(" " + words.words[i] for i in chosen)
+
+    return make
+
+
+def verdicts(key, texts: list[str]) -> list[dict]:
+    registry, under_test = key
+    under = Detector(
+        [under_test],
+        Holders.load(registry, ["k"]),
+        keys_tested=1,
+        dedup="ngram",
+        min_scored=16,
+        false_positive_rate=1e-6,
+        prover=open_prover(registry, [under_test], 1, "ngram", 1e-6),
+    )
+    after = datetime(2100, 1, 1, tzinfo=UTC)
+    times = {"created_at": after, "created_at_latest": after}
+    rows = [{"row": i, "doc_id": str(i), "text": text.encode(), **times} for i, text in enumerate(texts)]
+    found, refused = under.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("scan", "shard", "a.parquet"))
+    assert not len(refused)
+    return found.to_pylist()
+
+
+def held(key) -> dict[str, int]:
+    rows = list_users(key[0], ["k"])
+    return dict(zip(rows["user_id"], rows["message"], strict=True))
+
+
+def test_whose_text_it_is_is_named(key, write):
+    messages = held(key)
+    texts = [write(messages[user], 140, seed) for seed, user in enumerate(USERS[:6])]
+    for row, user in zip(verdicts(key, texts), USERS, strict=False):
+        assert (row["flagged"], row["naming"], row["user_id"], row["message"]) == (True, "named", user, messages[user])
+        assert row["messages_tested"] == GROUPS**2
+        assert row["proof"] == "proved"
+
+
+def test_the_numbers_are_those_of_the_plain_reference(key, write, words):
+    registry, under_test = key
+    message = held(key)[USERS[7]]
+    text = write(message, 140, 11)
+    (row,) = verdicts(key, [text])
+    form, gamma = under_test.key.format.removesuffix("-v2"), under_test.key.parameters.get("gamma")
+    secret = bytes.fromhex((registry / "secrets" / "k.key").read_text())
+    plain = reference2.Method(form, secret, 2, gamma and reference2.Fraction(gamma), GROUPS)
+    ids = under_test.tokenizer.encode([text]).ids.tolist()
+    best = plain.search(ids)[0]
+    assert row["message"] == best.message == message
+    assert row["score"] == pytest.approx(best.score, rel=1e-12)
+    assert row["log10_p"] == pytest.approx(best.log10_p, rel=1e-9)
+    assert row["log10_p_global"] == pytest.approx(best.log10_p_all, rel=1e-9)
+
+
+def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
+    messages = held(key)
+    whose = USERS[20:23]
+    text = "".join(write(messages[user], 200, seed) for seed, user in enumerate(whose))
+    (row,) = verdicts(key, [text])
+    assert row["naming"] == "named"
+    assert row["user_id"] in whose
+    assert row["message"] == messages[row["user_id"]]
+    assert row["proof"] == "proved"
+
+
+def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, write):
+    """It fits all users of the group: flagged, and the best of them, a stranger perhaps, is not shown."""
+    message = held(key)[USERS[3]]
+    row = verdicts(key, [write(message, 900, 5, shared=True)])[0]
+    assert (row["flagged"], row["naming"], row["message"], row["user_id"]) == (True, "undecided", None, None)
+    assert row["log10_p_global"] < -6
+    assert row["score"] > 0
+    assert row["proof"] == "proved"
+
+
+def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, monkeypatch):
+    """The second rule of naming is lost; then the p-value that it goes by is wrong."""
+    text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), detector.decide
+    monkeypatch.setattr(detector, "decide", lambda found, rate: plain(found, rate, 1.0))
+    row = verdicts(key, [text])[0]
+    assert (row["naming"], row["user_id"], row["proof"]) == ("unproved", None, "differs")
+    monkeypatch.setattr(detector, "decide", plain)
+    searched = detector.search
+
+    def wrong(*arguments):
+        found = searched(*arguments)
+        return found._replace(log10_p_own=found.log10_p_global)
+
+    monkeypatch.setattr(detector, "search", wrong)
+    row = verdicts(key, [text])[0]
+    assert (row["naming"], row["user_id"], row["proof"]) == ("unproved", None, "differs")
+
+
+@pytest.mark.parametrize("form", ["greenlist-v2", "gumbel-v2"])
+def test_without_groups_whose_text_it_is_is_named_beside_others(tmp_path, words, form):
+    key = make_key(tmp_path / "registry", form)
+    messages, write = held(key), writer(key, words)
+    one, two = (write(messages[user], 140, seed) for seed, user in enumerate(USERS[:2]))
+    rows = verdicts(key, [one, two + one])
+    assert [(row["flagged"], row["naming"]) for row in rows] == [(True, "named")] * 2
+    assert rows[0]["user_id"] == USERS[0]
+    assert rows[1]["user_id"] in USERS[:2]
+    assert rows[1]["message"] == messages[rows[1]["user_id"]]
