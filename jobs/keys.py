@@ -80,9 +80,8 @@ def new(
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
     KEY_ID: lower-case letters, digits, dots, dashes and underscores. Of version 2, nobody who holds text that is
-    marked for himself can change it into text of somebody else's mark; this version of brickscan scans for such keys
-    and does not mark with them yet. With --users it has B groups of B users, which cost about as much as 1.3 B
-    messages, and B^2 messages.
+    marked for himself can change it into text of somebody else's mark. With --users it has B groups of B users, which
+    cost about as much as 1.3 B messages, and B^2 messages.
 
     \b
     Example:

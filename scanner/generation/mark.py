@@ -56,6 +56,8 @@ class Marking(NamedTuple):
 MARKING: Mapping[str, Marking] = {
     "greenlist": Marking(GreenListProcessor, samples=False),
     "gumbel": Marking(GumbelProcessor, samples=True),
+    "greenlist-v2": Marking(GreenListProcessor, samples=False),
+    "gumbel-v2": Marking(GumbelProcessor, samples=True),
     "vllm-gumbel": Marking(VllmProcessor, samples=True),
     "vllm-dual-key": Marking(VllmProcessor, samples=True),
     "sglang-one-key": Marking(SglangProcessor, samples=True),

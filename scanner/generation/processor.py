@@ -1,4 +1,4 @@
-"""Marking one step of generation: logits processors for `model.generate`, a message per row, exact to SPEC §2.
+"""Marking one step of generation: logits processors for `model.generate`, a message per row (SPEC §2, SPEC_2 §1).
 
 `generate` runs custom processors after its own penalties and before temperature, top-k and top-p. So the green list
 adds its bias in the right place and leaves sampling to `generate`; Gumbel does temperature, top-k and top-p itself,
@@ -16,6 +16,7 @@ from transformers import LogitsProcessor
 from scanner.errors import Refused
 from scanner.generation.sampling import check_sampling, sampling_weights
 from scanner.watermark import GreenList, Gumbel
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
@@ -32,7 +33,7 @@ class _Marking(LogitsProcessor):
 
     def __init__(
         self,
-        mark: GreenList | Gumbel,
+        mark: GreenList | Gumbel | Numbered,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None,
@@ -75,8 +76,8 @@ class _Marking(LogitsProcessor):
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
 
     def _stays_on(self, device: torch.device) -> bool:
-        """Whether a step is marked on the device that holds its logits; looking for used windows needs the host."""
-        return device.type == "cuda" and not self._skip_used
+        """Whether a step is marked on the device that holds its logits; used windows and version 2 need the host."""
+        return device.type == "cuda" and not self._skip_used and not isinstance(self._mark, Numbered)
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
         """The key's vectors on the device of the ids, each row's window, int64[B, h], and its message, int64[B]."""
@@ -139,7 +140,7 @@ class GreenListProcessor(_Marking):
 
     def __init__(
         self,
-        mark: GreenList,
+        mark: GreenList | NumberedGreenList,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,
@@ -169,7 +170,7 @@ class GreenListProcessor(_Marking):
         from scanner.gpu.marks import rule_of
 
         vectors, windows, messages = self._vectors(input_ids)
-        return vectors.green(windows, messages, vocabulary, rule_of(self._green))
+        return vectors.green(windows, messages, vocabulary, rule_of(self._green))  # type: ignore[arg-type]
 
 
 class GumbelProcessor(_Marking):
@@ -194,7 +195,7 @@ class GumbelProcessor(_Marking):
 
     def __init__(
         self,
-        mark: Gumbel,
+        mark: Gumbel | NumberedGumbel,
         messages: Sequence[int],
         prompt_lengths: Sequence[int],
         prompt_width: int | None = None,

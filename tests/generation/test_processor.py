@@ -11,24 +11,11 @@ from scanner.errors import Refused
 from scanner.generation import GreenListProcessor, GumbelProcessor, LocalModel
 from scanner.watermark import GreenList, Gumbel, cheapest, cut, ragged, scored_positions
 from tests.generation import slow
+from tests.generation.batches import LENGTHS, SAMPLING, SECRET, batch
 from tests.generation.conftest import VOCABULARY
 
-SECRET = bytes(range(32))
 GAMMAS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2)]
-SAMPLING = [(1.0, 0, 1.0), (0.8, 0, 0.95), (1.3, 7, 1.0), (0.7, 20, 0.6)]
-LENGTHS = [9, 5, 6, 4]  # of the prompts: all four are padded to 9
 MESSAGES = [0, 17, 5, 4_000_000_000]
-
-
-def batch(seed: int, extra: int = 0) -> tuple[torch.Tensor, list[list[int]], torch.Tensor]:
-    """Left-padded ids with `extra` generated tokens, each row's own tokens, and logits."""
-    random = np.random.default_rng(seed)
-    ids = random.integers(3, VOCABULARY, (len(LENGTHS), max(LENGTHS) + extra))
-    own = [row[max(LENGTHS) - length :].tolist() for row, length in zip(ids, LENGTHS, strict=True)]
-    for row, length in zip(ids, LENGTHS, strict=True):
-        row[: max(LENGTHS) - length] = 0
-    logits = torch.from_numpy(random.normal(0, 2, (len(LENGTHS), VOCABULARY)).astype(np.float32))
-    return torch.from_numpy(ids), own, logits
 
 
 @pytest.mark.parametrize("extra", [0, 1, 3])

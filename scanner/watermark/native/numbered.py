@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, Own
 from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
-from scanner.watermark.native import green_runs, gumbel_runs, secret
+from scanner.watermark.native import green_runs, gumbel_runs, marking, secret
 from scanner.watermark.native.keyed import Best, Sealed
 from scanner.watermark.native.one_message import count_green, score_under
 from scanner.watermark.native.runs import Asked, Steps, chosen, is_group_step, steps_of
@@ -78,9 +78,7 @@ class Numbered(Sealed, ABC):
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """S_G and S_U of one message a document; S_G is 0 without groups."""
         wanted = self._each(messages, positions)
-        limit = 2**32 if self.groups is None else self.groups**2
-        if (wanted >= limit).any():
-            raise ValueError(f"message {wanted.max()} is out of range; this key has messages below {limit}")
+        self._check_messages(wanted)
         if self.groups is None:
             own = self._score(tokens, positions, wanted)
             return np.zeros_like(own), own
@@ -88,6 +86,23 @@ class Numbered(Sealed, ABC):
         of_group = self.group_steps(tokens, positions)
         shared = self._score(tokens, chosen(positions, of_group), group)
         return shared, self._score(tokens, chosen(positions, ~of_group), group * MOST_NUMBERS + user)
+
+    def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
+
+        Raises:
+            ValueError: a message that the key does not have.
+        """
+        self._check_messages(messages)
+        if self.groups is None:
+            return messages
+        group, user = np.divmod(messages, self.groups)
+        return np.where(is_group_step(nonces), group, group * MOST_NUMBERS + user)
+
+    def _check_messages(self, wanted: NDArray[np.int64]) -> None:
+        limit = 2**32 if self.groups is None else self.groups**2
+        if (wanted >= limit).any():
+            raise ValueError(f"message {wanted.max()} is out of range; this key has messages below {limit}")
 
     def group_steps(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
         """Which scored positions are group steps: bool[P]; none without groups."""
@@ -185,6 +200,11 @@ class NumberedGreenList(Numbered):
         self.law: Law = Binomial(gamma)
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
 
+    def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
+        """Which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
+        numbers = self.numbers(nonces, messages)
+        return marking.green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
+
     def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         keys = self._keys
         return count_green(
@@ -211,6 +231,17 @@ class NumberedGumbel(Numbered):
 
     def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
         super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
+
+    def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
+        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
+
+        Args:
+            nonce: of the step's window.
+            message: m.
+            weights: float64[V], the probabilities up to a factor.
+        """
+        number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
+        return marking.choose_token(self._keys.chacha, nonce, number, weights)
 
     def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._sums(tokens, positions, numbers, unweighted=False)
