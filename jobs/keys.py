@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from jobs.admission import admit, audit_secret
 from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
-from jobs.text import tell
+from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 _registry = click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
 _registry_or_uri = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
 
-MESSAGES = {1: 100_000, 2: 65_536}
-"""Of a new key of each version, of which nothing else is said."""
+USERS = 100_000
+"""For so many a new key has room, of which nothing else is said; messages of one of version 1."""
 
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
@@ -45,14 +46,18 @@ def keys() -> None:
 @click.argument("key_id")
 @_registry
 @click.option("--method", default="greenlist", show_default=True, help="greenlist or gumbel.")
-@click.option("--version", type=click.IntRange(1, 2), help="Of the watermark.  [default: 1, with --users 2]")
-@click.option("--users", type=float, help="For how many users, such as 1e9; instead of --messages.")
+@click.option(
+    "--version", type=click.IntRange(1, 2), default=2, show_default=True, help="Of the watermark; 1 is the paper's."
+)
+@click.option(
+    "--users", type=float, help="For how many users, up to 4e9, for good: the key is in groups.  [default: 100,000]"
+)
 @click.option("--window", type=int, help="How many tokens before a token decide its mark: 0 to 16.  [default: 4]")
 @click.option("--gamma", help="Share of green tokens, n/2^b in lowest terms; greenlist only.  [default: 1/4]")
 @click.option(
     "--messages",
     type=int,
-    help="How many messages: one a user, 5 % are reserved.  [default: 100,000; of version 2 65,536, the most]",
+    help="Instead of --users: this many messages without groups, 65,536 at most; of version 1 [default: 100,000].",
 )
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
 @click.option(
@@ -67,7 +72,7 @@ def new(
     key_id: str,
     registry: Path | str,
     method: str,
-    version: int | None,
+    version: int,
     users: float | None,
     window: int | None,
     gamma: str | None,
@@ -79,18 +84,16 @@ def new(
 ) -> None:
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
-    KEY_ID: lower-case letters, digits, dots, dashes and underscores. Of version 2, nobody who holds text that is
-    marked for himself can change it into text of somebody else's mark. With --users it has B groups of B users, which
-    cost about as much as 1.3 B messages, and B^2 messages.
+    KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
+    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. Of version 2, nobody who
+    holds text of their own mark can change it into text of somebody else's; of version 1 they can.
 
     \b
     Example:
-      brickscan keys new summer-2026 --registry registry --method greenlist --window 4 --gamma 1/4 \\
-          --messages 100000 --tokenizer tokenizer.json
+      brickscan keys new summer-2026 --registry registry --method greenlist --users 1e9 --tokenizer tokenizer.json
     """
-    version = version or (1 if users is None else 2)
     form = method if version == 1 else f"{method}-v{version}"
-    groups, messages = _messages(version, users, messages)
+    groups, messages = _messages(version, users, messages, window)
     given: dict[str, Any] = {"window": window, "gamma": gamma, "groups": groups}
     given = {name: value for name, value in given.items() if value is not None}
     key = new_key(
@@ -110,6 +113,7 @@ def new(
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
     tell(f"made        {time_of(key.created_at)}")
+    complain(*(f"key {key.key_id!r}: {caution}" for caution in _cautions(key)))
     tell(
         "",
         "Publish the commitment today: it gives nothing of the secret away, and whoever is shown the secret later",
@@ -118,15 +122,23 @@ def new(
     )
 
 
-def _messages(version: int, users: float | None, messages: int | None) -> tuple[int | None, int]:
-    """Groups and messages of a new key."""
+def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
+    """Groups and messages of a new key; without a window there are no groups."""
     from scanner.watermark.native.numbered import MOST_NUMBERS
     from scanner.watermark.native.version2 import groups_for, users_of
 
-    if users is None:
-        return None, MESSAGES[version] if messages is None else messages
-    if messages is not None or version == 1:
+    if users is not None and (messages is not None or version == 1):
         raise Refused("--users makes a key of version 2 with groups; leave out --messages and --version 1")
+    if version == 1:
+        return None, USERS if messages is None else messages
+    if messages is not None and messages > MOST_NUMBERS:
+        raise Refused(
+            f"--messages {messages} is not allowed: a key without groups has {MOST_NUMBERS} at most. Give --users "
+            f"{messages} instead, which costs less; or --version 1, under which users can accuse each other"
+        )
+    if messages is not None or (users is None and window == 0):
+        return None, MOST_NUMBERS if messages is None else messages
+    users = USERS if users is None else users
     most = users_of(MOST_NUMBERS)
     if not 1 <= users <= most:
         raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
@@ -270,7 +282,18 @@ def _lines(key: MasterKey) -> list[str]:
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
+        *(
+            line
+            for caution in _cautions(key)
+            for line in textwrap.wrap(f"  careful: {caution}", 100, subsequent_indent="    ")
+        ),
     ]
+
+
+def _cautions(key: MasterKey) -> list[str]:
+    from scanner.watermark.formats import format_of
+
+    return format_of(key).cautions(key.messages)
 
 
 def _marks(key: MasterKey) -> str:

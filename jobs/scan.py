@@ -103,7 +103,9 @@ def scan_and_tell(
     if form == "json":
         say_json(of_outcome(outcome, plan))
     else:
-        tell(*summary(outcome, plan.results, plan.config.false_positive_rate, verbose=verbose).split("\n"))
+        tell(
+            *summary(outcome, plan.results, plan.config.false_positive_rate, plan.cautions, verbose=verbose).split("\n")
+        )
     return outcome.exit_code
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobs.text import printable
@@ -17,16 +17,21 @@ WIDTH = 100
 _MARGIN = 13
 
 
-def summary(outcome: "Outcome", results: str, false_positive_rate: float, *, verbose: bool = False) -> str:
+def summary(
+    outcome: "Outcome", results: str, false_positive_rate: float, cautions: Sequence[str] = (), *, verbose: bool = False
+) -> str:
     """What a scan did, and after a resume what all of its input came to, in a few lines.
 
     Args:
         outcome: of the scan.
         results: folder or URI.
         false_positive_rate: of the scan.
+        cautions: about names under its keys.
         verbose: also what the audit counted, when the first commit came, and the query in Python.
     """
     lines = [*_read(outcome), *_found(outcome, false_positive_rate), *_audited(outcome, verbose=verbose)]
+    for caution in cautions:
+        lines += _line("careful", printable(caution))
     if outcome.dropped:
         lines += _line("dropped", f"{_count(outcome.dropped, 'row')} of nights that are older than `retain`")
     if verbose and outcome.first_commit is not None:

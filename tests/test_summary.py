@@ -264,10 +264,13 @@ def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
     from jobs import scan as command
     from tests.support.command_line import call
 
-    plan = SimpleNamespace(results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6))
+    plan = SimpleNamespace(
+        results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6), cautions=["under a: x"]
+    )
     monkeypatch.setattr("scanner.detection.scan_plan.make_plan", lambda *_: plan)
     monkeypatch.setattr("scanner.cluster.run_scan", lambda *_: replace(outcome(), audit=None))
-    shown = said(replace(outcome(), audit=None), verbose=True)
+    shown = summary(replace(outcome(), audit=None), "/srv/results", 1e-6, ["under a: x"], verbose=True)
+    assert "\ncareful      under a: x\n" in shown
     assert call("scan", tmp_path / "x.toml", "--verbose")[:2] == (0, shown + "\n")
     assert call("--config", tmp_path / "x.toml", "--verbose", command=command.module)[1] == shown + "\n"
     assert "query" not in call("scan", tmp_path / "x.toml")[1]

@@ -59,6 +59,15 @@ class Plan:
         """Digest of the ids of the keys under test, in whatever order (column `keys` of schemas.tables.SHARDS)."""
         return key_set(key.key_id for key in self.keys)
 
+    @property
+    def cautions(self) -> list[str]:
+        """What must be known of names under the keys under test, each with the keys that it is true of."""
+        said: dict[str, list[str]] = {}
+        for key in self.keys:
+            for caution in format_of(key).cautions(key.messages):
+                said.setdefault(caution, []).append(key.key_id)
+        return [f"under {', '.join(key_ids)}: {caution}" for caution, key_ids in said.items()]
+
     @cached_property
     def decides(self) -> str:
         """All that decides verdicts besides the file (scanner.input.shards)."""

@@ -309,6 +309,11 @@ class Format(BaseModel, ABC):
         """Whether others than the key's holders can make text of a message that is not theirs, from marked text."""
         return self.basis().bits < 64
 
+    def cautions(self, messages: int) -> list[str]:
+        """What whoever reads the names of a key of so many messages must know: who else can make its marks."""
+        del messages
+        return []
+
     def check_messages(self, count: int) -> None:
         """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.
 

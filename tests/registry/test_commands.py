@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from scanner.detection.scan_plan import make_plan
 from scanner.registry import find_key, list_users, load_registry, open_key
 from tests import reference2
 
@@ -29,18 +30,42 @@ def registry(cli, folder, tokenizer):
 def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     done = cli("keys", "new", "summer", "--registry", folder, "--tokenizer", tokenizer)
     key = find_key(load_registry(folder), "summer")
-    assert (key.format, key.parameters, key.messages) == ("greenlist", {"window": 4, "gamma": "1/4"}, 100_000)
+    assert (key.format, key.parameters) == ("greenlist-v2", {"window": 4, "gamma": "1/4", "groups": 325})
+    assert key.messages == 325**2
     assert (done.code, done.err) == (0, "")
     assert f"commitment  {key.commitment}" in done.out
     assert "Publish the commitment" in done.out
     assert "file:secrets/summer.key" in done.out
     assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
-    assert find_key(load_registry(folder), "g").parameters == {"window": 4}
+    assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325}
+    assert cli("keys", "new", "none", "--registry", folder, "--tokenizer", tokenizer, "--window", 0).code == 0
+    assert find_key(load_registry(folder), "none").messages == 65_536  # no window, no groups
 
 
-def test_a_key_of_version_2(cli, folder, tokenizer):
-    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer, "--version", 2)
-    assert cli(*new, "green").code == 0
+def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
+    """Where it is made and where it is listed; one of version 2 says nothing, but of a short window."""
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    paper = cli(*new, "paper", "--version", 1)
+    assert (paper.code, paper.err.count("may accuse the innocent")) == (0, 1)
+    assert cli(*new, "all", "--version", 1, "--messages", 1).err == ""
+    assert "1,000 marked tokens" in cli(*new, "none", "--window", 0).err
+    assert "window 2: " in cli(*new, "two", "--window", 2).err
+    assert cli(*new, "three", "--window", 3).err == ""
+    paper, all_alike, none, two, three = cli("keys", "list", "--registry", folder).out.split("  made ")[1:]
+    assert [part.count("careful") for part in (paper, all_alike, none, two, three)] == [1, 0, 1, 1, 0]
+    assert max(map(len, (paper + none).split("\n"))) <= 100
+    key = find_key(load_registry(folder), "paper")
+    assert (key.format, key.parameters, key.messages) == ("greenlist", {"window": 4, "gamma": "1/4"}, 100_000)
+    assert cli(*new, "paper-2", "--version", 1).code == 0
+    config = folder.parent / "scan.toml"
+    config.write_text(f'registry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n')
+    told = [caution.split(":")[0] for caution in make_plan(config).cautions]
+    assert told == ["under paper, paper-2", "under none", "under two"]
+
+
+def test_a_key_without_groups(cli, folder, tokenizer):
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    assert cli(*new, "green", "--messages", 65_536).code == 0
     assert cli(*new, "g", "--method", "gumbel", "--messages", 1000, "--window", 3).code == 0
     green, gumbel = load_registry(folder).keys
     assert (green.format, green.messages, green.parameters) == (
@@ -51,7 +76,8 @@ def test_a_key_of_version_2(cli, folder, tokenizer):
     assert (gumbel.format, gumbel.messages, gumbel.parameters) == ("gumbel-v2", 1000, {"window": 3})
     secret = bytes.fromhex((folder / "secrets/g.key").read_text())
     assert gumbel.commitment == reference2.commitment(secret, "gumbel-v2;h=3").hex()
-    assert cli(*new, "many", "--messages", 65_537).code == 2
+    refused = cli(*new, "many", "--messages", 100_000)
+    assert (refused.code, "Give --users 100000 instead" in refused.err) == (2, True)
     assert cli(*new, "other", "--method", "vllm-gumbel").code == 2
 
 
@@ -88,7 +114,7 @@ def test_a_key_for_next_winter(cli, folder, tokenizer):
 
 def test_keys_are_listed_with_all_that_they_are_within_100_columns(cli, folder, tokenizer, make_key):
     long = "a-name-of-sixty-four-characters-is-the-longest-that-a-key-can-.x"
-    new = ("--registry", folder, "--tokenizer", tokenizer, "--messages", 2**31)
+    new = ("--registry", folder, "--tokenizer", tokenizer, "--version", 1, "--messages", 2**31)
     assert cli("keys", "new", long, *new, "--active-from", "2036-12-01", "--active-until", "2037-03-01").code == 0
     assert cli("keys", "new", "g", "--method", "gumbel", *new).code == 0
     first, second = load_registry(folder).keys

@@ -23,6 +23,12 @@ SECONDS_A_MESSAGE = 2e-9
 """What one message of a position may take: three times what the slowest kernel needs on a core of its own, twice over
 for decoy keys."""
 
+SEEN_TOKENS = {0: "1,000", 1: "3,000 to 10,000"}
+"""Marked tokens of one user, by window, from which trials imitated the mark."""
+
+SAFE_WINDOW = 3
+"""From which on no trial imitated it from what people post."""
+
 MOST_MESSAGES = 2**31
 """Of a key."""
 
@@ -42,6 +48,22 @@ class Native(Format):
     def can_be_framed(self) -> bool:
         """All messages read one vector: message a of token x is message b of token x + a − b."""
         return True
+
+    def cautions(self, messages: int) -> list[str]:
+        """Framing, where messages share a vector, and imitation, where a window is short."""
+        said = []
+        if messages > 1 and self.can_be_framed():
+            said.append(
+                "it may accuse the innocent: all users of version 1 read one shifted vector, so whoever holds text of "
+                "their own mark, or asks the marked model, can make text that names another user; version 2 ends that"
+            )
+        if self.window < SAFE_WINDOW:
+            enough = f" ({SEEN_TOKENS[self.window]} marked tokens suffice)" if self.window in SEEN_TOKENS else ""
+            said.append(
+                f"window {self.window}: whoever collects text of a mark can imitate it{enough}, and so make text that "
+                "is flagged, or that names its user; choose --window 4"
+            )
+        return said
 
     @property
     def _groups(self) -> int | None:
