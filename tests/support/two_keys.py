@@ -1,6 +1,7 @@
 """A registry with two keys and two tokenizers, and texts that are really marked under one of them."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ def make_registry(folder: Path, byte_tokenizer: Path) -> Path:
     fix_secrets(folder, *MESSAGES)
     new_key(folder, "green", format="greenlist", window=2, gamma="1/4", messages=MESSAGES["green"], tokenizer=TOKENIZER)
     new_key(folder, "gum", format="gumbel", window=4, messages=MESSAGES["gum"], tokenizer=byte_tokenizer)
-    add_users(folder, None, ["alice", "bob"])
+    # a rescan knows when the first scan began to the second, by its id: who got a message in it is not named
+    add_users(folder, None, ["alice", "bob"], datetime.now(UTC) - timedelta(minutes=1))
     return folder
 
 
