@@ -13,6 +13,7 @@ _HEAD = """\
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6      # for a document, over all messages of all keys
+variants = {{ normalised = true }}  # a second look without hidden characters, look-alikes and upper case
 
 [input]
 """

@@ -99,6 +99,12 @@ class ScanAuditConfig(_Frozen):
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
 
 
+class VariantsConfig(_Frozen):
+    """Further texts that are scored for each document; each is a look of its own, for which all p-values pay."""
+
+    normalised: bool = False  # without hidden characters, other and doubled spaces, look-alike letters and upper case
+
+
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
@@ -114,6 +120,7 @@ class ScanConfig(_Frozen):
     retain_flags: bool = False  # leave their rows of `flags`
     second_score: SecondScoreConfig | None = None
     input: InputConfig
+    variants: VariantsConfig = VariantsConfig()
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
 

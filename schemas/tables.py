@@ -85,6 +85,7 @@ VERDICTS = pa.schema(
         pa.field("first_seen_at", _TIME),  # by when the document existed; null: not before its scan, for all we know
         pa.field("held_since", _TIME),  # when a user got the message; null: none ever did
         pa.field("proof", pa.string()),  # a Proof, of flagged rows; null in others and in rows of older versions
+        pa.field("variant", pa.string()),  # normalised: of the text without what hides a mark; null: as it stands
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""

@@ -18,6 +18,7 @@ from scanner.cluster.connect import worker_memory
 from scanner.cluster.gpus import fit_gpus
 from scanner.cluster.pool import Finished, Pool
 from scanner.cluster.worker import Busy, Piece, Report, limit_memory
+from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.errors import FileFault
@@ -32,7 +33,7 @@ from schemas.tables import SECOND_SCORES
 _log = logging.getLogger(__name__)
 
 TABLE = "second_scores"
-NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message")
+NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message", "variant")
 """Of a verdict: no names go to the workers."""
 
 Flagged = Mapping[str, Mapping[int, Verdict]]
@@ -138,7 +139,7 @@ def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tupl
             yield verdicts, texts, size
             verdicts, texts, size = [], [], 0
         verdicts.append(left.pop(row))
-        texts.append(text)
+        texts.append(normalise(text) if verdicts[-1].get("variant") == "normalised" else text)
         size += len(raw)
     if texts:
         yield verdicts, texts, size

@@ -16,15 +16,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.existence import OfFile
+from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
-from scanner.detection.tokenising import read_texts
+from scanner.detection.tokenising import Texts, read_texts
 from scanner.input.documents import read_text
 from scanner.registry import Named
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rank import ranked
-from scanner.watermark.search import Decision, Found, decide, long_enough, search
+from scanner.watermark.search import Decision, Found, decide, instead, long_enough, passing, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
@@ -91,6 +92,7 @@ class Detector:
         min_scored: scored positions below which a key does not score a document.
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
         prover: computes flags again, with the same keys in the same order; None: no flag is proved.
+        normalised: score normalised texts too, where these differ; keys_tested counts each key twice then.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Detector:
         min_scored: int,
         false_positive_rate: float,
         prover: Prover | None = None,
+        normalised: bool = False,
     ) -> None:
         self._keys = tuple(keys)
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
@@ -112,6 +115,7 @@ class Detector:
         self._min_scored = min_scored
         self._false_positive_rate = false_positive_rate
         self._prover = prover
+        self._normalised = normalised
         self.tokenising = 0.0  # wall seconds so far
 
     def detect(
@@ -129,7 +133,7 @@ class Detector:
             (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
         """
         now = datetime.now(UTC)
-        texts = read_texts(documents.column("text"), self._tokenise)
+        texts = read_texts(documents.column("text"), self._tokenise, normalised=self._normalised)
         told = {"text_sha256": pa.array(texts.digests, pa.binary())} | _faults(texts.faults, len(documents))
         rest = {name: documents[name] for name in documents.schema.names if name != "text"}  # which need not be copied
         kept = pa.RecordBatch.from_pydict(rest | told)
@@ -139,17 +143,22 @@ class Detector:
         found, seen = self._score(texts.tokens)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen)
-        decided = decide(found, self._false_positive_rate)
-        verdicts = self._verdicts(texts.tokens, found, decided, kept["reason"])
+        decided, lengths = decide(found, self._false_positive_rate), self._lengths(texts.tokens)
+        normalised = np.zeros(len(kept), np.bool_)
+        if len(texts.differing):
+            found, decided, taken = self._either(found, decided, texts)
+            normalised[texts.differing] = taken
+            lengths[:, normalised] = self._lengths(texts.normalised)[:, taken]
+        verdicts = self._verdicts(lengths, found, decided, kept["reason"])
+        verdicts["variant"] = pa.array(np.full(len(kept), "normalised"), mask=~normalised)
         if self._prover is not None and decided.flagged.any():
             stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
-            proof = self._prover.prove(
-                lambda place: read_text(stored[rows[place]].as_py())[0] or "",
-                [np.diff(texts.tokens[test.key.tokenizer.sha256].offsets) for test in self._keys],
-                found,
-                decided,
-                origin.shard_id.encode(),
-            )
+
+            def text_of(place: int) -> str:
+                text = read_text(stored[rows[place]].as_py())[0] or ""
+                return normalise(text) if normalised[place] else text
+
+            proof = self._prover.prove(text_of, list(lengths), found, decided, origin.shard_id.encode())
             verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
         named = self._named(verdicts, kept, known or OfFile(now, {}, None, None))
         return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
@@ -188,6 +197,38 @@ class Detector:
             seen.append(shown)
         return found, seen
 
+    def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
+        """Tokens of D texts under each key: int64[K, D]."""
+        return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
+
+    def _either(
+        self, found: Sequence[Found], decided: Decision, texts: Texts
+    ) -> tuple[list[Found], Decision, NDArray[np.bool_]]:
+        """Of each document what is said of the text that has the smaller p; where that is the second of V: bool[V].
+
+        Nobody is named where another message passes in the other text. A key whose p is proven by no law says
+        nothing of the second text: its rank counts one look.
+        """
+        rows = texts.differing
+        others = [
+            said if said.basis.proven else said._replace(message=np.full_like(said.message, -1), log10_p_global=void)
+            for said in self._score(texts.normalised)[0]
+            for void in [np.full_like(said.log10_p_global, np.nan)]
+        ]
+        second = decide(others, self._false_positive_rate)
+        taken = _smallest(others) < _smallest(found)[rows]
+        both = [instead(first, other, rows, taken) for first, other in zip(found, others, strict=True)]
+        said = decide(both, self._false_positive_rate)
+        for place, row in enumerate(rows.tolist()):
+            if decided.flagged[row] and second.flagged[place]:
+                names = passing(found, row, self._false_positive_rate) | passing(
+                    others, place, self._false_positive_rate
+                )
+                shared = not both[said.key[row]].independent
+                if len(names) > 1 and shared and said.naming[row] == Naming.NAMED:
+                    said.naming[row] = Naming.AMBIGUOUS
+        return both, said, taken
+
     def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Found, Seen]:
         documents, kept = long_enough(positions, self._min_scored)
         mark, messages = test.watermark, test.key.messages
@@ -196,11 +237,11 @@ class Detector:
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
     def _verdicts(
-        self, tokens: Mapping[str, Tokens], found: Sequence[Found], decided: Decision, reason: pa.Array
+        self, lengths: NDArray[np.int64], found: Sequence[Found], decided: Decision, reason: pa.Array
     ) -> dict[str, Any]:
         """What VERDICTS say about D texts, by column, but for who had a message; `named`: somebody is (`decide`).
 
-        reason: it is a part.
+        lengths: in tokens under each key, int64[K, D]; reason: it is a part.
         """
         chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
         runner_up = np.where(decided.candidate == 0, 1, 0)
@@ -216,7 +257,7 @@ class Detector:
         scored = message >= 0
         return {
             "status": pc.if_else(~scored, "too_short", pc.if_else(reason.is_null(), "scored", "scored_in_part")),
-            "tokens": of_chosen(np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys),
+            "tokens": of_chosen(lengths),
             "scored": of_chosen(said.scored for said in found),
             "key_id": pa.array([test.key.key_id for test in self._keys]).take(pa.array(chosen)),
             # of the undecided none is shown: whoever is best there may be a stranger
@@ -247,6 +288,12 @@ class Detector:
             naming[i], user_id[i], held_since[i] = self._holders.naming(key_id, message, first or known.began)
             first_seen[i] = first or (known.began if naming[i] == Naming.HELD_LATER else None)
         return {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
+
+
+def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
+    """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
+    p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
+    return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
 
 
 def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:

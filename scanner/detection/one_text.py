@@ -26,9 +26,10 @@ NOWHERE = Origin("", "", "")
 
 @dataclass(frozen=True)
 class Check:
-    """Under which keys a text is looked at, and how; false_positive_rate, dedup and min_scored as of ScanConfig.
+    """Under which keys a text is looked at, and how.
 
-    keys_tested: K of SPEC §3, as in every scan.
+    false_positive_rate, dedup and min_scored as of ScanConfig, normalised as of its variants; keys_tested: K of SPEC
+    §3, as in every scan.
     """
 
     registry: str | Path
@@ -37,6 +38,7 @@ class Check:
     false_positive_rate: float
     dedup: Dedup
     min_scored: int
+    normalised: bool = False
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
@@ -52,10 +54,11 @@ class Check:
         return cls(
             folder,
             keys_under_test(registry, config.registry, chosen),
-            keys_tested(registry),
+            keys_tested(registry, normalised=config.variants.normalised),
             config.false_positive_rate,
             config.dedup,
             config.min_scored,
+            config.variants.normalised,
         )
 
     @classmethod
@@ -103,6 +106,7 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
         min_scored=check.min_scored,
         false_positive_rate=check.false_positive_rate,
         prover=open_prover(check.registry, [test], check.keys_tested, check.dedup, check.false_positive_rate),
+        normalised=check.normalised,
     )
     verdicts, refused = detector.detect(document, NOWHERE)
     if len(refused):

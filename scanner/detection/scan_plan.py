@@ -71,7 +71,9 @@ class Plan:
     @cached_property
     def decides(self) -> str:
         """All that decides verdicts besides the file (scanner.input.shards)."""
-        return what_decides(self.keys, self.keys_tested, self.config.dedup, self.config.min_scored, self.columns)
+        config = self.config
+        variants = ["normalised"] if config.variants.normalised else []
+        return what_decides(self.keys, self.keys_tested, config.dedup, config.min_scored, self.columns, variants)
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
@@ -139,7 +141,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         results=results,
         locations=locations,
         keys=keys,
-        keys_tested=keys_tested(registry),
+        keys_tested=keys_tested(registry, normalised=config.variants.normalised),
         registry_sha256=registry_sha256(registry),
         second=second,
         audit_secret=registry.audit_secret,
@@ -153,9 +155,9 @@ def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> N
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 
 
-def keys_tested(registry: Registry) -> int:
-    """K of SPEC §3: all keys of a registry that give p-values, at least 1."""
-    return max(1, sum(format_of(key).law() is not None for key in registry.keys))
+def keys_tested(registry: Registry, *, normalised: bool = False) -> int:
+    """K of SPEC §3: all keys of a registry that give p-values, at least 1; each twice with normalised texts."""
+    return max(1, sum(format_of(key).law() is not None for key in registry.keys)) * (1 + normalised)
 
 
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
@@ -231,6 +233,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
         min_scored=plan.config.min_scored,
         false_positive_rate=plan.config.false_positive_rate,
         prover=open_prover(plan.registry, tests, *how),
+        normalised=plan.config.variants.normalised,
     )
 
 

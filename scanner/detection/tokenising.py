@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.normalising import normalise
 from scanner.input.documents import read_text
 from scanner.watermark import Tokens, joined
 
@@ -21,20 +22,30 @@ class Texts(NamedTuple):
     readable: bool[D]; digests: D times SHA-256 of what is stored, None where nothing is; tokens: of R documents, by
     tokenizer; faults: by document, reason and detail of those that cannot be read, by schemas.words.DOCUMENT_REASONS,
     and of those that are read in part, by PART_REASONS.
+    differing: int64[V], which of the R documents are others when normalised; normalised: tokens of these, by tokenizer.
     """
 
     readable: NDArray[np.bool_]
     digests: list[bytes | None]
     tokens: dict[str, Tokens]
     faults: dict[int, tuple[str, str]]
+    differing: NDArray[np.int64]
+    normalised: dict[str, Tokens]
 
 
-def read_texts(stored: pa.LargeBinaryArray, tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]]) -> Texts:
-    """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name."""
+def read_texts(
+    stored: pa.LargeBinaryArray, tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]], *, normalised: bool = False
+) -> Texts:
+    """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name.
+
+    normalised: give the tokens of normalised texts too, where these differ.
+    """
     readable = np.ones(len(stored), np.bool_)
     digests: list[bytes | None] = []
     faults: dict[int, tuple[str, str]] = {}
     parts: list[Mapping[str, Tokens]] = []
+    differing, others = list[int](), list[Mapping[str, Tokens]]()
+    read = 0
     for begin, few in _few_at_a_time(stored):
         texts: list[str] = []
         for row, raw in enumerate(few.to_pylist(), begin):
@@ -47,8 +58,16 @@ def read_texts(stored: pa.LargeBinaryArray, tokenise: Callable[[Sequence[str]], 
             else:
                 texts.append(text)
         parts.append(tokenise(texts))
-    tokens = {name: joined([part[name] for part in parts]) for name in parts[0]}
-    return Texts(readable, digests, tokens, faults)
+        if normalised:
+            plain = {read + i: other for i, text in enumerate(texts) if (other := normalise(text)) != text}
+            differing += plain
+            others += [tokenise([*plain.values()])] if plain else []
+        read += len(texts)
+    return Texts(readable, digests, _joined(parts), faults, np.array(differing, np.int64), _joined(others))
+
+
+def _joined(parts: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:
+    return {name: joined([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
 def _few_at_a_time(stored: pa.LargeBinaryArray) -> Iterator[tuple[int, pa.LargeBinaryArray]]:

@@ -88,7 +88,14 @@ def _evenly(group: RowGroup, first: int) -> list[Range]:
     return [Range(first + a, first + b, group.text_bytes * (b - a) // group.rows) for a, b in pairwise(bounds)]
 
 
-def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_scored: int, columns: Columns) -> str:
+def what_decides(
+    keys: Sequence[MasterKey],
+    keys_tested: int,
+    dedup: str,
+    min_scored: int,
+    columns: Columns,
+    variants: Sequence[str] = (),
+) -> str:
     """Canonical JSON of all that decides verdicts besides the file: keys in their order, K, rules, columns, version."""
     return _canonical(
         {
@@ -107,7 +114,9 @@ def what_decides(keys: Sequence[MasterKey], keys_tested: int, dedup: str, min_sc
             "dedup": dedup,
             "min_scored": min_scored,
             "columns": columns.names,
-            **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),  # ids are older than zones
+            # ids are older than these
+            **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),
+            **({"variants": list(variants)} if variants else {}),
         }
     )
 

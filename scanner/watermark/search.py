@@ -163,6 +163,41 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
     )
 
 
+def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
+    """What a key found of D texts, with that of other texts of some documents in its place.
+
+    Args:
+        found: of all D.
+        other: of the other texts of V documents.
+        documents: int64[V], which of the D these are.
+        taken: bool[V], whose other text counts.
+    """
+
+    def put(name: str) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(found, name).copy()
+        values[documents[taken]] = getattr(other, name)[taken]
+        return values
+
+    return found._replace(
+        scored=put("scored"),
+        message=put("message"),
+        score=put("score"),
+        log10_p=put("log10_p"),
+        log10_p_global=put("log10_p_global"),
+        log10_p_own=put("log10_p_own"),
+        p_rank=put("p_rank"),
+    )
+
+
+def passing(found: Sequence[Found], document: int, false_positive_rate: float) -> set[tuple[int, int]]:
+    """Keys, by their place, and messages of a document that pass."""
+    return {
+        (key, int(said.message[document, c]))
+        for key, said in enumerate(found)
+        for c in np.flatnonzero(passes(said.log10_p_global[document], false_positive_rate) & said.stands[document])
+    }
+
+
 def choose(found: Sequence[Found]) -> NDArray[np.int64]:
     """Key that gives each document its verdict: int64[D].
 
@@ -185,16 +220,16 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passing = [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
-    count = np.sum([of_key.sum(axis=1) for of_key in passing], axis=0)
+    passed = [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
+    count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
     alone = (count == 1)[:, None]
     own = [passes(said.log10_p_own, misnaming_rate) for said in found]
     named = [
         of_key & (own_passes if said.independent else alone) & (not said.basis.assumed)
-        for said, of_key, own_passes in zip(found, passing, own, strict=True)
+        for said, of_key, own_passes in zip(found, passed, own, strict=True)
     ]
     shared, proven = (
-        np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passing, facts, strict=True)], axis=0)
+        np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passed, facts, strict=True)], axis=0)
         for facts in ([not said.independent for said in found], [not said.basis.assumed for said in found])
     )
     naming = np.full(len(count), Naming.NONE, object)

@@ -81,6 +81,7 @@ def verdict(detector, tokens, found, i, at):
         "basis": "key",
         "p_rank": None,
         "proof": None,
+        "variant": None,
     }
 
 

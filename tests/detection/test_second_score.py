@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scanner import results
 from scanner.cluster import pool, second_pass
 from scanner.cluster.work import find_work, inspect_input
+from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.generation import load_model, token_log_probabilities
@@ -85,6 +86,31 @@ def scores(night: Night) -> pl.DataFrame:
 
 def texts_of(night: Night, rows: pl.DataFrame) -> list[str]:
     return [pl.read_parquet(path)["text"][row] for path, row in rows.select("path", "row").iter_rows()]
+
+
+def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_gets(
+    night, registry, gumbel_text, marked, plain, ray_cluster, gum
+):
+    bob, alice = message_of(registry, "gum", "bob"), message_of(registry, "green", "alice")
+    texts = [marked(alice, 80, 1), gumbel_text(bob, 400, 2), plain(60, 1)]
+    night.write("a", ["\u200b".join(text) for text in texts] + texts)
+    night.scan()
+    before = night.verdicts().sort("row")
+    assert before["flagged"].to_list() == [False, False, False, True, True, False]
+    night.configure(more="variants = { normalised = true }\n" + LN_R)
+    outcome = night.scan()
+    assert (outcome.totals.shards, outcome.second_scores, outcome.exit_code) == (1, 2, 0)
+    rows = results.verdicts(night.results).collect().sort("row")
+    assert rows["user_id"].to_list() == ["alice", "bob", None] * 2
+    assert rows["variant"][:2].to_list() == ["normalised"] * 2
+    assert (rows["keys_tested"] == 2 * before["keys_tested"]).all()
+    (text,) = [normalise(text) for text in texts[1:2]]
+    tokens = gum[2].encode([text])
+    (scored,) = scored_positions(tokens, gum[1].parameters["window"], "ngram").scored.tolist()
+    assert (rows["scored"][1], rows["tokens"][1]) == (scored, len(tokens.ids))
+    assert scores(night).filter(pl.col("row") == 1)["scored"].to_list() == [scored]
+    hidden = pl.col("variant") == "normalised"
+    assert {0, 1} <= set(results.flagged(night.results).filter(hidden).collect()["row"])
 
 
 def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gum):

@@ -26,7 +26,7 @@ from tests.support.command_line import call
 
 ZIP = Path(__file__).parent / "written_before.zip"
 NEW = {
-    "verdicts": ["reason", "basis", "p_rank", "first_seen_at", "held_since", "proof"],
+    "verdicts": ["reason", "basis", "p_rank", "first_seen_at", "held_since", "proof", "variant"],
     "quarantine": ["account_id", "text_sha256"],
     "scans": ["scored_in_part", "values_not_read", "labels", "users_head"],
 }

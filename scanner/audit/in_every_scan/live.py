@@ -167,7 +167,9 @@ def _reserved_answers(
     return [
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)),
-            reserved_moments(traffic, key, plan.keys_tested, instead.get(key.key_id)),
+            reserved_moments(
+                traffic, key, plan.keys_tested, 1 + plan.config.variants.normalised, instead.get(key.key_id)
+            ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)
         if reserved_count(key.messages) and traffic.texts and how.law() is not None

@@ -125,17 +125,22 @@ def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float6
 
 
 def reserved_moments(
-    traffic: Traffic, key: MasterKey, keys_tested: int, instead: NDArray[np.int64] | None = None
+    traffic: Traffic,
+    key: MasterKey,
+    keys_tested: int,
+    looks: int = 1,
+    instead: NDArray[np.int64] | None = None,
 ) -> Moments:
     """Hits of a key's reserved messages against what is expected at most; the messages are the clusters.
 
-    One key meets the same n-grams in many texts; each message meets them with other draws. `instead` of the hits of the
-    traffic, if given: int64[R, J].
+    One key meets the same n-grams in many texts; each message meets them with other draws. `looks`: how many
+    variants of each text the key scores, of all those that keys_tested counts. `instead` of the hits of the traffic, if
+    given: int64[R, J].
     """
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
-    each = traffic.texts * own_p(THRESHOLDS, key.messages, keys_tested)
+    each = looks * traffic.texts * own_p(THRESHOLDS, key.messages, keys_tested)
     return Moments(
         tests=count * traffic.texts,
         hits=hits.sum(axis=0),
