@@ -13,7 +13,7 @@ from scanner.gpu.marks import rule_of
 from scanner.gpu.vectors import Vectors
 from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
 from scanner.watermark.installation import GroupResult
-from scanner.watermark.native import secret
+from scanner.watermark.native import secret, streams
 
 Case = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _document(case: Case, device: torch.device) -> bool:
     tokens = ragged([case["tokens"]])
     positions = scored_positions(tokens, window, case["dedup"])
     keys, offsets = mark.sub_keys, positions.offsets
-    nonces = secret.window_nonces(keys, tokens.ids, positions.index, window)
+    nonces = streams.window_nonces(keys, tokens.ids, positions.index, window)
     batch = Batch.put(keys.chacha, tokens.ids[positions.index], nonces, offsets, device)
     if isinstance(mark, GreenList):
         found = greenlist.best_two(batch, offsets, 1, rule_of(mark), case["message"])[1]

@@ -4,14 +4,13 @@ Green bits of 32 messages a word, shifted by the token, are added into vertical 
 second best of a tile are found in the counters, those of all tiles on the device as well.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from scanner.gpu.batch import STEP, Batch, Tiling, longest_first
 from scanner.gpu.kernels.greenlist import count_green
+from scanner.gpu.rule import Rule
 
 LEVELS = (8, 12, 16, 25)
 """Digits of the counters: documents of fewer than 2^8 tokens, 2^12, … are counted together."""
@@ -20,14 +19,6 @@ REGISTERS = 168
 """What a thread may use while counters are short: three programs of four warps fit a multiprocessor then."""
 
 _LOW = 0xFFFFFFFF
-
-
-class Rule(NamedTuple):
-    """γ = n / 2^bits in lowest terms, and how many planes a block carries (SPEC §1)."""
-
-    n: int
-    bits: int
-    planes: int
 
 
 def best_two(

@@ -14,18 +14,20 @@ from numpy.typing import NDArray
 
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
+from scanner.gpu.rule import Rule
 from scanner.watermark import Best, Candidates, GreenList, Positions, Tokens, Watermark
 from scanner.watermark.format import format_name
 from scanner.watermark.native.gumbel import draws_at, sum_scores
 from scanner.watermark.native.keyed import Keyed
-from scanner.watermark.native.secret import planes_of, window_nonces
+from scanner.watermark.native.secret import planes_of
+from scanner.watermark.native.streams import window_nonces
 from scanner.watermark.positions import places
 
 
-def rule_of(mark: GreenList) -> greenlist.Rule:
+def rule_of(mark: GreenList) -> Rule:
     """What the kernels need to know of γ."""
     gamma = mark.gamma
-    return greenlist.Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
+    return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
 
 
 class OnDevice:

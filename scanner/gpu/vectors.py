@@ -1,17 +1,20 @@
-"""Marking on a device: the secret vectors of a step's rows, and Gumbel's choice among them (SPEC §1, §2).
+"""Marking on a device: the secret vectors of a step's rows, from their windows in one launch (SPEC §1, SPEC_2 §1).
 
-From the windows to the vectors in one launch. The integers are those of the CPU; the choice is in double precision.
+The integers are those of the CPU.
 """
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.greenlist import Rule
-from scanner.gpu.kernels.vectors import draw_entries, green_entries
+from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.rule import Rule
 
 GROUPS = 2
 """Groups of blocks that a program computes, one block a thread."""
+
+TOKENS = 128
+"""Tokens that a program computes in version 2, one block a token."""
 
 
 class Vectors:
@@ -56,38 +59,40 @@ class Vectors:
         )  # fmt: skip
         return out
 
+    def green_runs(
+        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, rule: Rule, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """Which tokens are green in version 2: int8[R, V].
+
+        Args:
+            windows: as for `green`.
+            messages: as for `green`.
+            groups: B; None: no groups.
+            rule: as for `green`.
+            wanted: bool[R, V], for which of them it matters; here all are computed, without a look.
+        """
+        rows, count = wanted.shape
+        out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)
+        green_of_runs[(rows, -(-count // TOKENS))](
+            self._sip, self._key, windows, messages, out, groups or 1, count,
+            N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=10 - rule.planes.bit_length(),
+            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+        return out
+
+    def draw_runs(
+        self, windows: torch.Tensor, messages: torch.Tensor, groups: int | None, wanted: torch.Tensor
+    ) -> torch.Tensor:
+        """Draws of version 2, uint32 in int32[R, V]; arguments as for `green_runs`."""
+        rows, count = wanted.shape
+        out = torch.empty((rows, count), dtype=torch.int32, device=windows.device)
+        draws_of_runs[(rows, -(-count // TOKENS))](
+            self._sip, self._key, windows, messages, out, groups or 1, count,
+            GROUPED=groups is not None, WINDOW=windows.shape[1], AT_ONCE=TOKENS, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+        return out
+
 
 def _chunks(count: int, entries_a_group: int) -> int:
     """Programs a row: the groups that hold any run of so many entries."""
     return -(-(count + entries_a_group - 1) // (GROUPS * entries_a_group))
-
-
-def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
-    """−ln r of draws as marking uses it, exact near r = 1 (SPEC §2): float64 for uint32 in int32, of the same shape."""
-    w = (draws.long() & 0xFFFFFFFF).double()
-    high = -torch.log1p((w - 4294967295.5) * 2.0**-32)
-    return torch.where(draws < 0, high, -torch.log((w + 0.5) * 2.0**-32))
-
-
-def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
-    """Probabilities over that of the most probable token, 0 for what is cut: float64[B, V] (scanner.watermark.cut).
-
-    Top-k, then top-p: the smallest set of most probable tokens that holds at least top_p of what top-k left. Tokens as
-    probable as the last one kept are kept as well.
-    """
-    own = logits.float()
-    w = torch.exp((own - own.amax(dim=1, keepdim=True)).double() / temperature)
-    if 0 < top_k < w.shape[1]:
-        w = w.where(w >= w.topk(top_k, dim=1).values[:, -1:], 0.0)
-    if top_p < 1.0:
-        ordered = w.sort(dim=1, descending=True).values
-        held = ordered.cumsum(dim=1)
-        last = (held < top_p * held[:, -1:]).sum(dim=1, keepdim=True)
-        w = w.where(w >= ordered.gather(1, last), 0.0)
-    return w
-
-
-def choose(draws: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The token of least −ln(r)/weight of each row, ties to the smallest id: int64[B] for [B, V] both."""
-    cost = torch.where(weights > 0, minus_ln_r(draws) / weights, torch.inf)
-    return cost.argmin(dim=1)  # the first of the least

@@ -4,21 +4,25 @@ import functools
 import os
 import posixpath
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-import pyarrow as pa
-from pyarrow import fs
 
 from scanner.errors import Refused
 
+if TYPE_CHECKING:
+    from pyarrow import fs
+
 
 @functools.cache
-def filesystem_of(location: str) -> tuple[fs.FileSystem, str]:
+def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     """Filesystem of a resolved path, and the path on it.
 
     Raises:
         Refused: a URI of a scheme that pyarrow does not read.
     """
+    import pyarrow as pa  # a server that marks text reads its key without it
+    from pyarrow import fs
+
     if "://" not in location:
         return fs.LocalFileSystem(), location
     try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from scanner.gpu.marks import rule_of
 from scanner.watermark import GreenList, Gumbel, Tokens, scored_positions
-from scanner.watermark.native.secret import window_nonces
+from scanner.watermark.native.streams import window_nonces
 
 FILE = Path(__file__).parents[1] / "bench" / "device_answers.npz"
 SECRET = bytes(range(32))

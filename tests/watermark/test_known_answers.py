@@ -11,6 +11,7 @@ import pytest
 import scanner.watermark
 from scanner.watermark import minus_ln_r
 from scanner.watermark.native import secret as primitives
+from scanner.watermark.native import streams
 from tests.watermark.pairs import Pair, greenlist, gumbel, log_gumbel, ragged
 
 KNOWN = json.loads(
@@ -32,7 +33,7 @@ def test_all_of_the_file_is_used():
 
 @pytest.mark.parametrize("case", KNOWN["chacha8"])
 def test_chacha8(case):
-    block = primitives.chacha8_block(np.array(case["key"], np.uint32), case["counter"], case["nonce"])
+    block = streams.chacha8_block(np.array(case["key"], np.uint32), case["counter"], case["nonce"])
     assert block.tolist() == case["block"]
 
 
@@ -43,10 +44,10 @@ def test_streams(case):
     keys = primitives.derive(secret, label)
     assert keys.chacha.tolist() == case["chacha_key"]
     assert keys.sip.astype("<u8").tobytes().hex() == case["sip_key"]
-    nonces = primitives.window_nonces(keys, np.array(window, np.uint32), np.array([len(window)]), len(window))
+    nonces = streams.window_nonces(keys, np.array(window, np.uint32), np.array([len(window)]), len(window))
     assert nonces.tolist() == [case["nonce"]]
     for word in case["words"]:
-        got = primitives.stream_word(keys, case["nonce"], word["planes"], word["plane"], word["i"])
+        got = streams.stream_word(keys, case["nonce"], word["planes"], word["plane"], word["i"])
         assert got == word["word"], word
 
 

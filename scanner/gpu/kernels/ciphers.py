@@ -37,17 +37,19 @@ def load_key(key):
 
 
 @triton.jit
-def chacha8(key, counter, n0, n1):
+def chacha8(key, counter, n0, n1, high=None):
     """Blocks of the stream: a tuple of 16 uint32 tensors shaped as `counter`.
 
-    key: from load_key; counter: uint32, the low word: tokens of 32 bits and messages of 31 never reach the high one;
-    n0, n1: uint32, low and high word of the nonces, of counter's shape or broadcast to it.
+    key: from load_key; counter: uint32, the low word; high: the high one, which tokens of 32 bits and messages of 31
+    never reach in version 1; n0, n1: uint32, low and high word of the nonces, of counter's shape or broadcast to it.
     """
     none = counter ^ counter
     s0, s1, s2, s3 = none + 0x61707865, none + 0x3320646E, none + 0x79622D32, none + 0x6B206574
     s4, s5, s6, s7 = none + key[0], none + key[1], none + key[2], none + key[3]
     s8, s9, sa, sb = none + key[4], none + key[5], none + key[6], none + key[7]
     sc, sd, se, sf = counter, none, none + n0, none + n1
+    if high is not None:
+        sd = none + high
     x0, x1, x2, x3, x4, x5, x6, x7 = s0, s1, s2, s3, s4, s5, s6, s7
     x8, x9, xa, xb, xc, xd, xe, xf = s8, s9, sa, sb, sc, sd, se, sf
     for _ in tl.static_range(4):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.format import Basis, Candidates
 from scanner.watermark.laws import Law
-from scanner.watermark.native import secret
+from scanner.watermark.native import secret, streams
 from scanner.watermark.positions import Positions, Tokens, WholeWindows
 
 
@@ -71,10 +71,10 @@ class Sealed:
 
     def window_nonces(self, windows: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """Nonces of steps to be marked: uint64[R] for windows of uint32[R, h] (SPEC §1)."""
-        return secret.nonces_of_windows(self._keys, windows)
+        return streams.nonces_of_windows(self._keys, windows)
 
     def _nonces(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
-        return secret.window_nonces(self._keys, tokens.ids, positions.index, self.window)
+        return streams.window_nonces(self._keys, tokens.ids, positions.index, self.window)
 
     @staticmethod
     def _each(messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from scanner.watermark.format import Case, Pairs, Watermark
-from scanner.watermark.native import choice, gumbel, secret
+from scanner.watermark.native import choice, gumbel, secret, streams
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.numbered import (
     Numbered,
@@ -23,7 +23,7 @@ from scanner.watermark.search import log10_p_of, search
 
 
 def _chacha8(case: Case) -> Pairs:
-    block = secret.chacha8_block(np.array(case["key"], np.uint32), case["counter"], case["nonce"])
+    block = streams.chacha8_block(np.array(case["key"], np.uint32), case["counter"], case["nonce"])
     yield "block", case["block"], block.tolist()
 
 
@@ -31,7 +31,7 @@ def _streams(case: Case) -> Pairs:
     key, label, window = bytes.fromhex(case["secret"]), case["label"], np.array(case["window"], np.uint32)
     version = 2 if label.partition(";")[0].endswith("-v2") else 1
     sub_keys = secret.derive(key, label, version)
-    nonces = secret.nonces_of_windows(sub_keys, window[None, :])
+    nonces = streams.nonces_of_windows(sub_keys, window[None, :])
     nonce = int(nonces[0])
     if version == 2:
         yield "group_step", case["group_step"], "groups=" in label and bool(is_group_step(nonces)[0])
@@ -41,7 +41,7 @@ def _streams(case: Case) -> Pairs:
     yield "nonce", case["nonce"], nonce
     for word in case["words"]:
         where = {name: word[name] for name in ("planes", "plane", "i")}
-        yield f"word {where}", word["word"], secret.stream_word(sub_keys, nonce, **where, version=version)
+        yield f"word {where}", word["word"], streams.stream_word(sub_keys, nonce, **where, version=version)
 
 
 def _draws(case: Case) -> Pairs:

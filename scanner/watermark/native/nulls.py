@@ -23,7 +23,8 @@ from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
 from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
 from scanner.watermark.native.runs import chosen, is_group_step
-from scanner.watermark.native.secret import SubKeys, derive, planes_of, window_nonces
+from scanner.watermark.native.secret import SubKeys, derive, planes_of
+from scanner.watermark.native.streams import window_nonces
 from scanner.watermark.positions import Positions, Tokens
 
 

@@ -8,7 +8,7 @@ import torch
 from scanner.gpu.batch import Batch
 from scanner.gpu.marks import OnDevice
 from scanner.watermark import Best, Positions, Tokens
-from scanner.watermark.native.secret import window_nonces
+from scanner.watermark.native.streams import window_nonces
 from tests.watermark.pairs import Pair, ragged
 
 CPU = torch.device("cpu")

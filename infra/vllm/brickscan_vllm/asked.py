@@ -1,0 +1,111 @@
+"""What a request asks for: whom it is marked for and how it is sampled, and what no mark could survive, refused.
+
+`params` is vLLM's SamplingParams; read by its attributes, so that nothing here imports vLLM.
+"""
+
+from typing import Any, NamedTuple
+
+from brickscan_vllm.served_key import check_message
+from brickscan_vllm.token import check_token
+from scanner.errors import Refused
+from schemas.registry import MasterKey
+
+MESSAGE, TOKEN = "brickscan_message", "brickscan_token"
+"""What a gateway puts into `vllm_xargs`."""
+
+_GREEDY = 1e-5
+"""Temperatures below it are greedy to vLLM."""
+
+Params = Any
+"""vLLM's SamplingParams."""
+
+
+class Asked(NamedTuple):
+    """Of one request. top_k: 0 keeps all; penalties: repetition, frequency and presence, (1, 0, 0) are none."""
+
+    message: int
+    for_service: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    penalties: tuple[float, float, float]
+
+
+class Refusal(Refused):
+    """A request that is not served, and in a word why, for the count of refusals."""
+
+    def __init__(self, why: str, text: str) -> None:
+        super().__init__(text)
+        self.why = why
+
+
+def read_request(params: Params, key: MasterKey, service_message: int | None) -> Asked:
+    """What a request asks for.
+
+    Raises:
+        Refusal: whom it is for is not said or is nobody, or it cannot be marked.
+    """
+    given = (params.extra_args or {}).get(MESSAGE)
+    message = service_message if given is None else given
+    if given is None:
+        _refuse_beams(params)
+    if message is None:
+        raise Refusal(
+            "no_message",
+            f"vllm_xargs.{MESSAGE} is missing: every text of this server is marked for somebody; send requests through "
+            "the gateway, which sets it",
+        )
+    if isinstance(message, bool) or not isinstance(message, int):
+        raise Refusal("bad_message", f"vllm_xargs.{MESSAGE} = {message!r} is no message; a whole number is needed")
+    try:
+        check_message(key, message, f"vllm_xargs.{MESSAGE}")
+    except Refused as error:
+        raise Refusal("bad_message", str(error)) from None
+    if key.format.startswith("gumbel"):
+        _refuse_what_gumbel_cannot_mark(params)
+    return Asked(
+        message,
+        given is None,
+        params.temperature,
+        max(params.top_k, 0),
+        params.top_p,
+        params.min_p,
+        (params.repetition_penalty, params.frequency_penalty, params.presence_penalty),
+    )
+
+
+def check_request_token(params: Params, key: MasterKey, asked: Asked, secret: bytes | None, now: float) -> None:
+    """Refuse a message that the gateway did not sign, where there is a secret to sign with.
+
+    Raises:
+        Refusal: the token is missing, is another's, or has expired.
+    """
+    if secret is None or asked.for_service:
+        return
+    try:
+        check_token(secret, key.key_id, asked.message, params.extra_args.get(TOKEN), now)
+    except Refused as error:
+        raise Refusal("bad_token", f"vllm_xargs.{error}") from None
+
+
+def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
+    """Raise Refusal for what would come out unmarked, or the same again."""
+    if params.temperature < _GREEDY:
+        raise Refusal(
+            "greedy",
+            f"temperature = {params.temperature}: this server's Gumbel mark lies in the choice among tokens, and "
+            "greedy text has none; ask for a temperature above 0, such as 0.7",
+        )
+    if params.n > 1:
+        raise Refusal(
+            "n",
+            f"n = {params.n}: under this server's Gumbel mark the same prompt and message give the same text; ask "
+            "once, or reword the prompt for each",
+        )
+
+
+def _refuse_beams(params: Params) -> None:
+    """Beam search asks for one token at a time, leaves out whom it is for, and chooses by what no mark has touched."""
+    if params.max_tokens == 1 and params.logprobs and not params.detokenize:
+        raise Refusal("beams", "beam search compares whole texts by unmarked probabilities; ask for sampling instead")

@@ -1,0 +1,82 @@
+"""What was marked and what was not, counted so that an operator sees a server that stopped marking.
+
+Metrics of Prometheus and a line in the log. Workers are other processes than the one that answers /metrics: with
+PROMETHEUS_MULTIPROC_DIR set before vLLM starts, their counts stand there too.
+"""
+
+import logging
+import time
+
+import torch
+from prometheus_client import Counter
+
+LOG = logging.getLogger("vllm.brickscan")
+
+REQUESTS = Counter("brickscan_requests", "Requests that were taken, for users or for the service", ["for"])
+REFUSED = Counter("brickscan_requests_refused", "Requests that were refused, by why", ["why"])
+STEPS = Counter("brickscan_steps", "Tokens chosen: marked, forced (only one was possible) or unmarked", ["outcome"])
+FINISHED = Counter("brickscan_requests_finished", "Requests by how many of their steps were marked", ["marked"])
+
+SECONDS = 10.0
+"""Between two looks at a device's counts, each of which waits for it."""
+
+OUTCOMES = ("marked", "forced", "unmarked")
+SHARES = ("all", "some", "none")
+
+
+class Counts:
+    """Counts of one worker, added up on its device: marked and unmarked steps of each slot, and of all.
+
+    Args:
+        slots: of requests that can run at a time.
+        device: where steps are counted.
+    """
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self._of_slot = torch.zeros((slots, 2), dtype=torch.int64, device=device)
+        self._totals = torch.zeros(len(OUTCOMES) + len(SHARES), dtype=torch.int64, device=device)
+        self._told = [0] * len(self._totals)
+        self._every = SECONDS if device.type == "cuda" else 0.0
+        self._last_look = time.monotonic()
+        self._unsaid, self._last_said = [0, 0], -SECONDS
+
+    def step(self, slots: torch.Tensor, on: torch.Tensor, forced: torch.Tensor, counted: torch.Tensor) -> None:
+        """Count one step.
+
+        Args:
+            slots: int64[R], of each row's request.
+            on: bool[R], marked.
+            forced: bool[R], only one token was possible.
+            counted: bool[R], a token is written, not only read.
+        """
+        kinds = torch.stack([on & ~forced, on & forced, ~on], dim=1) & counted[:, None]
+        self._totals[: len(OUTCOMES)] += kinds.sum(dim=0)
+        self._of_slot.index_add_(0, slots, torch.stack([kinds[:, :2].any(dim=1), kinds[:, 2]], dim=1).long())
+        if time.monotonic() - self._last_look >= self._every:
+            self.tell()
+
+    def begin(self, slots: torch.Tensor) -> None:
+        """Slots, int64[N], get new requests: what was counted of the ones before is theirs no more."""
+        marked, unmarked = self._of_slot[slots].unbind(dim=1)
+        shares = [(marked > 0) & (unmarked == 0), (marked > 0) & (unmarked > 0), (marked == 0) & (unmarked > 0)]
+        self._totals[len(OUTCOMES) :] += torch.stack(shares).sum(dim=1)
+        self._of_slot[slots] = 0
+
+    def tell(self) -> None:
+        """Bring the metrics up to date; a line in the log tells of steps that were not marked."""
+        self._last_look = time.monotonic()
+        now = self._totals.tolist()
+        more = [after - before for after, before in zip(now, self._told, strict=True)]
+        self._told = now
+        for outcome, count in zip(OUTCOMES, more[: len(OUTCOMES)], strict=True):
+            STEPS.labels(outcome).inc(count)
+        for share, count in zip(SHARES, more[len(OUTCOMES) :], strict=True):
+            FINISHED.labels(share).inc(count)
+        self._say(more[OUTCOMES.index("unmarked")], sum(more[: len(OUTCOMES)]))
+
+    def _say(self, unmarked: int, steps: int) -> None:
+        """A line in the log, not more often than every few seconds."""
+        self._unsaid = [self._unsaid[0] + unmarked, self._unsaid[1] + steps]
+        if self._unsaid[0] and time.monotonic() - self._last_said >= SECONDS:
+            LOG.warning("%d of %d tokens were not marked", *self._unsaid)
+            self._unsaid, self._last_said = [0, 0], time.monotonic()

@@ -1,0 +1,106 @@
+"""Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
+
+A green list adds δ to green tokens, and vLLM samples as ever. Gumbel applies each row's temperature, min-p, top-k and
+top-p, chooses the token, and leaves it alone possible: whatever vLLM does then, it comes out.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from brickscan_vllm.served_key import ServedKey
+from scanner.gpu.choosing import Sampling, choose, weights_of_rows
+from scanner.gpu.plain import PlainVectors
+from scanner.gpu.rule import Rule
+
+if TYPE_CHECKING:
+    from scanner.gpu.vectors import Vectors
+
+AT_ONCE = 1 << 23
+"""Logits whose weights are computed at a time: 64 MiB for each of a few copies."""
+
+BELOW = 30.0
+"""A token whose logit lies so far below the largest, and δ more, is not written: e^-30 of the largest's chance."""
+
+
+class Marker:
+    """Marks the rows of a step under one key on one device.
+
+    Args:
+        key: what marks.
+        device: where the logits are.
+    """
+
+    def __init__(self, key: ServedKey, device: torch.device) -> None:
+        self._key, self._vectors = key, _vectors(key, device)
+        self.window, self.is_green_list = key.window, key.rule is not None
+
+    def __repr__(self) -> str:
+        return f"Marker({self._key.label})"
+
+    def mark(
+        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: Sampling
+    ) -> torch.Tensor:
+        """Mark the rows that are on, in place.
+
+        Args:
+            logits: float32[R, V], written.
+            windows: int64[R, h], the tokens before each row's step; any where it is not on.
+            messages: int64[R].
+            on: bool[R].
+            how: of each row; a green list needs none of it.
+
+        Returns:
+            bool[R]: rows with one possible token, in which a mark says nothing.
+        """
+        forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
+        step = max(AT_ONCE // logits.shape[1], 1)
+        for begin in range(0, len(logits), step):
+            rows = slice(begin, begin + step)
+            some = windows[rows].contiguous(), messages[rows].contiguous(), on[rows, None]
+            if self._key.rule is not None:
+                forced[rows] = self._add_delta(self._key.rule, logits[rows], *some)
+            else:
+                own = Sampling(how.temperature[rows], how.top_p[rows], how.min_p[rows], how.top_k[rows], how.cuts)
+                forced[rows] = self._leave_one(logits[rows], *some, own)
+        return forced
+
+    def _add_delta(
+        self, rule: Rule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
+    ) -> torch.Tensor:
+        """δ more for the green tokens of rows that are on."""
+        key, delta = self._key, self._key.delta
+        forced = (logits > -torch.inf).sum(dim=1) == 1
+        if key.version == 1:
+            green = self._vectors.green(windows, messages, logits.shape[1], rule)
+        else:
+            wanted = on & (logits >= logits.amax(dim=1, keepdim=True) - (delta + BELOW))
+            green = self._vectors.green_runs(windows, messages, key.groups, rule, wanted)
+        logits.add_((green & on).to(logits), alpha=delta)
+        return forced
+
+    def _leave_one(
+        self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: Sampling
+    ) -> torch.Tensor:
+        """0 for the chosen token of each row that is on, −∞ for all others; rows that are off stay as they are."""
+        weights = weights_of_rows(logits, how)
+        if self._key.version == 1:
+            draws = self._vectors.draws(windows, messages, logits.shape[1])
+        else:
+            draws = self._vectors.draw_runs(windows, messages, self._key.groups, on & (weights > 0))
+        token = choose(draws, weights)[:, None]
+        logits.masked_fill_(on, -torch.inf)
+        logits.scatter_(1, token, logits.gather(1, token).masked_fill(on, 0.0))
+        return (weights > 0).sum(dim=1) == 1
+
+
+def _vectors(key: ServedKey, device: torch.device) -> "PlainVectors | Vectors":
+    """By Triton on a GPU that has it, else by torch alone: the same integers."""
+    if device.type == "cuda":
+        try:
+            from scanner.gpu.vectors import Vectors
+        except ImportError:
+            pass
+        else:
+            return Vectors(key.sub_keys.chacha, key.sub_keys.sip, device)
+    return PlainVectors(key.sub_keys.chacha, key.sub_keys.sip, device)

@@ -1,0 +1,94 @@
+"""The class that vLLM loads, by its entry point, for both of its model runners.
+
+Each runner makes it in its own way: V1 of configuration, device and whether memory is pinned, Model Runner V2 of
+configuration and request states. One class for both, since V2 does not start beside a class that is V1's alone.
+"""
+
+import weakref
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor as BatchLogitsProcessor
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
+
+from brickscan_vllm.asked import Asked, read_request
+from brickscan_vllm.door import door
+from brickscan_vllm.marking import Marker
+from brickscan_vllm.runners import BatchRows, SlotRows
+from brickscan_vllm.served_key import find_key, open_key
+from brickscan_vllm.settings import read_settings
+from brickscan_vllm.start import check_server
+
+_active: "dict[int, weakref.ref[Marks]]" = {}
+"""The one that marks, by the identity of its configuration: loaded by entry point and by name, a class comes twice."""
+
+
+class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
+    """Marks each row of a batch for whom its request names. Its arguments are those of the runner that makes it.
+
+    Raises:
+        Refused: settings, registry, key or server are not right; the server does not start then.
+    """
+
+    def __init__(self, vllm_config: Any, *rest: Any) -> None:  # noqa: ANN401 - of vLLM
+        before = _active.get(id(vllm_config), lambda: None)()
+        self._rows: BatchRows | SlotRows | None = None
+        if before is not None:
+            return
+        _active[id(vllm_config)] = weakref.ref(self)
+        settings, version = read_settings(), 2 if len(rest) == 1 else 1
+        check_server(vllm_config, settings, version)
+        key, record = open_key(settings), find_key(settings)
+
+        def read(params: Any) -> Asked:  # noqa: ANN401 - of vLLM
+            return read_request(params, record, settings.service_message)
+
+        if version == 2:
+            self._rows = SlotRows(Marker(key, rest[0].device), read, rest[0])
+        else:
+            device, slots = torch.device(rest[0]), 2 * vllm_config.scheduler_config.max_num_seqs
+            self._rows = BatchRows(Marker(key, device), read, device, slots, penalised)
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:  # noqa: ANN401 - of vLLM
+        """Raise ValueError, which is HTTP 400, for a request that is not served."""
+        door().check(sampling_params)
+
+    def is_argmax_invariant(self) -> bool:
+        """No: greedy text is marked too, by a green list."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:  # noqa: ANN401 - of vLLM
+        """V1: the batch has changed."""
+        if isinstance(self._rows, BatchRows):
+            self._rows.update_state(batch_update)
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:  # noqa: ANN401 - of vLLM
+        """V2: a request enters a slot."""
+        return isinstance(self._rows, SlotRows) and self._rows.add_request(req_idx, sampling_params)
+
+    def apply_staged_writes(self) -> None:
+        """V2: once a step."""
+        if isinstance(self._rows, SlotRows):
+            self._rows.apply_staged_writes()
+
+    def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:  # noqa: ANN401 - of vLLM
+        """Marked logits, of both runners."""
+        if isinstance(self._rows, SlotRows):
+            return self._rows.apply(logits, ctx)
+        return logits if self._rows is None else self._rows.apply(logits)
+
+
+def penalised(
+    logits: torch.Tensor, asked: list[tuple[list[int], list[int], tuple[float, float, float]]]
+) -> torch.Tensor:
+    """Logits [R, V] after vLLM's own penalties: of each row its prompt, its output, and its three penalties."""
+    from vllm.v1.sample.ops.penalties import apply_all_penalties
+
+    width, device = max(len(prompt) for prompt, _, _ in asked), logits.device
+    prompts = torch.full((len(asked), width), logits.shape[1], dtype=torch.int64)
+    for row, (prompt, _, _) in enumerate(asked):
+        prompts[row, : len(prompt)] = torch.tensor(prompt)
+    repetition, frequency, presence = torch.tensor([own for _, _, own in asked]).to(device).unbind(dim=1)
+    outputs = [output for _, output, _ in asked]
+    return apply_all_penalties(logits, prompts.to(device), presence, frequency, repetition, outputs)  # type: ignore[no-any-return]

@@ -1,0 +1,87 @@
+"""What keeps a server from starting: a configuration under which text would come out unmarked, or marked twice."""
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+from brickscan_vllm.served_key import check_tokenizer, find_key
+from brickscan_vllm.settings import Settings
+from scanner.errors import Refused
+
+CLASS = "brickscan_vllm.plugin:Marks"
+
+Config = Any
+"""vLLM's VllmConfig."""
+
+_V1_LOADER = "vllm.v1.sample.logits_processor"
+_V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
+
+
+def refuse_what_drops_the_mark() -> None:
+    """An entry point of vLLM's general plugins, called when a process of vLLM starts.
+
+    The V1 runner loads no plugin for logits when it decodes speculatively, and says nothing: here it is refused.
+    """
+    import importlib
+
+    loader = importlib.import_module(_V1_LOADER)
+    build = loader.build_logitsprocs
+    if getattr(build, "of_brickscan", False):
+        return
+
+    @functools.wraps(build)
+    def checked(vllm_config: Config, *rest: Any, **named: Any) -> Any:  # noqa: ANN401 - vLLM's own
+        if vllm_config.speculative_config is not None:
+            raise Refused(
+                "vLLM's V1 runner drops the mark under speculative decoding: start it without --speculative-config, or "
+                "with Model Runner V2"
+            )
+        return build(vllm_config, *rest, **named)
+
+    checked.of_brickscan = True  # type: ignore[attr-defined]
+    loader.build_logitsprocs = checked  # type: ignore[attr-defined]
+    if _V1_RUNNER in sys.modules:
+        sys.modules[_V1_RUNNER].build_logitsprocs = checked  # type: ignore[attr-defined]
+
+
+def check_server(config: Config, settings: Settings, version: int) -> None:
+    """Refuse a server that would not mark what it serves.
+
+    Args:
+        config: of the server.
+        settings: of its environment.
+        version: of the model runner.
+
+    Raises:
+        Refused: with the option that is in the way.
+    """
+    model, speculative = config.model_config, config.speculative_config
+    if getattr(config, "watermark_config", None) is not None:
+        raise Refused("vLLM's own watermark is on: a text carries one mark; take away vLLM's option, or brickscan-vllm")
+    if getattr(model, "enable_trace_replay", False):
+        raise Refused("trace replay puts other tokens in the place of marked ones: start vLLM without it")
+    if getattr(model, "is_diffusion", False):
+        raise Refused("a diffusion model writes tokens in no order, and a mark goes by the tokens before: not served")
+    if getattr(speculative, "rejection_sample_method", None) == "synthetic":
+        raise Refused("synthetic acceptance takes drafts that nothing marked: choose another rejection_sample_method")
+    if version == 1 and config.scheduler_config.async_scheduling and CLASS not in (model.logits_processors or ()):
+        raise Refused(
+            "vLLM's V1 runner hides the newest tokens from plugins when it schedules asynchronously: start it with "
+            f"--no-async-scheduling, or with --logits-processors {CLASS} as well, by which it shows them"
+        )
+    check_tokenizer(find_key(settings), tokenizer_file(model), str(model.tokenizer))
+
+
+def tokenizer_file(model: Any) -> Path | None:  # noqa: ANN401 - vLLM's ModelConfig
+    """The tokenizer.json of a served model, in its folder or in the local cache of Hugging Face; None: not found."""
+    local = Path(model.tokenizer) / "tokenizer.json"
+    if local.is_file():
+        return local
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(model.tokenizer, "tokenizer.json", revision=model.tokenizer_revision)
+    except (ImportError, ValueError):
+        return None
+    return Path(found) if isinstance(found, str) else None

@@ -1,0 +1,46 @@
+"""Which files of brickscan the wheel carries, and how their imports change: a server has no brickscan installed."""
+
+import re
+from pathlib import Path
+
+COPIED = (
+    "schemas/registry.py",
+    "schemas/words.py",
+    "scanner/errors.py",
+    "scanner/gpu/choosing.py",
+    "scanner/gpu/plain.py",
+    "scanner/gpu/rule.py",
+    "scanner/gpu/vectors.py",
+    "scanner/gpu/kernels/ciphers.py",
+    "scanner/gpu/kernels/greenlist.py",
+    "scanner/gpu/kernels/vectors.py",
+    "scanner/registry/secrets.py",
+    "scanner/storage/locations.py",
+    "scanner/storage/permissions.py",
+    "scanner/storage/toml.py",
+    "scanner/storage/whole.py",
+    "scanner/watermark/native/secret.py",
+)
+
+INSIDE = "brickscan_vllm.copied"
+_IMPORT = re.compile(r"^(\s*from )((?:scanner|schemas)[.\w]*)( import )", re.MULTILINE)
+
+
+def moved(text: str) -> str:
+    """The text of a module whose imports of brickscan find the copies."""
+    return _IMPORT.sub(rf"\g<1>{INSIDE}.\g<2>\g<3>", text)
+
+
+def write_copies(repository: Path, built: Path) -> None:
+    """Copy into the built package, and change the imports of its own modules."""
+    package = built / "brickscan_vllm"
+    for path in package.glob("*.py"):
+        path.write_text(moved(path.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in COPIED:
+        copy = package / "copied" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        for folder in [copy.parent, *copy.parent.parents]:
+            if folder == package:
+                break
+            (folder / "__init__.py").touch()
+        copy.write_text(moved((repository / name).read_text(encoding="utf-8")), encoding="utf-8")
