@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.audit_rows import number
 from schemas.words import AuditState, AuditVerdict
@@ -15,6 +16,7 @@ SHOWN_DOWN_TO = 0.99e-4
 MEANING: Mapping[AuditState, str] = {
     AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
     AuditState.ALARM: "an observed rate is incompatible with the stated one, or a flag was not proved",
+    AuditState.CANARIES_LOST: "texts that are known to be marked were not found as planned, or were named for others",
     AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
     AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
 }
@@ -55,6 +57,19 @@ def false_flags_in_words(audit: LiveAudit) -> str:
         f"ever given, and {texts.unheld - texts.reserved:,} for others that nobody held: "
         f"{share_in_words(share, *limits)}"
     )
+
+
+def canaries_in_words(audit: LiveAudit) -> list[str]:
+    """What became of the canaries, with limits and the plan, as a line; none where none were due."""
+    rows = [row for row in audit.rows if row["kind"] in CANARY_SAID]
+    if audit.canaries is None or not rows:
+        return []
+    said = [
+        f"{CANARY_SAID[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
+        + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
+        for row in rows
+    ]
+    return [f"{audit.canaries.came:,} of {audit.canaries.due:,} texts came; {', '.join(said)}"]
 
 
 def share_in_words(share: float, low: float, high: float) -> str:

@@ -18,6 +18,7 @@ _COMMANDS = {
     "keys": "jobs.keys:keys",
     "formats": "jobs.formats:formats",
     "users": "jobs.users:users",
+    "canaries": "jobs.canaries:canaries",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
     "status": "jobs.status:status",

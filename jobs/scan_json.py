@@ -97,6 +97,7 @@ def _of_audit(audit: "LiveAudit") -> dict[str, Any]:
         "texts": audit.traffic.texts,
         "flagged": audit.traffic.flagged,
         "expected_false": audit.expected_false if math.isfinite(audit.expected_false) else None,
+        "canaries": None if audit.canaries is None else audit.canaries._asdict(),
         "reserved": audit.traffic.reserved,
         "unheld": audit.traffic.unheld,
         "false_share": None if share is None else share[0],

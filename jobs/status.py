@@ -21,6 +21,7 @@ ENDED: Mapping[int, str] = {
     2: "refused",
     3: "audit alarm",
     4: "too little read",
+    5: "canaries lost",
     130: "interrupted",
     143: "interrupted",
 }
@@ -105,6 +106,8 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
     for row in rows:
         if row["audit"] == AuditState.ALARM:
             yield f"scan {row['scan_id']}: its audit alarmed: believe none of its flags before the cause is known"
+        if row["audit"] == AuditState.CANARIES_LOST:
+            yield f"scan {row['scan_id']}: canaries were not found as planned, so other marked text is missed as well"
         if row["audit"] == AuditState.POSSIBLE_FRAMING:
             yield (
                 f"scan {row['scan_id']}: possible framing: texts of few accounts carry messages that nobody holds; "

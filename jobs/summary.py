@@ -131,11 +131,13 @@ def _proved(outcome: "Outcome") -> Iterator[str]:
 
 
 def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
-    from jobs.audit_words import table, verdict_in_words
+    from jobs.audit_words import canaries_in_words, table, verdict_in_words
 
     if outcome.audit is None:
         return
     yield from _line("audit", verdict_in_words(outcome.audit))
+    for said in canaries_in_words(outcome.audit):
+        yield from _line("canaries", said)
     for line in table(outcome.audit) if verbose else ():
         yield from _wrapped(f"  {line}", " " * _MARGIN)
 

@@ -97,6 +97,7 @@ class ScanAuditConfig(_Frozen):
     all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of the documents, under all messages
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
+    canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
 
 
 class VariantsConfig(_Frozen):

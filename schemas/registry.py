@@ -154,13 +154,37 @@ class MasterKey(_Frozen):
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
 
+class Canary(_Frozen):
+    """A user who is nobody, and a message of theirs: texts that their account posts are marked by the serving side.
+
+    names: whether whoever holds the message is named; not where a key has one message, for everybody alike.
+    """
+
+    account_id: Annotated[str, Field(min_length=1, max_length=256)]  # and the id of the user
+    key_id: KeyId
+    message: int = Field(ge=0, lt=MAX_MESSAGES)
+    names: bool
+
+
+class Canaries(_Frozen):
+    """Canaries of a registry (`brickscan canaries`); all that were ever made, since their texts may come later.
+
+    power: share of their texts that is planned to be found, and named right.
+    """
+
+    power: Annotated[float, Field(gt=0, lt=1)]
+    made: tuple[Canary, ...] = ()
+
+
 class Registry(_Frozen):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
-    audit_secret: where the secret lives that decoy keys are derived from; None: no decoys.
+    audit_secret: where the secret lives that decoy keys are derived from; None: no decoys. canaries: None: there are
+    none.
     """
 
     audit_secret: SecretReference | None = None
+    canaries: Canaries | None = None
     keys: tuple[MasterKey, ...] = ()
 
     @model_validator(mode="after")

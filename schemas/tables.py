@@ -273,13 +273,15 @@ AUDITS = pa.schema(
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
 
 AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
-LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld")
+CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
+LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld", *CANARY_KINDS)
 """Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
 paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one.
 
 In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
 messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never
-given to anybody. Unheld: flags for a message that no user held, reserved ones included."""
+given to anybody. Unheld: flags for a message that no user held, reserved ones included. Canaries
+(texts that are known to be marked): that were found; and named right; that are named for another user."""
 
 TEXTS = pa.schema(
     [

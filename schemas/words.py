@@ -32,6 +32,7 @@ class AuditState(StrEnum):
 
     NO_ALARM = "no alarm"  # nothing was incompatible with the stated rates
     ALARM = "alarm"
+    CANARIES_LOST = "canaries lost"  # texts that are known to be marked were not found, or named for others
     POSSIBLE_FRAMING = "possible framing"  # no alarm, but few accounts post what carries messages that nobody holds
     NO_DECOYS = "no decoys"  # no alarm, but no document was scored under decoy keys: the law itself was not tested
     NOT_JUDGED = "not judged"  # the scan did not end
@@ -43,6 +44,8 @@ class AuditVerdict(StrEnum):
     HOLDS = "holds"  # the upper limit is at most twice the expectation
     TOO_SMALL = "too small"  # p-values are: a bug
     CONSERVATIVE = "conservative"
+    TOO_FEW = "too few"  # of canaries: fewer than planned were found, or named right
+    TOO_MANY = "too many"  # of canaries: more than by chance are named for somebody else
     UNDECIDED = "undecided"
 
 

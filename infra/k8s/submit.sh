@@ -1,8 +1,8 @@
 #!/bin/sh
 # Creates the RayJob of last night (UTC), or of $NIGHT, and stays until it has ended: while this runs, Forbid keeps a
 # second scan away. A scan goes on where the one before it stopped, so it is tried again, but not when it was refused (2),
-# when its audit alarmed (3), or nothing was read or too much is in quarantine (4): a second run would find nothing left to
-# do, and alarm again (3) or even say 0 (4).
+# when its audit alarmed (3), nothing was read or too much is in quarantine (4), or canaries were lost (5): a second run
+# would find nothing left to do, and alarm again (3, 5) or even say 0 (4).
 set -eu
 template="${TEMPLATE:-/etc/brickscan/submit/rayjob.yaml}"
 night="${NIGHT:-$(date -u -d "@$(($(date +%s) - 86400))" +%Y-%m-%d)}"
@@ -21,7 +21,7 @@ while [ "$attempt" -le 3 ]; do
     message=$(kubectl get "$job" -o 'jsonpath={.status.message}')
     echo "$job failed: $message"
     case "$message" in
-        *"failed with exit code "[234][,.]*) exit 1 ;;
+        *"failed with exit code "[2345][,.]*) exit 1 ;;
     esac
     attempt=$((attempt + 1))
 done

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from scanner.errors import Refused
 from scanner.interrupts import Terminated
+from schemas.words import AuditState
 
 
 class ExitCode(IntEnum):
@@ -15,6 +16,7 @@ class ExitCode(IntEnum):
     REFUSED = 2
     ALARM = 3
     TOO_LITTLE_READ = 4
+    CANARIES_LOST = 5
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -45,6 +47,17 @@ def ending_of(error: BaseException, *, work_was_found: bool) -> Ending:
     return next(ending for kind, found, ending in _RAISED if isinstance(error, kind) and found == work_was_found)
 
 
-def exit_code_of(*, alarm: bool, too_little_read: bool) -> ExitCode:
+WORST_FIRST = (ExitCode.ALARM, ExitCode.CANARIES_LOST, ExitCode.TOO_LITTLE_READ, ExitCode.DONE)
+"""Of scans that came to their end."""
+
+
+def exit_code_of(audit: AuditState | None, *, too_little_read: bool) -> ExitCode:
     """Of a scan that came to its end, which always has a row."""
-    return ExitCode.ALARM if alarm else ExitCode.TOO_LITTLE_READ if too_little_read else ExitCode.DONE
+    of_state = {AuditState.ALARM: ExitCode.ALARM, AuditState.CANARIES_LOST: ExitCode.CANARIES_LOST}
+    read = ExitCode.TOO_LITTLE_READ if too_little_read else ExitCode.DONE
+    return read if audit is None else worse_of(of_state.get(audit, ExitCode.DONE), read)
+
+
+def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
+    """The worse of how two scans ended, which came to their end."""
+    return min(one, other, key=WORST_FIRST.index)

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.connect import cluster
-from scanner.cluster.endings import ExitCode
+from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
 from scanner.cluster.scan import Outcome, run_scan
 from scanner.cluster.work import Work
 from scanner.detection.scan_plan import Plan
@@ -21,7 +21,6 @@ from scanner.input.columns import Columns
 from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Answer, Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
-from schemas.words import AuditState
 
 LOOK_SECONDS = 5.0
 """Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""
@@ -84,7 +83,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         trouble: is called when a scan has ended with another exit code than 0, such as an audit's alarm.
 
     Returns:
-        Exit code: 3 when the audit of any scan alarmed, 4 when any quarantined too much, else 0.
+        Exit code: 3 when the audit of any scan alarmed, else 5 when any lost canaries, else 4 when any quarantined too
+        much, else 0.
 
     Raises:
         Refused: something cannot be right.
@@ -128,15 +128,15 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                         landing.forget()
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= ExitCode.INTERRUPTED:
-                        alarmed = outcome.audit is not None and outcome.audit.state == AuditState.ALARM
-                        return ExitCode.ALARM if alarmed else worst
+                        state = outcome.audit.state if outcome.audit else None
+                        return worse_of(worst, exit_code_of(state, too_little_read=False))
                     if outcome.unread.nothing:
                         _log.warning("scan %s: %s", outcome.scan_id, outcome.unread.nothing)
                     for warning in outcome.audit.warnings() if outcome.audit else ():
                         _log.warning("scan %s: possible framing: %s", outcome.scan_id, warning)
                     if outcome.exit_code != ExitCode.DONE:
                         trouble(outcome)
-                        worst = worst if worst == ExitCode.ALARM else outcome.exit_code
+                        worst = worse_of(worst, outcome.exit_code)
                     if outcome.stopped:
                         return worst
                     landing.done(files, outcome.again)

@@ -141,18 +141,18 @@ class _Scan:
                 self._tell_metrics()
                 self._work_through(min(workers, len(self._work.left)))
                 self._commit()  # while the metrics of Ray can still take it
-                self._judge()
+                self._judge(whole=whole)
         else:
             self._commit()
-            self._judge()
+            self._judge(whole=whole)
         self._score_again()
         self._drop_old_nights()
         self._unread = what_was_not_read(
             plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
         )
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
-        alarm = self._audit is not None and self._audit.state == AuditState.ALARM
-        return exit_code_of(alarm=alarm, too_little_read=empty or self._too_much_in_quarantine())
+        state = self._audit.state if self._audit else None
+        return exit_code_of(state, too_little_read=empty or self._too_much_in_quarantine())
 
     def _find_work(self, files: Sequence[InputFile], *, whole: bool) -> None:
         """Refuse what cannot be right before anything is written; whole: these are all files of the input."""
@@ -211,9 +211,10 @@ class _Scan:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
         self._metrics.tell(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
 
-    def _judge(self) -> None:
-        """Audit what this scan found."""
-        self._audit = audit_scan(self._plan, self._scan_id, [shard.shard_id for shard in self._work.found])
+    def _judge(self, *, whole: bool) -> None:
+        """Audit what this scan found; whole: in all files of the input, which all canaries come with."""
+        shards = [shard.shard_id for shard in self._work.found]
+        self._audit = audit_scan(self._plan, self._scan_id, shards, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._tell_metrics()
 

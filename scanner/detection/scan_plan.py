@@ -23,7 +23,7 @@ from scanner.watermark import Watermark
 from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import Dedup, ScanConfig, SecondScoreConfig
-from schemas.registry import MasterKey, Registry
+from schemas.registry import Canaries, MasterKey, Registry
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,8 @@ class Plan:
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: K of SPEC §3, all keys of the registry that give p-values: another configuration may
     name the others; second: the configured second score, its model's path made absolute;
-    audit_secret: where the secret of decoy keys is, None: there are none.
+    audit_secret: where the secret of decoy keys is, None: there are none; canaries: of the registry, None where there
+    are none, or the input has no accounts.
     """
 
     config: ScanConfig
@@ -48,6 +49,7 @@ class Plan:
     registry_sha256: str
     second: SecondScoreConfig | None = None
     audit_secret: str | None = None
+    canaries: Canaries | None = None
 
     @property
     def columns(self) -> Columns:
@@ -145,7 +147,19 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         registry_sha256=registry_sha256(registry),
         second=second,
         audit_secret=registry.audit_secret,
+        canaries=_canaries(config, registry),
     )
+
+
+def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
+    """The registry's canaries, where they can be told by their accounts."""
+    if config.audit.canaries is not None and registry.canaries is None:
+        what = f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave it out"
+        raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
+    if config.audit.canaries is not None and config.input.account is None:
+        what = "canaries are told by their accounts; name their column in input.account, or leave it out"
+        raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
+    return registry.canaries if config.input.account is not None else None
 
 
 def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> None:

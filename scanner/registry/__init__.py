@@ -12,6 +12,7 @@ from scanner.registry.answers import (
     users_named,
     users_of,
 )
+from scanner.registry.canaries import make_canaries
 from scanner.registry.holders import Holders, Named
 from scanner.registry.keys import (
     admit_key,
@@ -23,6 +24,7 @@ from scanner.registry.keys import (
     registry_sha256,
     retire_key,
     set_audit_secret,
+    set_canaries,
     suggested_parameters,
     tokenizer_path,
 )
@@ -47,6 +49,7 @@ __all__ = [
     "list_users",
     "load_registry",
     "look_alikes",
+    "make_canaries",
     "messages_held",
     "new_key",
     "open_key",
@@ -57,6 +60,7 @@ __all__ = [
     "restore_users",
     "retire_key",
     "set_audit_secret",
+    "set_canaries",
     "suggested_parameters",
     "tokenizer_path",
     "unknown_users",

@@ -20,7 +20,7 @@ from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private, writable_by_others
 from scanner.storage.toml import explained, read_toml, read_toml_text
 from scanner.storage.whole import write_whole
-from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
+from schemas.registry import Admission, Canaries, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
     from scanner.watermark import Format, Watermark
@@ -110,7 +110,7 @@ def registry_sha256(registry: Registry) -> str:
     """Digest of all that is on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
-    whole = registry.model_dump(mode="json", exclude={"keys"})
+    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
     keys = [
         key.model_dump(mode="json", exclude={"format", "parameters"}) | format_of(key).decides()
         for key in registry.keys
@@ -206,7 +206,7 @@ def new_key(
             _refuse_reuse(registry, folder, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
-            _write(folder, Registry(audit_secret=audit_secret, keys=(*registry.keys, key)))
+            _write(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": (*registry.keys, key)}))
         except BaseException:
             if made and path is not None:
                 path.unlink()
@@ -231,6 +231,23 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
         reference = _audit_secret(folder, secret)
         _write(folder, registry.model_copy(update={"audit_secret": reference}))
     return reference
+
+
+def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
+    """Record canaries beside those that were made before, which stay; the power is the new one. Returns all of them.
+
+    Raises:
+        Refused: there is no registry.
+    """
+    folder = local_folder(folder)
+    load_registry(folder)
+    with locked(folder):
+        registry = load_registry(folder)
+        before = registry.canaries.made if registry.canaries else ()
+        made = tuple(dict.fromkeys((*before, *canaries.made)))
+        found = canaries.model_copy(update={"made": made})
+        _write(folder, registry.model_copy(update={"canaries": found}))
+    return found
 
 
 def _audit_secret_beside(folder: Path, reference: str) -> str | None:

@@ -115,7 +115,7 @@ def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EV
     The column `flagged` went by the rate of the scan that wrote it; a rate that is stricter than that leaves out the
     rows that would not have been flagged under it. The column `audit` is one of schemas.words.AuditState, or null
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
-    it a part of them, else `possible framing` when any did, else what the newest such audit said.
+    it a part of them, else `canaries lost` or `possible framing` when any did, else what the newest such audit said.
     """
     rows = standing_flags(results, false_positive_rate, wanted).sort("scanned_at", "scan_id", descending=True)
     return with_audit(results, rows)
@@ -161,16 +161,10 @@ def second_scores(results: str) -> pl.LazyFrame:
 
 def _audit_states(results: str) -> pl.LazyFrame:
     """What audits say about the verdicts of each scan: scan_id, audit."""
-    worst = [(pl.col("audit") == state).any() for state in (AuditState.ALARM, AuditState.POSSIBLE_FRAMING)]
+    worst = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING)
+    said = [pl.when((pl.col("audit") == state).any()).then(pl.lit(state)) for state in worst]
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
-    said = (
-        pl.when(worst[0])
-        .then(pl.lit(AuditState.ALARM))
-        .when(worst[1])
-        .then(pl.lit(AuditState.POSSIBLE_FRAMING))
-        .otherwise(pl.col("audit").last())
-    )
-    return judged.group_by("scan_id").agg(said.alias("audit"))
+    return judged.group_by("scan_id").agg(audit=pl.coalesce(*said, pl.col("audit").last()))
 
 
 def quarantine(results: str) -> pl.LazyFrame:

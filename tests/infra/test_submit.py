@@ -42,6 +42,7 @@ FAILED = "Job entrypoint command failed with exit code {}, last available logs (
         (["Failed"] * 3, [FAILED.format(1), FAILED.format(137), FAILED.format(143)], 1, 3),
         (["Failed"], [FAILED.format(2)], 1, 1),
         (["Failed"], [FAILED.format(3)], 1, 1),
+        (["Failed"], [FAILED.format(5)], 1, 1),
         (["Failed"], ["Job entrypoint command failed with exit code 4. No logs available."], 1, 1),
     ],
 )

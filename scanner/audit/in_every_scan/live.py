@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from scanner.audit.in_every_scan import found_canaries
+from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries
 from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
@@ -46,7 +48,7 @@ class LiveAudit:
     by chance, at most; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts
     flagged, from those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys
     under test that never passed an audit; framing: where the state is POSSIBLE_FRAMING, by key, without how many
-    accounts' texts there is nothing to tell.
+    accounts' texts there is nothing to tell; canaries: what came of them, None where the registry has none.
     """
 
     state: AuditState
@@ -56,13 +58,14 @@ class LiveAudit:
     false_share: tuple[float, Limits] | None
     unadmitted: tuple[str, ...]
     framing: Mapping[str, int] = field(default_factory=dict)
+    canaries: Counted | None = None
 
     def fields(self) -> dict[str, object]:
         """For logs: numbers of the same, and no text that holds a blank."""
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
-            "alarms": len(self._alarming()) + bool(self.traffic.unproved),
+            "alarms": len(self._alarming()) + bool(self.traffic.unproved) + found_canaries.lost(self.rows),
             "decoys": sum(row["tests"] for row in of_documents) // len(THRESHOLDS),
             "texts": self.traffic.texts,
             "flagged": self.traffic.flagged,
@@ -81,8 +84,9 @@ class LiveAudit:
         return [] if self.framing else _wrong(self.rows)
 
     def alarms(self) -> list[str]:
-        """A sentence for each row that raises the alarm, and for flags that were not proved; and what to do."""
-        return self._unproved() + self._too_small()
+        """A sentence for each row that raises an alarm, and for flags that were not proved; and what to do."""
+        lost = found_canaries.alarms(self.rows, self.canaries.came) if self.canaries else []
+        return self._unproved() + self._too_small() + lost
 
     def _unproved(self) -> list[str]:
         if not self.traffic.unproved:
@@ -131,8 +135,12 @@ def _law_holds(rows: Sequence[Row]) -> bool:
 def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -> AuditState:
     if unproved:
         return AuditState.ALARM
-    if _wrong(rows):
-        return AuditState.POSSIBLE_FRAMING if framing else AuditState.ALARM
+    if _wrong(rows) and not framing:
+        return AuditState.ALARM
+    if found_canaries.lost(rows):
+        return AuditState.CANARIES_LOST
+    if framing:
+        return AuditState.POSSIBLE_FRAMING
     return AuditState.NO_ALARM if tested else AuditState.NO_DECOYS
 
 
@@ -176,7 +184,7 @@ def _reserved_answers(
     ]
 
 
-def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
+def audit_scan(plan: Plan, scan_id: str, shards: Collection[str], *, whole: bool = True) -> LiveAudit:
     """Judge what the shards of a scan counted.
 
     And with them all other shards of the scans that committed them but were not judged themselves: whoever scans a part
@@ -186,6 +194,7 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
         plan: of the scan.
         scan_id: of the run that asks.
         shards: ids of all shards of its input.
+        whole: whether that is all that the configuration names, and all canaries are due.
 
     Raises:
         Refused: there are no results.
@@ -193,7 +202,10 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
     """
     rate = math.log10(plan.config.false_positive_rate)
 
-    def counted() -> tuple[pl.DataFrame, Traffic]:
+    made = plan.canaries.made if plan.canaries else ()
+    accounts = [canary.account_id for canary in made]
+
+    def counted() -> tuple[pl.DataFrame, Traffic, Counted | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         verdicts = queries.verdicts_of(plan.results, shards, judged.select("scan_id"))
         # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
@@ -204,7 +216,11 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
         decoys = (
             counts.with_columns(label=pl.coalesce("label", known)).group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
         )
-        return decoys.collect(engine="streaming"), measure(verdicts, rate)
+        due = (plan.config.audit.canaries or 0) if whole else 0
+        of_canaries = found_canaries.count(verdicts, made, due) if made else None
+        if made:  # no traffic: what is marked on purpose says nothing of what is false
+            verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
+        return decoys.collect(engine="streaming"), measure(verdicts, rate), of_canaries
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, counted))
 
@@ -212,11 +228,14 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str]) -> LiveAudit:
 _TEXT = ("scan_id", "shard_id", "path", "scanned_at")
 
 
-def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic) -> LiveAudit:
-    """Judge sums of AUDIT_COUNTS and counts of verdicts.
+def judge_scan(
+    plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic, counted: Counted | None = None
+) -> LiveAudit:
+    """Judge sums of AUDIT_COUNTS, counts of verdicts and those of canaries.
 
     Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages. The
     latter are judged against KEY_BOUND times what is expected, as every audit of one key on one traffic is (SPEC §4).
+    Canaries raise an alarm of their own, with as much error once more.
     """
     whole = Audit.begin(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
@@ -232,6 +251,9 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
         *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
+    if counted is not None and plan.canaries is not None:
+        of_whole = dataclasses.replace(whole, audit_id=scan_id)
+        rows += judge_canaries(of_whole, counted, plan.canaries.power, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
         state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),
@@ -241,6 +263,7 @@ def judge_scan(plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic)
         unadmitted=tuple(key.key_id for key in plan.keys if key.admitted_by is None),
         false_share=_false_share(plan, traffic, [sums for _, sums in of_keys]),
         framing=framing,
+        canaries=counted,
     )
 
 

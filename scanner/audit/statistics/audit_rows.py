@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scanner.audit.statistics.expectation import uniformity
-from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.intervals import Limits, Moments
 from scanner.audit.statistics.judgement import Count, counts, holm, judge
 from scanner.watermark import Format
 from schemas.words import AuditVerdict
@@ -94,6 +94,44 @@ def rate_rows(
         }
         for (question, threshold, count), said in zip(family, judged, strict=True)
     ]
+
+
+def row_of(
+    audit: Audit,
+    question: Question,
+    family: int,
+    tests: int,
+    hits: int,
+    chance: float,
+    limits: Limits,
+    p_value: float,
+    verdict: AuditVerdict,
+) -> Row:
+    """A row on independent tests that somebody else judged.
+
+    Args:
+        audit: the run.
+        question: what it is about.
+        family: rows that share the run's family error.
+        tests: how many.
+        hits: how many of them are counted.
+        chance: that is expected or planned for a test.
+        limits: of the mean of hits.
+        p_value: of hits as far from the plan.
+        verdict: what it says.
+    """
+    return _shared(audit, question, family) | {
+        "measure": "rate",
+        "tests": tests,
+        "clusters": tests,
+        "hits": hits,
+        "expected": tests * chance,
+        "low": limits.low,
+        "high": limits.high,
+        "design_effect": 1.0,
+        "p_value": p_value,
+        "verdict": verdict,
+    }
 
 
 def uniformity_rows(audit: Audit, answers: Sequence[tuple[Question, Any]]) -> list[Row]:

@@ -1,0 +1,131 @@
+"""Canaries: texts that were marked for users who are nobody, whom a scan must find and name, or something is broken.
+
+A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from one in which nobody
+posted marked text. The serving side marks canaries on its real path, their accounts post them, and here it is counted
+how many came, were found, and were named for whom they were marked (scanner.registry.canaries makes them).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import polars as pl
+
+from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
+from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
+from schemas.registry import Canary
+from schemas.tables import CANARY_KINDS as KINDS
+from schemas.words import AuditVerdict, Naming
+
+_TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
+
+CANARY_SAID = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
+"""The rows in words."""
+
+
+class Counted(NamedTuple):
+    """Counts over distinct texts of canaries' accounts.
+
+    due: that should have come, at least those that did; came: that were scanned; found: flagged with the key and
+    message of their canary; right: found, and named for it where its key names anybody; wrong: named for another user.
+    """
+
+    due: int
+    came: int
+    found: int
+    right: int
+    wrong: int
+
+
+def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Counted:
+    """Count what became of canaries.
+
+    Args:
+        verdicts: rows of schemas.tables.VERDICTS.
+        canaries: all that the registry ever made.
+        due: texts that were to come, at least.
+    """
+    made = pl.LazyFrame(
+        [(canary.account_id, canary.key_id, canary.message, canary.names) for canary in canaries],
+        {"account_id": pl.String, "key_id": pl.String, "message": pl.Int64, "names": pl.Boolean},
+        orient="row",
+    )
+    ids = list({canary.account_id for canary in canaries})
+    texts = verdicts.filter(pl.col("account_id").is_in(ids)).unique("text_sha256", keep="any")
+    named, own = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
+    found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
+    sums = (
+        texts.join(made, on=["account_id", "key_id", "message"], how="left")
+        .select(
+            came=pl.len(),
+            found=found.sum(),
+            right=(found & (~pl.col("names") | (named & own))).sum(),
+            wrong=(named & ~own).sum(),
+        )
+        .collect(engine="streaming")
+    )
+    came, *rest = map(int, sums.row(0))
+    return Counted(max(due, came), came, *rest)
+
+
+def judge_canaries(audit: Audit, counted: Counted, power: float, false_positive_rate: float) -> list[Row]:
+    """Rows of AUDITS on canaries, which share the family error; none where none was due.
+
+    Found or named right are `too few` when the upper limit of their share is below the planned power; named for others
+    are `too many` when the lower limit of theirs is above the false-positive rate.
+
+    Args:
+        audit: the run, with the probability that any row is wrong though marks are found as planned.
+        counted: what came of them.
+        power: share of the canaries that are planned to be found, and named right.
+        false_positive_rate: of the scan.
+    """
+    if not counted.due:
+        return []
+    risk, rows = audit.family_error / len(KINDS), []
+    for kind, hits in zip(KINDS, (counted.found, counted.right, counted.wrong), strict=True):
+        planned = false_positive_rate if kind == "canary_wrong" else power
+        low, high = binomial_limits(hits, counted.due, risk)
+        above = binomial_tail(hits, counted.due, planned)  # at least so many
+        below = 1.0 - binomial_tail(hits + 1, counted.due, planned) if hits < counted.due else 1.0
+        wrong = kind == "canary_wrong"
+        verdict = AuditVerdict.UNDECIDED
+        if wrong and low > planned:
+            verdict = AuditVerdict.TOO_MANY
+        elif not wrong and high < planned:
+            verdict = AuditVerdict.TOO_FEW
+        limits = Limits(low * counted.due, high * counted.due)
+        about = Question(kind, "exact", "all", "document")
+        p_value = above if wrong else below
+        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, planned, limits, p_value, verdict))
+    return rows
+
+
+def lost(rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether any row on canaries raises the alarm."""
+    return any(row["kind"] in KINDS and row["verdict"] in _TOO_FEW for row in rows)
+
+
+def alarms(rows: Sequence[Row], came: int) -> list[str]:
+    """A sentence for each row that raises the alarm, and what to do."""
+    told = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
+    if not told:
+        return []
+    said = [
+        f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_SAID[kind]}, where "
+        f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
+        for kind, row in told.items()
+    ]
+    due = next(iter(told.values()))["tests"]
+    if came < due / 2:
+        advice = "Most did not come: see whether the serving side marked them, and whether the export holds them."
+    elif "canary_found" in told:
+        advice = (
+            "They came and were not found, so marked text of others is not found either: see whether the serving side "
+            "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."
+        )
+    else:
+        advice = (
+            "They are found, and named for others: the users of this registry are not those of the serving side. Name "
+            "nobody by this scan; see `brickscan users verify`."
+        )
+    return [*said, advice]

@@ -1,0 +1,271 @@
+"""Canaries: counts against plain loops, how surely a loss is seen, and every cause of a quiet night as sabotage."""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from jobs.audit_words import canaries_in_words
+from scanner.audit.in_every_scan.found_canaries import Counted, count, judge_canaries, lost
+from scanner.audit.statistics.audit_rows import Audit
+from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
+from scanner.detection.scan_plan import make_plan
+from scanner.errors import Refused
+from scanner.registry import (
+    add_users,
+    list_users,
+    load_registry,
+    make_canaries,
+    new_key,
+    remove_users,
+    restore_users,
+    set_canaries,
+)
+from schemas.registry import Canaries, Canary
+from schemas.tables import USER_EVENTS
+from schemas.words import AuditState
+from tests.fixed import fix_secrets
+from tests.support.audited_scan import scan
+from tests.support.command_line import call
+from tests.support.two_keys import TOKENIZER, marked_text
+
+TEXTS = 30
+CONFIG = """\
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-6
+[input]
+paths = ["in.parquet"]
+account = "account_id"
+[audit]
+share = 0.0
+all_messages_share = 0.0
+canaries = 30
+"""
+
+
+def make_registry(folder: Path, window: int = 2, secret: str | None = None) -> Path:
+    """One key, `green`; without a secret its own is the same in all registries."""
+    fix_secrets(folder, *(() if secret else ("green",)))
+    new_key(
+        folder, "green", format="greenlist", window=window, gamma="1/4", messages=2000, tokenizer=TOKENIZER,
+        secret=secret,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory) -> Path:
+    """The registry of the serving side, with users and ten canaries; nobody changes it."""
+    folder = make_registry(tmp_path_factory.mktemp("serving") / "registry")
+    add_users(folder, None, ["alice", "bob"])
+    make_canaries(folder, None, 10, 0.9)
+    return folder
+
+
+@pytest.fixture
+def night(tmp_path, serving, words, plain) -> Callable[..., "object"]:
+    """A night as `audited_scan` scans it: canaries that `marks` marked, so many of them, beside what nobody marked."""
+
+    def make(marks: Path = serving, come: int = TEXTS):
+        made = load_registry(serving).canaries.made
+        mark = marked_text(marks, words)
+        texts = [(made[i % 10].account_id, mark(made[i % 10].message, 60, i)) for i in range(TEXTS)][:come]
+        texts += [(f"account-{i}", plain(60, i)) for i in range(20)]
+        accounts, texts = zip(*texts, strict=True)
+        pq.write_table(pa.table({"text": texts, "account_id": accounts}), tmp_path / "in.parquet")
+        if not (tmp_path / "registry").exists():
+            shutil.copytree(serving, tmp_path / "registry")
+        (tmp_path / "scan.toml").write_text(CONFIG)
+        return scan(make_plan(tmp_path / "scan.toml"))
+
+    return make
+
+
+def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night):
+    audit = night()
+    assert audit.state == "no decoys"
+    assert audit.canaries == Counted(TEXTS, TEXTS, TEXTS, TEXTS, 0)
+    (line,) = canaries_in_words(audit)
+    assert line.startswith("30 of 30 texts came; found 30 (")
+    assert "planned 27), named right 30" in line
+    assert audit.alarms() == []
+    assert (audit.traffic.texts, audit.traffic.flagged) == (20, 0)  # they are no traffic
+
+
+def another_tokenizer(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
+    text = (registry / "keys.toml").read_text()
+    key = load_registry(registry).keys[0]
+    text = text.replace(key.tokenizer.file, str(byte_tokenizer))
+    text = text.replace(key.tokenizer.sha256, hashlib.sha256(byte_tokenizer.read_bytes()).hexdigest())
+    (registry / "keys.toml").write_text(text)
+    return serving
+
+
+def another_key(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
+    return make_registry(tmp_path / "other", secret="file:secrets/another.key")
+
+
+def another_window(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
+    return make_registry(tmp_path / "other", window=3)
+
+
+def another_users_table(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
+    """Users change places with those behind them."""
+    users = list_users(serving)
+    swapped = users.select(
+        "key_id", "message", user_id=pl.col("user_id").shift(1).fill_null(users["user_id"][-1]),
+        event=pl.lit("allocated"), at=pl.col("allocated_at"),
+    )  # fmt: skip
+    shutil.rmtree(registry / "users")
+    restore_users(registry, swapped.to_arrow().cast(USER_EVENTS))
+    return serving
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "found", "words_said"),
+    [
+        (another_tokenizer, False, "They came and were not found"),
+        (another_key, False, "They came and were not found"),
+        (another_window, False, "They came and were not found"),
+        (another_users_table, True, "The users of this registry are not those of the serving side"),
+    ],
+)
+def test_what_made_a_quiet_night_is_an_alarm(night, tmp_path, serving, byte_tokenizer, sabotage, found, words_said):
+    shutil.copytree(serving, tmp_path / "registry")
+    audit = night(sabotage(tmp_path / "registry", serving, byte_tokenizer, tmp_path))
+    assert audit.state == "canaries lost"
+    assert exit_code_of(audit.state, too_little_read=False) == 5
+    assert audit.canaries._replace(wrong=0) == Counted(TEXTS, TEXTS, TEXTS if found else 0, 0, 0)
+    assert audit.canaries.wrong == (TEXTS if found else 0)
+    assert words_said.lower() in audit.alarms()[-1].lower()
+
+
+def test_canaries_that_do_not_come_are_an_alarm(night):
+    audit = night(come=10)
+    assert audit.canaries == Counted(TEXTS, 10, 10, 10, 0)
+    assert audit.state == "canaries lost"
+    assert "Most did not come" in audit.alarms()[-1]
+
+
+def test_counts_are_those_of_a_plain_loop():
+    generator = np.random.default_rng(3)
+    made = [Canary(account_id=f"c{i}", key_id=key, message=i, names=key == "k") for i in range(4) for key in ("k", "v")]
+    rows = [
+        {
+            "text_sha256": bytes([i % 180]),
+            "account_id": [None, "c0", "c1", "c2", "c3", "people"][generator.integers(6)],
+            "key_id": ["k", "v"][generator.integers(2)],
+            "message": [None, 0, 1, 2, 3][generator.integers(5)],
+            "user_id": [None, "c0", "c1", "c2", "c3", "people"][generator.integers(6)],
+            "naming": ["named", "none", "ambiguous"][generator.integers(3)],
+            "flagged": bool(generator.integers(2)),
+        }
+        for i in range(180)
+    ]
+    for row in rows:
+        row["user_id"] = row["user_id"] if row["naming"] == "named" else None
+    copies = [*rows, *rows[:60]]
+    came = found = right = wrong = 0
+    for row in rows:
+        mine = [c for c in made if c.account_id == row["account_id"]]
+        if not mine:
+            continue
+        came += 1
+        hit = row["flagged"] and any((c.key_id, c.message) == (row["key_id"], row["message"]) for c in mine)
+        own = row["naming"] == "named" and row["user_id"] == row["account_id"]
+        found += hit
+        right += hit and (own or row["key_id"] == "v")
+        wrong += row["naming"] == "named" and row["user_id"] is not None and not own
+    assert min(came, found, right, wrong) > 0
+    assert count(pl.LazyFrame(copies), made, 0) == Counted(came, came, found, right, wrong)
+    assert count(pl.LazyFrame(copies), made, 500).due == 500
+
+
+def probability_of_alarm(due: int, share: float, power: float, error: float) -> float:
+    """Exactly: hits are binomial, and those that are found are named right."""
+    audit = Audit.begin("", "", "", error)
+    hits = np.arange(due + 1)
+    alarms = [lost(judge_canaries(audit, Counted(due, due, h, h, 0), power, 1e-6)) for h in hits.tolist()]
+    return float(stats.binom.pmf(hits, due, share)[alarms].sum())
+
+
+@pytest.mark.parametrize("power", [0.5, 0.7, 0.9, 0.95])
+def test_of_200_half_lost_is_seen_and_a_night_as_planned_is_quiet(power):
+    assert probability_of_alarm(200, power / 2, power, 1e-3) >= 0.99
+    assert probability_of_alarm(200, power, power, 1e-3) <= 1e-3
+
+
+def test_one_named_for_another_is_an_alarm_and_no_canaries_are_none():
+    audit = Audit.begin("", "", "", 1e-3)
+    assert lost(judge_canaries(audit, Counted(200, 200, 180, 180, 1), 0.9, 1e-6))
+    assert not lost(judge_canaries(audit, Counted(200, 200, 180, 180, 0), 0.9, 1e-6))
+    assert judge_canaries(audit, Counted(0, 0, 0, 0, 0), 0.9, 1e-6) == []
+
+
+def test_rows_are_whole():
+    rows = judge_canaries(Audit.begin("", "", "", 1e-3), Counted(200, 150, 90, 80, 3), 0.9, 1e-6)
+    found, right, wrong = rows
+    assert (found["tests"], found["hits"], found["expected"], found["verdict"]) == (200, 90, 180.0, "too few")
+    assert found["low"] < 90 < found["high"] < 180
+    assert found["p_value"] == pytest.approx(stats.binom.cdf(90, 200, 0.9), rel=1e-6, abs=1e-15)
+    assert right["verdict"] == "too few"
+    assert (wrong["hits"], wrong["verdict"]) == (3, "too many")
+    assert wrong["p_value"] == pytest.approx(stats.binom.sf(2, 200, 1e-6), rel=1e-6)
+
+
+def test_the_worst_ending_is_told():
+    assert exit_code_of(AuditState.CANARIES_LOST, too_little_read=True) == ExitCode.CANARIES_LOST
+    assert exit_code_of(AuditState.NO_ALARM, too_little_read=True) == ExitCode.TOO_LITTLE_READ
+    assert exit_code_of(None, too_little_read=False) == ExitCode.DONE
+    assert worse_of(ExitCode.CANARIES_LOST, ExitCode.ALARM) == ExitCode.ALARM
+    assert worse_of(ExitCode.CANARIES_LOST, ExitCode.DONE) == ExitCode.CANARIES_LOST
+
+
+def test_the_command_makes_prompts_for_the_same_canaries_each_time(tmp_path):
+    registry, prompts = make_registry(tmp_path / "registry"), tmp_path / "prompts.txt"
+    prompts.write_text("".join(f"prompt {i}\n" for i in range(12)))
+    how = ("canaries", "--registry", registry, "--prompts", prompts, "--texts", 30, "--users", 7)
+    code, out, _ = call(*how, "--out", tmp_path / "one.parquet")
+    assert code == 0
+    assert "[audit] canaries = 30" in out
+    first = pl.read_parquet(tmp_path / "one.parquet")
+    assert first["prompt"].value_counts()["count"].max() <= 3
+    assert set(first["prompt"]) == {f"prompt {i}" for i in range(12)}
+    made = load_registry(registry).canaries
+    assert set(first["user_id"]) == {canary.account_id for canary in made.made}
+    held = {(row["user_id"], row["key_id"], row["message"]) for row in list_users(registry).to_dicts()}
+    assert held == {(canary.account_id, canary.key_id, canary.message) for canary in made.made}
+    assert made.power == 0.9
+
+    new_key(registry, "all", format="vllm-gumbel", messages=1, tokenizer=TOKENIZER)
+    assert load_registry(registry).canaries == made  # another key loses none
+    remove_users(registry, [made.made[0].account_id])
+    assert call(*how, "--power", 0.5, "--out", tmp_path / "two.parquet")[0] == 0
+    again = load_registry(registry).canaries
+    assert again.power == 0.5
+    assert set(again.made) > set(made.made)  # what was made stays; who was removed has a new message
+    assert {canary.message for canary in again.made if canary.key_id == "all"} == {0}
+    assert not any(canary.names for canary in again.made if canary.key_id == "all")
+    assert set(pl.read_parquet(tmp_path / "two.parquet")["user_id"]) == set(first["user_id"])
+    code, _, err = call(*how, "--out", tmp_path / "two.parquet")
+    assert (code, "exists already" in err) == (2, True)
+
+
+def test_what_cannot_be_told_is_refused(tmp_path, serving):
+    (tmp_path / "scan.toml").write_text(CONFIG.replace('"registry"', f'"{serving}"').replace("account =", "id ="))
+    with pytest.raises(Refused, match=r"audit\.canaries = 30: canaries are told by their accounts"):
+        make_plan(tmp_path / "scan.toml")
+    none = make_registry(tmp_path / "registry")
+    (tmp_path / "scan.toml").write_text(CONFIG)
+    with pytest.raises(Refused, match=r"audit\.canaries = 30: registry .* has no canaries; make them with"):
+        make_plan(tmp_path / "scan.toml")
+    set_canaries(none, Canaries(power=0.8))
+    assert make_plan(tmp_path / "scan.toml").canaries.power == 0.8
