@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
-from scanner.storage.locations import filesystem_of, refuse_password
+from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
 
 _HIDDEN = ("_", ".")  # with what names begin that are passed over
 
@@ -141,6 +141,8 @@ def _found_under(
     location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
 ) -> "tuple[int, list[_Found]]":
     """What is at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    if is_uri(location):
+        ask_many_at_once()
     try:
         filesystem, inner = filesystem_of(location)
         info = filesystem.get_file_info(inner)

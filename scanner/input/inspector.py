@@ -25,9 +25,9 @@ from scanner.errors import FileFault, ScanFailed
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup, read_footer
-from scanner.storage.locations import is_uri
+from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
 
-_THREADS = 24  # that read footers: an object store answers slowly, to 25 connections of a client of Arrow
+_THREADS = 24  # that read footers of this machine's disks; of a store, whose every request takes its time, as many more
 _PROCESSES = 2  # that look into them: one may be busy with a footer that takes its time
 _TOGETHER = 32  # files, and bytes of their footers, that are handed over at once
 _TOGETHER_BYTES = 2**20
@@ -96,9 +96,10 @@ class Inspector:
         Raises:
             ScanFailed: no process can be started.
         """
-        together = min(_TOGETHER, -(-len(files) // _THREADS)) or 1
+        at_once = REQUESTS_AT_ONCE if any(is_uri(file.location) for file in files) else _THREADS
+        together = min(_TOGETHER, -(-len(files) // at_once)) or 1
         parts = [files[begin : begin + together] for begin in range(0, len(files), together)]
-        threads = ThreadPoolExecutor(_THREADS)
+        threads = ThreadPoolExecutor(at_once)
         try:
             for part, answers in zip(parts, threads.map(self._inspect, parts, repeat(columns)), strict=True):
                 yield from zip(part, answers, strict=True)

@@ -12,6 +12,9 @@ from scanner.errors import Refused
 if TYPE_CHECKING:
     from pyarrow import fs
 
+REQUESTS_AT_ONCE = 128
+"""To a store by a driver, whose each takes some 30 ms: 100,000 files are two each."""
+
 
 @functools.cache
 def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
@@ -34,6 +37,17 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
         ) from None
     return filesystem, inner
+
+
+def ask_many_at_once() -> None:
+    """Let the clients of stores that this process makes from now on hold REQUESTS_AT_ONCE connections.
+
+    Arrow gives a client as many as Arrow has threads for input and output, and 25 at least.
+    """
+    import pyarrow as pa
+
+    if pa.io_thread_count() < REQUESTS_AT_ONCE:
+        pa.set_io_thread_count(REQUESTS_AT_ONCE)
 
 
 def is_uri(location: Path | str) -> bool:
