@@ -57,6 +57,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "scan_id": outcome.scan_id,
         "results": plan.results,
         "false_positive_rate": plan.config.false_positive_rate,
+        "misnaming_rate": plan.config.misnaming_rate,
         "seconds": outcome.seconds,
         "first_commit_seconds": outcome.first_commit,
         "shards": work.shards,

@@ -112,6 +112,8 @@ class ScanConfig(_Frozen):
     registry: PathText
     results: PathText
     false_positive_rate: Annotated[float, Field(gt=0, lt=1)]
+    # for each whose marked text a document holds: that a stranger of their group is named; None: the rate above
+    misnaming_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
     keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
     dedup: Dedup = "ngram"
     min_scored: int = Field(default=16, ge=1, le=2**31)

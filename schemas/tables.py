@@ -86,6 +86,7 @@ VERDICTS = pa.schema(
         pa.field("held_since", _TIME),  # when a user got the message; null: none ever did
         pa.field("proof", pa.string()),  # a Proof, of flagged rows; null in others and in rows of older versions
         pa.field("variant", pa.string()),  # normalised: of the text without what hides a mark; null: as it stands
+        pa.field("runner_up_log10_p_global", pa.float64()),  # corrected as log10_p_global; null where there is none
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""
@@ -204,6 +205,7 @@ SCANS = pa.schema(
         pa.field("labels", pa.list_(pa.string())),  # formats of the keys, in their order; null: written before labels
         # of the users' hash chain when the scan began, as hex text; null: no users, or written before there were heads
         pa.field("users_head", pa.string()),
+        pa.field("misnaming_rate", pa.float64()),  # null: none was stated, and it is the false-positive rate
     ]
 )
 """One row per scan: what makes its verdicts replayable, what it did and how it ended."""

@@ -291,6 +291,7 @@ def _row(
         "dedup": plan.config.dedup,
         "min_scored": plan.config.min_scored,
         "false_positive_rate": plan.config.false_positive_rate,
+        "misnaming_rate": plan.config.misnaming_rate,
         "shards": work.shards,
         "shards_skipped": work.skipped,
         "documents": totals.counts.documents,

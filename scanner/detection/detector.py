@@ -91,6 +91,8 @@ class Detector:
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
+        misnaming_rate: users of a group are named when the corrected p of what is theirs alone is at most this; None:
+            the false-positive rate.
         prover: computes flags again, with the same keys in the same order; None: no flag is proved.
         normalised: score normalised texts too, where these differ; keys_tested counts each key twice then.
     """
@@ -104,6 +106,7 @@ class Detector:
         dedup: Dedup,
         min_scored: int,
         false_positive_rate: float,
+        misnaming_rate: float | None = None,
         prover: Prover | None = None,
         normalised: bool = False,
     ) -> None:
@@ -113,7 +116,7 @@ class Detector:
         self._keys_tested = keys_tested
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
-        self._false_positive_rate = false_positive_rate
+        self._false_positive_rate, self._misnaming_rate = false_positive_rate, misnaming_rate
         self._prover = prover
         self._normalised = normalised
         self.tokenising = 0.0  # wall seconds so far
@@ -143,7 +146,7 @@ class Detector:
         found, seen = self._score(texts.tokens)
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen)
-        decided, lengths = decide(found, self._false_positive_rate), self._lengths(texts.tokens)
+        decided, lengths = self._decide(found), self._lengths(texts.tokens)
         normalised = np.zeros(len(kept), np.bool_)
         if len(texts.differing):
             found, decided, taken = self._either(found, decided, texts)
@@ -197,6 +200,9 @@ class Detector:
             seen.append(shown)
         return found, seen
 
+    def _decide(self, found: Sequence[Found]) -> Decision:
+        return decide(found, self._false_positive_rate, self._misnaming_rate)
+
     def _lengths(self, tokens: Mapping[str, Tokens]) -> NDArray[np.int64]:
         """Tokens of D texts under each key: int64[K, D]."""
         return np.stack([np.diff(tokens[test.key.tokenizer.sha256].offsets) for test in self._keys])
@@ -215,10 +221,10 @@ class Detector:
             for said in self._score(texts.normalised)[0]
             for void in [np.full_like(said.log10_p_global, np.nan)]
         ]
-        second = decide(others, self._false_positive_rate)
+        second = self._decide(others)
         taken = _smallest(others) < _smallest(found)[rows]
         both = [instead(first, other, rows, taken) for first, other in zip(found, others, strict=True)]
-        said = decide(both, self._false_positive_rate)
+        said = self._decide(both)
         for place, row in enumerate(rows.tolist()):
             if decided.flagged[row] and second.flagged[place]:
                 names = passing(found, row, self._false_positive_rate) | passing(
@@ -269,6 +275,7 @@ class Detector:
             "log10_p": _p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
             "log10_p_global": _p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
             "runner_up_log10_p": _p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
+            "runner_up_log10_p_global": _p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.full(len(chosen), self._keys_tested),
             "flagged": decided.flagged,

@@ -28,14 +28,15 @@ NOWHERE = Origin("", "", "")
 class Check:
     """Under which keys a text is looked at, and how.
 
-    false_positive_rate, dedup and min_scored as of ScanConfig, normalised as of its variants; keys_tested: K of SPEC
-    §3, as in every scan.
+    Both rates, dedup and min_scored as of ScanConfig, normalised as of its variants; keys_tested: K of SPEC §3, as in
+    every scan.
     """
 
     registry: str | Path
     keys: tuple[MasterKey, ...]
     keys_tested: int
     false_positive_rate: float
+    misnaming_rate: float | None
     dedup: Dedup
     min_scored: int
     normalised: bool = False
@@ -56,6 +57,7 @@ class Check:
             keys_under_test(registry, config.registry, chosen),
             keys_tested(registry, normalised=config.variants.normalised),
             config.false_positive_rate,
+            config.misnaming_rate,
             config.dedup,
             config.min_scored,
             config.variants.normalised,
@@ -75,6 +77,7 @@ class Check:
             keys_under_test(registry, str(folder), tuple(key_ids) or None),
             keys_tested(registry),
             false_positive_rate,
+            None,
             fields["dedup"].default,
             fields["min_scored"].default,
         )
@@ -105,7 +108,10 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
         dedup=check.dedup,
         min_scored=check.min_scored,
         false_positive_rate=check.false_positive_rate,
-        prover=open_prover(check.registry, [test], check.keys_tested, check.dedup, check.false_positive_rate),
+        misnaming_rate=check.misnaming_rate,
+        prover=open_prover(
+            check.registry, [test], check.keys_tested, check.dedup, check.false_positive_rate, check.misnaming_rate
+        ),
         normalised=check.normalised,
     )
     verdicts, refused = detector.detect(document, NOWHERE)

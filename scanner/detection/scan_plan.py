@@ -238,21 +238,28 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
     With a device, all messages of a key are scored there.
     """
     tests = open_keys(plan.registry, plan.keys, _mover_to(device))
-    how = (plan.keys_tested, plan.config.dedup, plan.config.false_positive_rate)
+    config = plan.config
+    rates = (config.false_positive_rate, config.misnaming_rate)
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
         keys_tested=plan.keys_tested,
-        dedup=plan.config.dedup,
-        min_scored=plan.config.min_scored,
-        false_positive_rate=plan.config.false_positive_rate,
-        prover=open_prover(plan.registry, tests, *how),
-        normalised=plan.config.variants.normalised,
+        dedup=config.dedup,
+        min_scored=config.min_scored,
+        false_positive_rate=config.false_positive_rate,
+        misnaming_rate=config.misnaming_rate,
+        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates),
+        normalised=config.variants.normalised,
     )
 
 
 def open_prover(
-    registry: Path | str, tests: Sequence[KeyUnderTest], keys_tested: int, dedup: Dedup, false_positive_rate: float
+    registry: Path | str,
+    tests: Sequence[KeyUnderTest],
+    keys_tested: int,
+    dedup: Dedup,
+    false_positive_rate: float,
+    misnaming_rate: float | None = None,
 ) -> Prover:
     """What proves the flags of keys: their secrets are read once more, by the slow paths. Raises SecretError."""
     keys, secret = [], b""
@@ -260,7 +267,14 @@ def open_prover(
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages))
-    return Prover(keys, secret, keys_tested=keys_tested, dedup=dedup, false_positive_rate=false_positive_rate)
+    return Prover(
+        keys,
+        secret,
+        keys_tested=keys_tested,
+        dedup=dedup,
+        false_positive_rate=false_positive_rate,
+        misnaming_rate=misnaming_rate,
+    )
 
 
 def open_keys(

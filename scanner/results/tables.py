@@ -51,7 +51,16 @@ OF_NO_RUN = 1
 """Version of a transaction that names no run, as all are that versions of brickscan before runs were named wrote."""
 
 _WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
-_DISTINCT = ("row", "doc_id", "text_sha256", "score", "log10_p", "log10_p_global", "runner_up_log10_p")
+_DISTINCT = (
+    "row",
+    "doc_id",
+    "text_sha256",
+    "score",
+    "log10_p",
+    "log10_p_global",
+    "runner_up_log10_p",
+    "runner_up_log10_p_global",
+)
 """Columns in which few values come twice, so that a dictionary of them is work for nothing."""
 
 

@@ -4,7 +4,7 @@ Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2,
 everywhere: where no law is known, where there is no further message, where a document is not scored. NaN never passes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,14 +60,22 @@ class Found(NamedTuple):
             out[documents] = values
             return out
 
+        return self._each(spread)._replace(scored=scored)
+
+    def of_width(self, candidates: int) -> "Found":
+        """The same with room for so many candidates of each document, C or more."""
+        more = ((0, 0), (0, candidates - self.message.shape[1]))
+        return self._each(lambda values, fill: np.pad(values, more, constant_values=fill))
+
+    def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "Found":
+        """The same with what has a value a candidate changed; beside it stands what means that there is none."""
         return self._replace(
-            scored=scored,
-            message=spread(self.message, -1),
-            score=spread(self.score, 0.0),
-            log10_p=spread(self.log10_p, np.nan),
-            log10_p_global=spread(self.log10_p_global, np.nan),
-            log10_p_own=spread(self.log10_p_own, np.nan),
-            p_rank=spread(self.p_rank, np.nan),
+            message=change(self.message, -1),
+            score=change(self.score, 0.0),
+            log10_p=change(self.log10_p, np.nan),
+            log10_p_global=change(self.log10_p_global, np.nan),
+            log10_p_own=change(self.log10_p_own, np.nan),
+            p_rank=change(self.p_rank, np.nan),
         )
 
 
@@ -172,6 +180,8 @@ def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDA
         documents: int64[V], which of the D these are.
         taken: bool[V], whose other text counts.
     """
+    width = max(found.message.shape[1], other.message.shape[1])
+    found, other = found.of_width(width), other.of_width(width)
 
     def put(name: str) -> NDArray[Any]:
         values: NDArray[Any] = getattr(found, name).copy()

@@ -62,7 +62,7 @@ def verdict(detector, tokens, found, i, at):
     named = ("ambiguous" if passing > 1 else "none", None, None)
     if passing == 1:
         named = detector._holders.naming(key.key_id, message, at)
-    second = float(said.log10_p[i, 1])
+    second, second_global = float(said.log10_p[i, 1]), float(said.log10_p_global[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
         "tokens": int(np.diff(tokens[key.tokenizer.sha256].offsets)[i]),
@@ -75,6 +75,7 @@ def verdict(detector, tokens, found, i, at):
         "log10_p": 0.0 if message < 0 else float(said.log10_p[i, 0]),
         "log10_p_global": 0.0 if message < 0 else float(said.log10_p_global[i, 0]),
         "runner_up_log10_p": None if math.isnan(second) else second,
+        "runner_up_log10_p_global": None if math.isnan(second) else second_global,
         "messages_tested": key.messages,
         "keys_tested": len(detector._keys),
         "flagged": passing > 0,

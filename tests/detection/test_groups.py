@@ -9,7 +9,8 @@ import pytest
 
 from scanner.detection import detector
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
-from scanner.detection.scan_plan import open_prover
+from scanner.detection.one_text import Check, check_text
+from scanner.detection.scan_plan import make_plan, open_detector, open_prover
 from scanner.registry import Holders, add_users, list_users, load_registry, new_key, open_key
 from scanner.tokens import load_tokenizer
 from scanner.watermark.native.numbered import Numbered
@@ -80,6 +81,10 @@ def verdicts(key, texts: list[str]) -> list[dict]:
         false_positive_rate=1e-6,
         prover=open_prover(registry, [under_test], 1, "ngram", 1e-6),
     )
+    return said(under, texts)
+
+
+def said(under: Detector, texts: list[str]) -> list[dict]:
     after = datetime(2100, 1, 1, tzinfo=UTC)
     times = {"created_at": after, "created_at_latest": after}
     rows = [{"row": i, "doc_id": str(i), "text": text.encode(), **times} for i, text in enumerate(texts)]
@@ -139,10 +144,48 @@ def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, wri
     assert row["proof"] == "proved"
 
 
+def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
+    """At a rate of nearly 1 the best of a group is taken for whose text it is, and proved; by default it is not."""
+    config, text = tmp_path / "scan.toml", write(held(key)[USERS[3]], 900, 5, shared=True)
+    for rate, undecided in (("", True), ("misnaming_rate = 0.9999999\n", False)):
+        head = f'registry = "{key[0]}"\nresults = "out"\nfalse_positive_rate = 1e-6\n{rate}'
+        config.write_text(f'{head}[input]\npaths = ["in"]\n')
+        (checked,) = check_text(Check.of_config(config), text.encode())
+        (scanned,) = said(open_detector(make_plan(config)), [text])
+        for row in (checked, scanned):
+            assert (row["naming"] == "undecided") == undecided
+            assert (row["flagged"], row["proof"]) == (True, "proved")
+
+
+@pytest.mark.parametrize("hidden_first", [False, True])
+def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, write, hidden_first):
+    """Two users' texts, the mark of both or of one hidden by zero-width characters; both are looked for."""
+    registry, under_test = key
+    messages = held(key)
+    one, two = (write(messages[user], 200, seed) for seed, user in enumerate(USERS[30:32]))
+    how = {"keys_tested": 2, "dedup": "ngram", "min_scored": 16, "false_positive_rate": 1e-6, "normalised": True}
+    under = Detector([under_test], Holders.load(registry, ["k"]), **how)
+    both = "".join(write(messages[user], 200, 7 + i) for i, user in enumerate(USERS[32:37]))
+    texts = ["\u200b".join(one + two), both] if hidden_first else ["\u200b".join(one), both]
+    first, second = said(under, texts)
+    assert (first["variant"], second["variant"]) == ("normalised", None)
+    assert first["user_id"] in USERS[30:32]
+    assert second["user_id"] in USERS[32:37]
+
+
+def test_the_runner_up_is_corrected_as_the_verdict_is(key, write):
+    messages = held(key)
+    text = "".join(write(messages[user], 200, seed) for seed, user in enumerate(USERS[20:22]))
+    (row,) = verdicts(key, [text])
+    for name in ("log10_p", "runner_up_log10_p"):
+        assert row[f"{name}_global"] == pytest.approx(row[name] + 2 * np.log10(GROUPS), abs=1e-6)
+    assert row["log10_p"] <= row["runner_up_log10_p"] < -8
+
+
 def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, monkeypatch):
     """The second rule of naming is lost; then the p-value that it goes by is wrong."""
     text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), detector.decide
-    monkeypatch.setattr(detector, "decide", lambda found, rate: plain(found, rate, 1.0))
+    monkeypatch.setattr(detector, "decide", lambda found, rate, _: plain(found, rate, 1.0))
     row = verdicts(key, [text])[0]
     assert (row["naming"], row["user_id"], row["proof"]) == ("unproved", None, "differs")
     monkeypatch.setattr(detector, "decide", plain)

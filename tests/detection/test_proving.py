@@ -104,8 +104,8 @@ def see_no_second(monkeypatch):
     """Where two pass, the one in front is taken for the only one."""
     plain = detector_module.decide
 
-    def wrong(found, rate):
-        decided = plain(found, rate)
+    def wrong(*arguments):
+        decided = plain(*arguments)
         decided.naming[decided.flagged] = "named"
         return decided
 
