@@ -26,7 +26,8 @@ settings.register_profile("same", derandomize=True, deadline=None, suppress_heal
 settings.load_profile("same")
 
 NOT_QUICK = re.compile(
-    r"ray_cluster|\bimport ray\b|subprocess|multiprocessing|inspect\(|audited_scan|torch|\bnight\b|\btiny\b|\.png"
+    r"ray_cluster|without_ray|\bimport ray\b|subprocess|multiprocessing|inspect\(|audited_scan|torch|\bnight\b|\btiny\b"
+    r"|\.png"
 )
 """What files speak of that need Ray, a process (drawing asks one for fonts) or seconds for an import."""
 
@@ -114,7 +115,28 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def night(tmp_path, registry) -> "Night":
+def without_ray(request) -> Iterator[None]:
+    """Scans of this process do all but start actors (tests/support/without_ray.py), but of tests that ask for Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "ray_cluster" not in request.fixturenames:
+            from tests.support.without_ray import put_in_the_place_of_ray
+
+            put_in_the_place_of_ray(patch)
+        yield
+
+
+@pytest.fixture
+def opened_once() -> Iterator[None]:
+    """Tokenizers and the processes that look into footers serve all tests of this process."""
+    from tests.support.without_ray import open_once
+
+    with pytest.MonkeyPatch.context() as patch:  # its own: a test may undo what it patched
+        open_once(patch)
+        yield
+
+
+@pytest.fixture
+def night(tmp_path, registry, opened_once) -> "Night":
     from tests.support.night import Night
 
     return Night(tmp_path, registry)

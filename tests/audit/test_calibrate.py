@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +20,9 @@ from scanner import results
 from scanner.audit.calibration.calibration_plan import plan_calibration
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
-from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part
 from scanner.registry import new_key
 from scanner.tokens import sha256_file
-from schemas.config import ClusterConfig
 from schemas.tables import AUDIT_KINDS, AUDITS
 from schemas.words import AuditVerdict
 from tests.audit.conftest import DEMO, sample_texts
@@ -56,12 +53,6 @@ registry = "registry"
 messages = 8
 tokens = 256
 """
-
-
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    with cluster(ClusterConfig(workers=1)):
-        yield
 
 
 def make(folder: Path, texts: list[str], tests: int = 1_000_000, more: str = "") -> Path:
@@ -124,7 +115,7 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     assert not list((tmp_path / "audit").glob(".tokens-*"))
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, human_texts, capsys):
     registry = tmp_path / "registry"
     secret = DEMO / "secrets" / "demo-greenlist.key"
@@ -150,10 +141,10 @@ def private(secret: Path, folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
     def counts(seed: str) -> list[tuple[object, ...]]:
-        config = make(tmp_path, human_texts[:120], tests=200_000)
+        config = make(tmp_path, human_texts[:120], tests=50_000)
         text = (
             config.read_text()
             .replace("pieces = 400", "pieces = 20")
@@ -222,7 +213,7 @@ def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human
         (("windows = [0, 2]", 'windows = [0]\ndedups = ["context"]'), "add another window"),
     ],
 )
-def test_what_cannot_be_right_is_refused(tmp_path, capsys, change, said, ray_cluster):
+def test_what_cannot_be_right_is_refused(tmp_path, capsys, change, said, without_ray):
     config = make(tmp_path, ["some text"])
     assert change[0] in config.read_text()
     config.write_text(config.read_text().replace(*change, 1))
@@ -231,7 +222,7 @@ def test_what_cannot_be_right_is_refused(tmp_path, capsys, change, said, ray_clu
     assert not (tmp_path / "audit" / "audits").exists()
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_too_little_text_is_refused(tmp_path, capsys):
     config = make(tmp_path, ["some text"])
     assert run(calibrate, [str(config)]) == 2

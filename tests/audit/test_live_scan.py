@@ -1,4 +1,4 @@
-"""The audit of whole scans on Ray: exit code, sentence, tables and flags, over a killed and a resumed night."""
+"""The audit of whole scans: exit code, sentence, tables and flags, over a killed and a resumed night."""
 
 import re
 import shutil
@@ -15,13 +15,12 @@ from jobs.cli import brickscan, run
 from jobs.summary import summary
 from scanner import results
 from scanner.cluster import Outcome, Worker, run_scan
-from scanner.cluster.connect import cluster
+from scanner.cluster.worker import Busy, Piece, Report
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import admit_key, load_registry, new_key, read_secret
 from scanner.watermark import search
 from scanner.watermark.laws import Normal
-from schemas.config import ClusterConfig
 from schemas.registry import Admission
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
@@ -43,19 +42,17 @@ family_error = 1e-6
 class WithZTest(Worker):
     """Its p-values are those of the Z-test."""
 
-    def prepare(self) -> None:
-        super().prepare()
-        search.log10_p_of = lambda law, score, scored: Normal(law).log10_p(score, scored)
+    def scan(self, piece: Piece) -> Iterator[Busy | Report]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "log10_p_of", lambda law, score, scored: Normal(law).log10_p(score, scored))
+            yield from super().scan(piece)
 
 
 class Stopped(Exception):
     """The driver dies here."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_cluster() -> Iterator[None]:
-    with cluster(ClusterConfig(workers=1)):
-        yield
+pytestmark = pytest.mark.usefixtures("without_ray", "opened_once")
 
 
 @pytest.fixture

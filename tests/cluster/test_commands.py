@@ -25,7 +25,7 @@ from tests.support.found_work import work
 from tests.support.two_keys import message_of
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_scan_and_flagged(night, marked, plain, registry):
     code, out, _ = call("flagged", night.config)
     assert code == 0

@@ -80,7 +80,7 @@ OVER = {
 }
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.__name__)
 def test_a_night_that_read_nothing_is_not_green(night, plain, day):
     day(night, plain)
@@ -102,7 +102,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
     assert call("scan", night.config)[0] == night.last_scan()["exit_code"] == (0 if allowed else 4)
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
     some_of_each(night, plain)
     night.write("sound", [plain(40, 5)])
@@ -112,7 +112,7 @@ def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
     assert call("scan", night.config)[0] == 0  # nothing is left to do, and something was read before
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(night, plain):
     night.write("a", [None, None, "short"])
     (night.input / "b.parquet").write_text("not Parquet")
@@ -127,7 +127,7 @@ def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(nigh
     assert told in again  # what the input holds, whoever read it
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
     path = night.write("a", [plain(40, 1)])
     files = list_files([str(night.input)])
@@ -138,7 +138,7 @@ def test_files_that_vanish_are_not_read(night, plain, monkeypatch):
     assert f"- {QUARANTINE.format('vanished 1 file')}" in " ".join(out.split())
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_a_scan_that_follows_only_logs_it(night, plain, monkeypatch, caplog):
     night.write("a", [None])
     outcomes, scan = [], following_module.run_scan

@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 def test_the_days_until_a_night_runs(night, registry, marked, plain):

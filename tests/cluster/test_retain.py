@@ -14,7 +14,7 @@ from scanner.results.tables import SCHEMAS, open_tables
 from tests.support.command_line import call
 from tests.support.nights import add_night, scan_of
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 DAY = 86_400
 

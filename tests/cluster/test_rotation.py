@@ -6,7 +6,7 @@ from scanner.registry import load_registry, retire_key
 from tests.support.two_keys import message_of
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_keys_of_every_generation_are_scanned_and_counted(night, own_registry, marked, plain):
     alice = message_of(own_registry, "green", "alice")
     night.write("a", [marked(alice, 60, 1), plain(60, 2)])

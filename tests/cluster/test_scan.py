@@ -1,4 +1,4 @@
-"""Whole scans on real Ray and real Delta tables."""
+"""Whole scans on real Delta tables; where the pool matters, on real Ray."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
-from scanner.cluster import Worker, run_scan
+from scanner.cluster import Worker, pool, run_scan
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
 from scanner.cluster.worker import Piece
@@ -28,7 +28,7 @@ from scanner.results import tables
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")  # but those that ask for it
 
 IGNORED = ["scan_id", "scanned_at"]
 
@@ -37,10 +37,11 @@ def same_rows(before: pl.DataFrame, after: pl.DataFrame) -> bool:
     return before.drop(IGNORED).equals(after.drop(IGNORED))
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_night_and_the_nights_after(night, marked, plain, registry):
     """Everything that may come in: what can be scored is, what cannot is in quarantine, nothing is lost or doubled."""
     alice = message_of(registry, "green", "alice")
-    night.configure(columns='account = "account"\ntime = "at"')
+    night.configure(columns='account = "account"\ntime = "at"', workers=2)
     now = datetime.now(UTC)
 
     def write(name, texts, **columns):
@@ -193,7 +194,9 @@ class Fragile(Worker):
         yield from (event for event in events)  # a generator: Ray sends to it
 
 
-def test_documents_that_kill_their_worker(night, plain):
+@pytest.mark.usefixtures("ray_cluster")
+def test_documents_that_kill_their_worker(night, plain, monkeypatch):
+    monkeypatch.setattr(pool, "ATTEMPTS", 2)  # each worker takes seconds to start
     night.configure(columns='account = "account"')
     night.write("a", [plain(30, seed) for seed in range(3)], account=["mallory"] * 3)
     accident = [plain(30, seed) + (" ACCIDENT" if seed == 3 else "") for seed in range(8)]
@@ -255,6 +258,7 @@ def test_a_scan_that_fails_is_on_record(night, plain, monkeypatch):
     assert night.scan().totals.counts.documents == 1
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
     for i in range(6):
         night.write(f"f{i}", [plain(30, seed) for seed in range(3)])
@@ -300,7 +304,7 @@ class Finalised:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("handler", [None, lambda *_: sys.exit(signal.SIGTERM)], ids=["ours", "Ray's"])
-def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, ray_cluster, handler):
+def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
     night.write("a", [plain(30, 1)])
 
     @contextmanager

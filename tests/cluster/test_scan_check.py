@@ -75,7 +75,7 @@ def test_values_for_schedulers(night, plain):
     assert "account 'account' is list<element: int64>, which is not read" in call("scan", night.config, "--check")[1]
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_what_is_done_is_left_out_and_a_scan_says_the_same_in_json(night, marked, plain):
     night.write("a", [marked(7, 60, 1), *(plain(40, i) for i in range(8)), None, "short"])
     code, out, _ = call("scan", night.config, "--summary", "json")
@@ -148,7 +148,7 @@ def all_at_fault(night):
 
 
 def no_cluster(night):
-    night.config.write_text(night.config.read_text().replace("workers = 2", 'workers = 2\naddress = "127.0.0.1:1"'))
+    night.config.write_text(night.config.read_text().replace("workers = 1", 'workers = 1\naddress = "127.0.0.1:1"'))
 
 
 def unknown_key(night):

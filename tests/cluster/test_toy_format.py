@@ -17,7 +17,7 @@ from tests.support.night import Night
 from tests.support.toy import LawlessFormat, ToyFormat, ToyWorker
 from tests.support.two_keys import TOKENIZER
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from scanner.results.newest import flags
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 class Wrong(Worker):

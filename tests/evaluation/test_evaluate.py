@@ -1,11 +1,10 @@
-"""`brickscan evaluate` whole, with a tiny random model on a real Ray: figures, report, plots, and no text twice."""
+"""`brickscan evaluate` whole, with a tiny random model: figures, report, plots, and no text twice."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -15,10 +14,8 @@ import pytest
 
 from jobs.cli import run
 from jobs.evaluate import evaluate, module
-from scanner.cluster.connect import cluster
 from scanner.cluster.in_flight import on_actors
 from scanner.errors import Refused, ScanFailed
-from schemas.config import ClusterConfig
 from schemas.tables import FIGURES, MEASURES, TEXTS
 
 CONFIG = """\
@@ -52,12 +49,6 @@ messages = [10, 1000]
 """
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[None]:
-    with cluster(ClusterConfig(workers=1)):
-        yield
-
-
 def config(folder: Path, model: Path, *more: str, tokens: int = 100) -> Path:
     path = folder / "evaluation.toml"
     path.write_text(CONFIG.format(model=model, tokens=tokens) + "".join(more))
@@ -68,7 +59,7 @@ def kept(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in sorted((folder / "out" / "texts").iterdir())}
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny_folder, sentence_folder, capsys):
     human = ["w0 " * 300, "\n", None, "people wrote this " * 80]
     pq.write_table(pa.table({"text": human}), tmp_path / "human.parquet")
@@ -115,34 +106,16 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     assert pl.read_parquet(tmp_path / "out" / "figures.parquet").equals(rows)
 
 
-@pytest.mark.usefixtures("prompts")
-def test_a_killed_run_goes_on_where_it_was(tmp_path, tiny_folder):
-    units = 12  # so many that a driver on a busy machine has not written them all before it is killed
-    path = config(tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12"), tokens=240)
-    command = [sys.executable, "-m", "jobs.evaluate", "--config", str(path)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
-    )
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and process.poll() is None:
-        if (tmp_path / "out" / "texts").exists() and any(name.endswith(".parquet") for name in kept(tmp_path)):
-            break
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    before = {name: at for name, at in kept(tmp_path).items() if not name.startswith(".")}
-    assert 0 < len(before) < units
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert f"{units} batches of texts, {units - len(before)} of them written now" in done.stdout
-    after = kept(tmp_path)
-    assert {name: after[name] for name in before} == before
-    assert len([name for name in after if name.endswith(".parquet")]) == units
+def batches(folder: Path) -> dict[str, int]:
+    """Those that are kept whole, and when they were written."""
+    return {name: at for name, at in kept(folder).items() if name.endswith(".parquet") and not name.startswith(".")}
 
 
-@pytest.mark.usefixtures("prompts")
-def test_sigterm_ends_it_with_143_and_a_sentence(tmp_path, tiny_folder):
-    path = config(tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12"), tokens=240)
+@pytest.mark.usefixtures("prompts", "without_ray")
+def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
+    """Two drivers, each a process with a cluster of its own; what they leave is finished in this one."""
+    units = 12  # so many that a driver on a busy machine has not written them all before it is ended
+    path = config(tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12"), tokens=120)
     command = [sys.executable, "-m", "jobs.evaluate", "--config", str(path)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -155,8 +128,26 @@ def test_sigterm_ends_it_with_143_and_a_sentence(tmp_path, tiny_folder):
         "brickscan: evaluate: texts and answers that were finished are kept; run it again to go on",
         "brickscan: interrupted by SIGTERM",
     ]
-    assert any(name.endswith(".parquet") for name in kept(tmp_path))
     assert not (tmp_path / "out" / "report.md").exists()
+    ended = batches(tmp_path)
+    assert 0 < len(ended) < units
+
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+    )
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and process.poll() is None and len(batches(tmp_path)) == len(ended):
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = batches(tmp_path)
+    assert len(ended) < len(before) < units
+
+    assert run(evaluate, [str(path)]) == 0
+    assert f"{units} batches of texts, {units - len(before)} of them written now" in capsys.readouterr().out
+    after = batches(tmp_path)
+    assert {name: after[name] for name in before} == ended | before == before
+    assert len(after) == units
 
 
 def test_a_file_of_prompts_is_refused_by_the_field_that_names_it(tmp_path, tiny_folder, capsys):

@@ -39,16 +39,16 @@ def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
     return make
 
 
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Let every change enter the index, whose parts hold 4 rows, and every run be merged soon."""
+    patch.setattr(ledger, "_MOST_NEW_FILES", 2)
+    patch.setattr(parts, "PART_ROWS", 4)
+    patch.setattr(index, "_LIKE", 2)
+
+
 @pytest.fixture
 def small_index(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Makes every change enter the index, whose parts hold 4 rows, and every run be merged soon."""
-
-    def make_small() -> None:
-        monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)
-        monkeypatch.setattr(parts, "PART_ROWS", 4)
-        monkeypatch.setattr(index, "_LIKE", 2)
-
-    return make_small
+    return lambda: make_small(monkeypatch)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from scanner.registry import (
     index,
     ledger,
     list_users,
+    new_key,
     pages,
     remove_users,
     unknown_users,
@@ -27,6 +28,7 @@ from scanner.registry import (
 )
 from scanner.registry.index import IndexFolder
 from scanner.registry.parts import PartsFolder
+from tests.registry.conftest import make_small
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -42,15 +44,27 @@ def of_index(folder):
     return sorted([*read.files, f"index-{read.number:016x}.json"])
 
 
-@pytest.fixture
-def filled(folder, make_key, small_index):
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory):
     """Two keys, 30 users each, in runs and parts of an index."""
-    small_index()
-    for key_id in ("k1", "k2"):
-        make_key(key_id)
-    for n in range(6):
-        add_users(folder, None, [f"u{n}-{m}" for m in range(5)], NOON)
+    folder = tmp_path_factory.mktemp("filled") / "registry"
+    tokenizer = folder.parent / "tokenizer.json"
+    tokenizer.write_text('{"model": {}}')
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+        for key_id in ("k1", "k2"):
+            new_key(folder, key_id, format="greenlist", window=4, gamma="1/4", messages=1000, tokenizer=tokenizer)
+        for n in range(6):
+            add_users(folder, None, [f"u{n}-{m}" for m in range(5)], NOON)
     assert len(files(folder)) > 10
+    return folder
+
+
+@pytest.fixture
+def filled(filled_once, folder, small_index):
+    """A copy, which every further change enters too."""
+    small_index()
+    shutil.copytree(filled_once, folder)
     return folder
 
 

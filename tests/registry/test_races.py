@@ -10,8 +10,8 @@ import pytest
 from scanner.errors import ScanFailed
 from scanner.registry import Holders, add_users, erase_users, ledger, list_users, remove_users, verify_users
 
-PROCESSES = 6
 USERS_EACH = 200
+HOW_MANY = pytest.mark.parametrize("processes", [3, pytest.param(6, marks=pytest.mark.long)])
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -32,40 +32,42 @@ def add_remove_erase(folder, name, start):
         erase_users(folder, users[:1])
 
 
-def run_at_once(target, folder):
+def run_at_once(target, folder, processes):
     context = multiprocessing.get_context("spawn")
-    start = context.Barrier(PROCESSES)
-    workers = [context.Process(target=target, args=(folder, f"p{n}", start)) for n in range(PROCESSES)]
+    start = context.Barrier(processes)
+    workers = [context.Process(target=target, args=(folder, f"p{n}", start)) for n in range(processes)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+    assert [worker.exitcode for worker in workers] == [0] * processes
 
 
-def test_six_processes_that_add_users_give_distinct_messages(folder, make_key):
+@HOW_MANY
+def test_processes_that_add_users_give_distinct_messages(folder, make_key, processes):
     make_key(messages=1500)
-    run_at_once(add_in_parts, folder)  # the table does not exist yet: they race to make it, too
+    run_at_once(add_in_parts, folder, processes)  # the table does not exist yet: they race to make it, too
     rows = list_users(folder)
-    assert rows.height == PROCESSES * USERS_EACH + 1
+    assert rows.height == processes * USERS_EACH + 1
     assert rows["message"].n_unique() == rows.height
-    assert set(rows["user_id"]) == {"everyone", *(f"p{p}-{n}" for p in range(PROCESSES) for n in range(USERS_EACH))}
+    assert set(rows["user_id"]) == {"everyone", *(f"p{p}-{n}" for p in range(processes) for n in range(USERS_EACH))}
     assert not (rows["message"] % 20 == 19).any()
 
 
-def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key):
+@HOW_MANY
+def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key, processes):
     make_key(messages=1500)
-    run_at_once(add_remove_erase, folder)
+    run_at_once(add_remove_erase, folder, processes)
     rows = list_users(folder)
-    assert rows.height == rows["message"].n_unique() == PROCESSES * 20
-    assert rows["removed_at"].null_count() == PROCESSES * 12
-    assert rows["user_id"].null_count() == PROCESSES * 4
+    assert rows.height == rows["message"].n_unique() == processes * 20
+    assert rows["removed_at"].null_count() == processes * 12
+    assert rows["user_id"].null_count() == processes * 4
     assert verify_users(folder).holds
-    assert verify_users(folder).events == PROCESSES * 28
+    assert verify_users(folder).events == processes * 28
     holders = Holders.load(folder, ["k1"])
     assert Counter(holders.naming("k1", m, datetime.now(UTC)).naming for m in rows["message"]) == {
-        "named": PROCESSES * 12,
-        "removed": PROCESSES * 8,
+        "named": processes * 12,
+        "removed": processes * 8,
     }
 
 

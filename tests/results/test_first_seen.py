@@ -42,7 +42,7 @@ def newest(night: Night) -> dict[str, dict]:
     return {row["doc_id"]: row for row in rows.iter_rows(named=True)}
 
 
-pytestmark = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, marked):

@@ -26,7 +26,7 @@ id = "doc_id"
 family_error = 1e-6
 {audit}
 [cluster]
-workers = 2
+workers = {workers}
 """
 
 
@@ -42,10 +42,19 @@ class Night:
         self.configure()
 
     def configure(
-        self, rate: float = 1e-6, more: str = "", columns: str = "", audit: str = "", paths: Sequence[str] = ("in",)
+        self,
+        rate: float = 1e-6,
+        more: str = "",
+        columns: str = "",
+        audit: str = "",
+        paths: Sequence[str] = ("in",),
+        workers: int = 1,
     ) -> Path:
+        """Write scan.toml. Each worker on Ray takes seconds to start: two where they matter."""
         quoted = "[" + ", ".join(f'"{path}"' for path in paths) + "]"
-        text = CONFIG.format(registry=self.registry, rate=rate, more=more, columns=columns, audit=audit, paths=quoted)
+        text = CONFIG.format(
+            registry=self.registry, rate=rate, more=more, columns=columns, audit=audit, paths=quoted, workers=workers
+        )
         self.config = self.folder / "scan.toml"
         self.config.write_text(text)
         return self.config

@@ -165,6 +165,7 @@ def submit_a_night(
     own = Path(shutil.copytree(registry, folder / "registry"))
     secrets = secrets_of(own)
     night = Night(folder, own)
+    night.configure(workers=2)
     environment = mount(own, folder / "mounted")
     alice = message_of(registry, "green", "alice")
     night.write("a", [marked(alice, 60, 1), *(plain(60, i) for i in range(7))])

@@ -1,0 +1,147 @@
+"""Scans, calibrations and evaluations without Ray: in this process, one thing after the other; what is opened once.
+
+A worker takes the place of the pool of actors; all else of a scan is what it is: listing, footers, shards and packs,
+the worker, commits, the audit, the row in `scans`. What the driver hands over, and what comes back, is pickled as for
+an actor. To start an actor takes seconds of CPU, nearly all of them for imports. What becomes of a piece that fails is
+the pool's: here it raises.
+"""
+
+import contextlib
+import functools
+import math
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from scanner.cluster import calibrate, connect, evaluate, scan, work
+from scanner.cluster.in_flight import Call
+from scanner.cluster.pool import Finished, FinishedPack, Pack
+from scanner.cluster.worker import PackReport, Piece, Report, Worker
+from scanner.input.shards import Shard
+from scanner.tokens import load
+from scanner.tokens.fast import FastTokenizer
+from scanner.tokens.reference import HuggingFaceTokenizer
+from tests.support.inspection import INSPECTOR
+
+
+def through_a_pipe(value: Any) -> Any:
+    """As it is on the other side."""
+    return pickle.loads(pickle.dumps(value))
+
+
+class PoolOfOne:
+    """A pool whose only worker is an object of this process; `start`, `run`, `under_way` and `close` as of `Pool`."""
+
+    under_way = 0
+
+    def __init__(
+        self, start: Callable[[], Worker], _workers: int, _stall_seconds: float = math.inf, *, on_devices: bool = False
+    ) -> None:
+        assert not on_devices, "devices are given to actors"
+        self._worker = start()
+        self._worker.prepare()
+
+    def run(self, units: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
+        """Work through them, one after the other; what a pack leaves out comes by itself."""
+        for unit in units:
+            if isinstance(unit, Pack):
+                *_, report = self._worker.scan_pack(through_a_pipe(unit.shards))
+                yield from _of_pack(unit, through_a_pipe(report))
+                alone = [shard for shard, counts in zip(unit.shards, report.counts, strict=True) if counts is None]
+            else:
+                alone = [unit]
+            for shard in alone:
+                yield self._finished(shard)
+            yield None
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+    def _finished(self, shard: Shard) -> Finished:
+        report = self._report(Piece(shard, shard.rows.start, shard.rows.stop))
+        rest = [self._report(Piece(shard, row, row + 1)) for row in report.set_aside]
+        return Finished(shard, [report, *rest] if report.fault is None else [], fault=report.fault)
+
+    def _report(self, piece: Piece) -> Report:
+        *_, report = self._worker.scan(through_a_pipe(piece))
+        return through_a_pipe(report)
+
+
+def _of_pack(pack: Pack, report: PackReport) -> Iterator[FinishedPack]:
+    done = {shard: counts for shard, counts in zip(pack.shards, report.counts, strict=True) if counts is not None}
+    if done:
+        yield FinishedPack(done, report)
+
+
+class _Actor:
+    """What `ray.remote(…)(Worker)` is asked for: `.remote(…)` gives an object of this process."""
+
+    def __init__(self, worker: type) -> None:
+        self._worker = worker
+
+    def remote(self, plan: Any, scan_id: str, _memory: int, earlier: Any) -> Worker:
+        """A worker without a limit of memory, which would be one of the tests."""
+        return self._worker(through_a_pipe(plan), scan_id, None, through_a_pipe(earlier))
+
+
+def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
+    """What this process scans, calibrates and evaluates is done in it, whatever the cluster of the configuration."""
+
+    @contextlib.contextmanager
+    def cluster(config: Any) -> Iterator[int]:
+        yield config.workers or 1
+
+    for module in (connect, scan, calibrate):
+        patch.setattr(module, "cluster", cluster)
+    for module in (calibrate, evaluate):
+        patch.setattr(module, "spread", _spread)
+    patch.setattr(evaluate, "on_actors", _on_actors)
+    patch.setattr(scan, "Pool", PoolOfOne)
+    patch.setattr(scan, "worker_memory", lambda _config: 0)
+    patch.setattr(scan, "ray", SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value))
+    patch.setattr(scan, "second_pass", _none)
+    patch.setattr(pa, "set_cpu_count", lambda _count: None)  # of a worker's process
+
+
+def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Iterator[tuple[Any, Any]]:
+    """As `in_flight.spread`: one call after the other."""
+    for call in calls:
+        yield call.name, through_a_pipe(call.function(*through_a_pipe(call.arguments)))
+
+
+def _on_actors(
+    kind: type, arguments: tuple[Any, ...], items: Iterable[Any], _workers: int
+) -> Iterator[tuple[Any, Any]]:
+    """As `in_flight.on_actors`: one actor, if there is anything to do."""
+    todo = list(items)
+    actor = kind(*through_a_pipe(arguments)) if todo else None
+    for item in todo:
+        yield item, through_a_pipe(actor.do(through_a_pipe(item)))
+
+
+def _none(*_given: Any) -> int:
+    raise AssertionError("second scores are computed on Ray: this test needs the fixture ray_cluster")
+
+
+def open_once(patch: pytest.MonkeyPatch) -> None:
+    """Of tokenizers of the same bytes one is made, since each is compared for half a second, and of inspectors one."""
+    patch.setattr(load, "HuggingFaceTokenizer", _reference)
+    patch.setattr(load, "FastTokenizer", _fast)
+    patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
+
+
+_REAL = load.HuggingFaceTokenizer, load.FastTokenizer
+
+
+@functools.cache
+def _reference(data: bytes) -> HuggingFaceTokenizer:
+    return _REAL[0](data)
+
+
+@functools.cache
+def _fast(data: bytes, reference: HuggingFaceTokenizer) -> FastTokenizer:
+    return _REAL[1](data, reference)
