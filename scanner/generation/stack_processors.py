@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import LogitsProcessor
 
 from scanner.errors import Refused
+from scanner.generation.one_batch import OneBatch
 from scanner.generation.sampling import check_sampling, sampling_weights
 from scanner.watermark import Tokens
 from scanner.watermark.positions import Positions
@@ -32,7 +32,7 @@ SGLANG_MARKED = 4096
 """Most positions that SGLang marks in a request."""
 
 
-class _StackProcessor(LogitsProcessor, Generic[Mark]):
+class _StackProcessor(OneBatch, Generic[Mark]):
     """Chooses each row's token under its own message; a row whose context was met before is sampled without the mark.
 
     Args:

@@ -91,11 +91,11 @@ def check_request_token(params: Params, key: MasterKey, asked: Asked, secret: by
 
 def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
     """Raise Refusal for what would come out unmarked, or the same again."""
-    if params.temperature < _GREEDY:
+    if params.temperature < _GREEDY or params.top_k == 1:
         raise Refusal(
             "greedy",
-            f"temperature = {params.temperature}: this server's Gumbel mark lies in the choice among tokens, and "
-            "greedy text has none; ask for a temperature above 0, such as 0.7",
+            f"temperature = {params.temperature}, top_k = {params.top_k}: this server's Gumbel mark lies in the choice "
+            "among tokens, and greedy text has none; ask for a temperature above 0, such as 0.7, and more tokens",
         )
     if params.n > 1:
         raise Refusal(

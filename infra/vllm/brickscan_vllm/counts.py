@@ -14,7 +14,7 @@ LOG = logging.getLogger("vllm.brickscan")
 
 REQUESTS = Counter("brickscan_requests", "Requests that were taken, for users or for the service", ["for"])
 REFUSED = Counter("brickscan_requests_refused", "Requests that were refused, by why", ["why"])
-STEPS = Counter("brickscan_steps", "Tokens chosen: marked, forced (only one was possible) or unmarked", ["outcome"])
+STEPS = Counter("brickscan_steps", "Tokens chosen: marked, forced (one was as good as sure) or unmarked", ["outcome"])
 FINISHED = Counter("brickscan_requests_finished", "Requests by how many of their steps were marked", ["marked"])
 
 SECONDS = 10.0
@@ -25,7 +25,7 @@ SHARES = ("all", "some", "none")
 
 
 class Counts:
-    """Counts of one worker, added up on its device: marked and unmarked steps of each slot, and of all.
+    """Counts of one worker, added up on its device: marked, forced and unmarked steps of each slot, and of all.
 
     Args:
         slots: of requests that can run at a time.
@@ -33,9 +33,12 @@ class Counts:
     """
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        self._of_slot = torch.zeros((slots, 2), dtype=torch.int64, device=device)
+        self._of_slot = torch.zeros((slots, len(OUTCOMES)), dtype=torch.int64, device=device)
         self._totals = torch.zeros(len(OUTCOMES) + len(SHARES), dtype=torch.int64, device=device)
         self._told = [0] * len(self._totals)
+        for counter, labels in ((STEPS, OUTCOMES), (FINISHED, SHARES)):
+            for label in labels:
+                counter.labels(label)  # from the first moment, at 0
         self._every = SECONDS if device.type == "cuda" else 0.0
         self._last_look = time.monotonic()
         self._unsaid, self._last_said = [0, 0], -SECONDS
@@ -46,19 +49,19 @@ class Counts:
         Args:
             slots: int64[R], of each row's request.
             on: bool[R], marked.
-            forced: bool[R], only one token was possible.
+            forced: bool[R], one token was as good as sure.
             counted: bool[R], a token is written, not only read.
         """
         kinds = torch.stack([on & ~forced, on & forced, ~on], dim=1) & counted[:, None]
         self._totals[: len(OUTCOMES)] += kinds.sum(dim=0)
-        self._of_slot.index_add_(0, slots, torch.stack([kinds[:, :2].any(dim=1), kinds[:, 2]], dim=1).long())
+        self._of_slot.index_add_(0, slots, kinds.long())
         if time.monotonic() - self._last_look >= self._every:
             self.tell()
 
     def begin(self, slots: torch.Tensor) -> None:
         """Slots, int64[N], get new requests: what was counted of the ones before is theirs no more."""
-        marked, unmarked = self._of_slot[slots].unbind(dim=1)
-        shares = [(marked > 0) & (unmarked == 0), (marked > 0) & (unmarked > 0), (marked == 0) & (unmarked > 0)]
+        marked, forced, unmarked = (self._of_slot[slots] > 0).unbind(dim=1)
+        shares = [marked & ~unmarked, marked & unmarked, ~marked & (forced | unmarked)]
         self._totals[len(OUTCOMES) :] += torch.stack(shares).sum(dim=1)
         self._of_slot[slots] = 0
 

@@ -4,6 +4,7 @@ A green list adds δ to green tokens, and vLLM samples as ever. Gumbel applies e
 top-p, chooses the token, and leaves it alone possible: whatever vLLM does then, it comes out.
 """
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,9 @@ AT_ONCE = 1 << 23
 
 BELOW = 30.0
 """A token whose logit lies so far below the largest, and δ more, is not written: e^-30 of the largest's chance."""
+
+SURE = 0.999
+"""A token of this probability comes whatever is marked, as under a grammar, or a temperature near 0."""
 
 
 class Marker:
@@ -51,7 +55,7 @@ class Marker:
             how: of each row; a green list needs none of it.
 
         Returns:
-            bool[R]: rows with one possible token, in which a mark says nothing.
+            bool[R]: rows in which one token is as good as sure, and a mark says nothing.
         """
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -70,11 +74,12 @@ class Marker:
     ) -> torch.Tensor:
         """δ more for the green tokens of rows that are on."""
         key, delta = self._key, self._key.delta
-        forced = (logits > -torch.inf).sum(dim=1) == 1
+        least = logits.amax(dim=1, keepdim=True) - delta
+        forced = (logits >= least + math.log1p(-SURE)).sum(dim=1) == 1
         if key.version == 1:
             green = self._vectors.green(windows, messages, logits.shape[1], rule)
         else:
-            wanted = on & (logits >= logits.amax(dim=1, keepdim=True) - (delta + BELOW))
+            wanted = on & (logits >= least - BELOW)
             green = self._vectors.green_runs(windows, messages, key.groups, rule, wanted)
         logits.add_((green & on).to(logits), alpha=delta)
         return forced
@@ -91,7 +96,7 @@ class Marker:
         token = choose(draws, weights)[:, None]
         logits.masked_fill_(on, -torch.inf)
         logits.scatter_(1, token, logits.gather(1, token).masked_fill(on, 0.0))
-        return (weights > 0).sum(dim=1) == 1
+        return weights.sum(dim=1) * SURE < 1.0  # of weights over the largest one
 
 
 def _vectors(key: ServedKey, device: torch.device) -> "PlainVectors | Vectors":

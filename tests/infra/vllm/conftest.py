@@ -9,21 +9,25 @@ from brickscan_vllm.settings import Settings
 from scanner.registry import new_key
 from tests.fixed import fix_secrets
 
+MESSAGES = 5000
+GROUPED = {"groups": 80, "messages": 6400}
 KINDS = {
-    "greenlist": {"gamma": "1/4"},
-    "gumbel": {},
-    "greenlist-v2": {"gamma": "3/8"},
-    "gumbel-v2": {},
+    "greenlist": {"format": "greenlist", "gamma": "1/4"},
+    "gumbel": {"format": "gumbel"},
+    "greenlist-v2": {"format": "greenlist-v2", "gamma": "3/8"},
+    "gumbel-v2": {"format": "gumbel-v2"},
+    "greenlist-groups": {"format": "greenlist-v2", "gamma": "1/4", **GROUPED},
+    "gumbel-groups": {"format": "gumbel-v2", **GROUPED},
 }
 
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Path) -> Path:
-    """Keys named as their formats, window 3, 5,000 messages each."""
+    """Keys of window 3: each format with 5,000 messages, and those of version 2 in 80 groups of 80."""
     folder = tmp_path_factory.mktemp("served")
     fix_secrets(folder, *KINDS)
     for kind, parameters in KINDS.items():
-        new_key(folder, kind, format=kind, window=3, messages=5000, tokenizer=byte_tokenizer, **parameters)
+        new_key(folder, kind, window=3, tokenizer=byte_tokenizer, **{"messages": MESSAGES, **parameters})
     return folder
 
 

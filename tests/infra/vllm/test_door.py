@@ -43,6 +43,7 @@ def total(counter, *labels):
         ("greenlist", params(**BEAMS), "beams", "beam search"),
         ("gumbel", params(4, temperature=0.0), "greedy", "greedy text has none"),
         ("gumbel-v2", params(4, temperature=1e-6), "greedy", "greedy text has none"),
+        ("gumbel", params(4, top_k=1), "greedy", "top_k = 1"),
         ("gumbel", params(4, n=2), "n", "n = 2"),
     ],
 )

@@ -17,8 +17,10 @@ from scanner.gpu.choosing import Sampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
+from scanner.watermark.native.numbered import NumberedGreenList
 from tests import reference, reference2
 from tests.generation import slow
+from tests.infra.vllm.conftest import KINDS
 from tests.infra.vllm.stand_ins import CPU, Direction, States, Update, params, step
 
 VOCABULARY = 97
@@ -57,13 +59,13 @@ def by_transformers(registry, key_id, tokens, asked, logits):
     key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_registered(registry, key)
     ids, message = torch.tensor([tokens]), [asked.extra_args["brickscan_message"]]
-    if isinstance(mark, GreenList):
+    if isinstance(mark, GreenList | NumberedGreenList):
         return GreenListProcessor(mark, message, [len(tokens)], delta=2.5)(ids, logits[None])[0]
     how = {"temperature": asked.temperature, "top_k": asked.top_k, "top_p": asked.top_p}
     return GumbelProcessor(mark, message, [len(tokens)], **how)(ids, logits[None])[0]
 
 
-@pytest.mark.parametrize("key_id", ["greenlist", "gumbel"])
+@pytest.mark.parametrize("key_id", KINDS)
 def test_v1_makes_what_transformers_makes(settings, keys, key_id):
     rows, before = batch_rows(settings(key_id)), logits_of(5)
     rows.update_state(Update(added=[(row, REQUESTS[row], PROMPTS[row], OUTPUTS[row]) for row in REQUESTS]))
@@ -73,7 +75,7 @@ def test_v1_makes_what_transformers_makes(settings, keys, key_id):
         assert torch.equal(found[row], wanted)
 
 
-@pytest.mark.parametrize("key_id", ["greenlist", "gumbel"])
+@pytest.mark.parametrize("key_id", KINDS)
 def test_v2_makes_what_transformers_makes(settings, keys, key_id):
     """Slots in another order than rows; the second request has two drafts, and each of its rows its own window."""
     states, before = States(), logits_of(7)
@@ -172,6 +174,16 @@ def test_what_cannot_be_marked_is_left_and_counted(settings, key_id):
     rows.update_state(Update(removed=[0]))
     rows._counts.tell()
     assert counts.FINISHED.labels("none")._value.get() == finished + 1
+
+
+@pytest.mark.parametrize(("temperature", "outcome"), [(1.0, "marked"), (0.01, "forced")])
+def test_a_temperature_near_0_is_counted(settings, temperature, outcome):
+    """Text that is greedy by another name carries no Gumbel mark, whatever was done to it."""
+    rows, counted = batch_rows(settings("gumbel")), steps_counted()
+    rows.update_state(Update(added=[(0, params(4, temperature=temperature), PROMPTS[0], [])]))
+    rows.apply(logits_of(1))
+    after = steps_counted()
+    assert {name for name in after if after[name] > counted[name]} == {outcome}
 
 
 def test_v2_counts_neither_slots_without_a_request_nor_prompts_that_are_read_in_parts(settings):
