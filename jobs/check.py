@@ -54,9 +54,10 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     rows = [_line(row) for row in verdicts]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
     count, rate = asked.keys_tested, asked.false_positive_rate
-    tell(
-        f"p-values are corrected for all messages of {count} key{'s' * (count > 1)}; text counts as marked at {rate:g}"
-    )
+    of_keys = f"of {count} key{'s' * (count > 1)}"
+    if any(key.one_of is not None for key in asked.keys):
+        of_keys = "and for the weight of each key"
+    tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {rate:g}")
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
 
 

@@ -113,6 +113,7 @@ def new(
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
     tell(f"made        {time_of(key.created_at)}")
+    tell(*_weight(key))
     complain(*(f"key {key.key_id!r}: {caution}" for caution in _cautions(key)))
     tell(
         "",
@@ -204,6 +205,7 @@ def add(
     tell(f"key         {key.key_id}: {_what(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
     tell(f"secret      {key.secret}")
+    tell(*_weight(key))
     tell(*_floor(registry, key))
 
 
@@ -232,6 +234,14 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
     return given
 
 
+def _weight(key: MasterKey) -> list[str]:
+    """Of a key that came later: what it takes of the false-positive rate, and what becomes of older keys."""
+    if key.one_of is None:
+        return []
+    what = "the keys that the registry began with keep one half, and no verdict on record is weakened"
+    return [f"weight      1/{key.one_of:,} of a false-positive rate, for ever: {what}"]
+
+
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     """What a key's few bits mean for its flags; nothing where they are many."""
     from scanner.audit.calibration.admission import ASKED
@@ -243,7 +253,11 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     if basis.proven:
         return []
     least = float(
-        corrected(np.array(-basis.bits * math.log10(2.0)), key.messages, keys_tested(load_registry(registry)))
+        corrected(
+            np.array(-basis.bits * math.log10(2.0)),
+            key.messages,
+            key.tested_among(keys_tested(load_registry(registry))),
+        )
     )
     lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
     if least > math.log10(ASKED):
@@ -282,6 +296,7 @@ def _lines(key: MasterKey) -> list[str]:
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
+        *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
         *(
             line
             for caution in _cautions(key)

@@ -157,7 +157,7 @@ def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -
     places = {name: MARKED.names.index(name) for name in MARKED.names}
     texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))
     law, strengths = strengths_of(registry, key, texts, np.array(messages, np.int64))
-    aim = Aim(ASKED, key.messages, keys_tested(load_registry(registry)))
+    aim = Aim(ASKED, key.messages, key.tested_among(keys_tested(load_registry(registry))))
     if law is None or max(strengths.scored) < LEAST_SCORED:
         return [f"no completion has {LEAST_SCORED} scored tokens: too short to be read back"]
     power = Measured.of(law, strengths).power(strengths.scored, aim)

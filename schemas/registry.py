@@ -107,7 +107,8 @@ class MasterKey(_Frozen):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
     parameters: of the format (scanner.watermark.formats), which alone knows what they mean; commitment: None for a
-    format whose keys are too short to be committed to.
+    format whose keys are too short to be committed to; one_of: 1 over the key's weight (scanner.registry.weights): its
+    p-values are corrected as those of one of so many keys; None: as one of all that the registry has.
     """
 
     key_id: KeyId
@@ -122,6 +123,7 @@ class MasterKey(_Frozen):
     active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
     retired_at: datetime | None = None
     admission: Admission | None = None
+    one_of: int | None = Field(default=None, ge=1, le=2**53)
 
     @model_validator(mode="before")
     @classmethod
@@ -146,6 +148,15 @@ class MasterKey(_Frozen):
     def marks(self, at: datetime) -> bool:
         """Whether text may be marked with it at a time (with a zone)."""
         return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
+
+    def tested_among(self, keys_tested: int, variants: int = 1) -> int:
+        """K of SPEC §3 for this key: of its own weight where it has one, else `keys_tested`, of all keys.
+
+        Args:
+            keys_tested: K of keys without weights, variants of texts included.
+            variants: of each text, that are scored.
+        """
+        return keys_tested if self.one_of is None else self.one_of * variants
 
     @property
     def admitted_by(self) -> str | None:
@@ -193,4 +204,10 @@ class Registry(_Frozen):
         for number, key in enumerate(self.keys):
             if first.setdefault(key.key_id, number) != number:
                 raise ValueError(f"keys.{first[key.key_id]} and keys.{number} have one key_id; give each its own")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_at_most_one(self) -> Self:
+        if sum(Fraction(1, key.one_of) for key in self.keys if key.one_of is not None) > 1:
+            raise ValueError("the weights of the keys, 1/one_of, sum to more than 1; restore what was there")
         return self

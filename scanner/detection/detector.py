@@ -87,7 +87,8 @@ class Detector:
     Args:
         keys: every key that is scored, in the registry's order.
         holders: who holds a message.
-        keys_tested: K of SPEC §3: every key whose p could be reported for a document, scored here or not.
+        keys_tested: K of SPEC §3 for keys without weights: every key whose p could be reported for a document, scored
+            here or not.
         dedup: which repeats are left out.
         min_scored: scored positions below which a key does not score a document.
         false_positive_rate: a document is flagged when its corrected p-value is at most this.
@@ -238,9 +239,12 @@ class Detector:
     def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Found, Seen]:
         documents, kept = long_enough(positions, self._min_scored)
         mark, messages = test.watermark, test.key.messages
-        found = search(mark, tokens, kept, messages, self._keys_tested)
+        found = search(mark, tokens, kept, messages, self._tested_among(test))
         found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
+
+    def _tested_among(self, test: KeyUnderTest) -> int:
+        return test.key.tested_among(self._keys_tested, 1 + self._normalised)
 
     def _verdicts(
         self, lengths: NDArray[np.int64], found: Sequence[Found], decided: Decision, reason: pa.Array
@@ -277,7 +281,7 @@ class Detector:
             "runner_up_log10_p": _p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
             "runner_up_log10_p_global": _p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
-            "keys_tested": np.full(len(chosen), self._keys_tested),
+            "keys_tested": np.array([self._tested_among(test) for test in self._keys])[chosen],
             "flagged": decided.flagged,
             "basis": pa.array([str(test.watermark.basis) for test in self._keys]).take(pa.array(chosen)),
             "p_rank": _p_values(of_candidate(said.p_rank for said in found)),

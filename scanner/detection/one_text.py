@@ -110,7 +110,13 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
         false_positive_rate=check.false_positive_rate,
         misnaming_rate=check.misnaming_rate,
         prover=open_prover(
-            check.registry, [test], check.keys_tested, check.dedup, check.false_positive_rate, check.misnaming_rate
+            check.registry,
+            [test],
+            check.keys_tested,
+            check.dedup,
+            check.false_positive_rate,
+            check.misnaming_rate,
+            normalised=check.normalised,
         ),
         normalised=check.normalised,
     )

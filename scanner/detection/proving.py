@@ -40,11 +40,12 @@ is promised, a hundred times as much."""
 
 
 class ProvedKey(NamedTuple):
-    """A key under test: its slow path (None: its format has none), the reference tokenizer, how many messages."""
+    """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3."""
 
     path: SlowPath | None
     tokenizer: Tokenizer
     messages: int
+    keys_tested: int
 
 
 class Claim(NamedTuple):
@@ -94,7 +95,6 @@ class Prover:
     Args:
         keys: those under test.
         draw: secret that decides which are drawn, where there are too many: 8 to 64 bytes.
-        keys_tested: K of SPEC §3.
         dedup: which repeats are left out.
         false_positive_rate: at or below it a corrected p passes.
         misnaming_rate: the same of what a candidate shares with no other; None: the false-positive rate.
@@ -105,13 +105,12 @@ class Prover:
         keys: Sequence[ProvedKey],
         draw: bytes,
         *,
-        keys_tested: int,
         dedup: Dedup,
         false_positive_rate: float,
         misnaming_rate: float | None = None,
     ) -> None:
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
-        self._keys_tested, self._dedup = keys_tested, dedup
+        self._dedup = dedup
         self._log10_rate = float(np.log10(false_positive_rate))
         self._log10_misnaming = float(np.log10(misnaming_rate or false_positive_rate))
 
@@ -194,14 +193,16 @@ class Prover:
         if (len(ids), scored) != sizes:
             return None
         again = []
-        for claim, score, own in zip(claims, scores, self._own(path, ids, messages), strict=True):
-            passes = self._passes(claim, path.log10_p(claim.score, scored), key.messages, score)
+        for claim, score, own in zip(claims, scores, self._own(key, path, ids, messages), strict=True):
+            passes = self._passes(claim, path.log10_p(claim.score, scored), key, score)
             if passes is None or not same(claim.log10_p_own, own):
                 return None
             again.append(Again(number, claim, passes, self._passes_own(claim, own)))
         return again
 
-    def _own(self, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int]) -> list[float | None]:
+    def _own(
+        self, key: ProvedKey, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int]
+    ) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked."""
         from scanner.watermark.proof import log10_any_of
 
@@ -209,7 +210,7 @@ class Prover:
         if found is None:
             return [None] * len(messages)
         scored, scores, tests = found
-        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), self._keys_tested) for s in scores]
+        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), key.keys_tested) for s in scores]
 
     def _passes_own(self, claim: Claim, own: float | None) -> bool:
         if own is None or claim.log10_p_own is None:
@@ -217,18 +218,18 @@ class Prover:
         rounding_decides = alike(own, self._log10_misnaming)
         return (claim.log10_p_own if rounding_decides else own) <= self._log10_misnaming
 
-    def _passes(self, claim: Claim, log10_p: float, messages: int, score: float) -> bool | None:
+    def _passes(self, claim: Claim, log10_p: float, key: ProvedKey, score: float) -> bool | None:
         """Whether a candidate passes; None where its score, or a p-value of it, is another than was claimed.
 
         Args:
             claim: of the candidate.
             log10_p: of the score that is claimed, so that rounding of scores is not looked at twice.
-            messages: M.
+            key: whose message it is.
             score: computed again.
         """
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
-        whole = log10_any_of(log10_any_of(log10_p, messages), self._keys_tested)
+        whole = log10_any_of(log10_any_of(log10_p, key.messages), key.keys_tested)
         told = whole if claim.log10_p_global is None else claim.log10_p_global
         if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(told, whole)):
             return None

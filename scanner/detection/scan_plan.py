@@ -77,6 +77,10 @@ class Plan:
         variants = ["normalised"] if config.variants.normalised else []
         return what_decides(self.keys, self.keys_tested, config.dedup, config.min_scored, self.columns, variants)
 
+    def tested_among(self, key: MasterKey) -> int:
+        """K of SPEC §3 for a key."""
+        return key.tested_among(self.keys_tested, 1 + self.config.variants.normalised)
+
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
         """What a row of `scans` says of the keys under test."""
@@ -170,7 +174,10 @@ def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> N
 
 
 def keys_tested(registry: Registry, *, normalised: bool = False) -> int:
-    """K of SPEC §3: all keys of a registry that give p-values, at least 1; each twice with normalised texts."""
+    """K of SPEC §3, for keys without weights: all of a registry that give p-values, at least 1.
+
+    Each counts twice with normalised texts.
+    """
     return max(1, sum(format_of(key).law() is not None for key in registry.keys)) * (1 + normalised)
 
 
@@ -239,7 +246,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
     """
     tests = open_keys(plan.registry, plan.keys, _mover_to(device))
     config = plan.config
-    rates = (config.false_positive_rate, config.misnaming_rate)
+    rates, normalised = (config.false_positive_rate, config.misnaming_rate), config.variants.normalised
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
@@ -248,8 +255,8 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
         min_scored=config.min_scored,
         false_positive_rate=config.false_positive_rate,
         misnaming_rate=config.misnaming_rate,
-        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates),
-        normalised=config.variants.normalised,
+        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates, normalised=normalised),
+        normalised=normalised,
     )
 
 
@@ -260,21 +267,17 @@ def open_prover(
     dedup: Dedup,
     false_positive_rate: float,
     misnaming_rate: float | None = None,
+    *,
+    normalised: bool = False,
 ) -> Prover:
     """What proves the flags of keys: their secrets are read once more, by the slow paths. Raises SecretError."""
     keys, secret = [], b""
     for test in tests:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
-        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages))
-    return Prover(
-        keys,
-        secret,
-        keys_tested=keys_tested,
-        dedup=dedup,
-        false_positive_rate=false_positive_rate,
-        misnaming_rate=misnaming_rate,
-    )
+        among = test.key.tested_among(keys_tested, 1 + normalised)
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among))
+    return Prover(keys, secret, dedup=dedup, false_positive_rate=false_positive_rate, misnaming_rate=misnaming_rate)
 
 
 def open_keys(

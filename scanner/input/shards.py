@@ -107,10 +107,12 @@ def what_decides(
                     "messages": key.messages,
                     "commitment": key.commitment,
                     "tokenizer": key.tokenizer.sha256,
+                    **({} if key.one_of is None else {"one_of": key.one_of}),
                 }
                 for key in keys
             ],
-            "keys_tested": keys_tested,
+            # a key that comes later changes nothing for those that have weights
+            "keys_tested": None if all(key.one_of is not None for key in keys) else keys_tested,
             "dedup": dedup,
             "min_scored": min_scored,
             "columns": columns.names,

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
+from scanner.registry.weights import with_weights
 from scanner.storage.canonical import digest
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private, writable_by_others
@@ -54,14 +55,23 @@ def load_registry(folder: Path | str) -> Registry:
         registry = read_toml(path, Registry)
     else:
         raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
+    weighted = any(key.one_of is not None for key in registry.keys)
     for number, key in enumerate(registry.keys):
         try:
             _checked_format(key)
+            if weighted and key.one_of is None and _gives_p_values(key):
+                raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
         except ValidationError as error:
             raise Refused(f"{path}: {explained(error, _model_of(key), f'keys.{number}.parameters.')}") from None
         except ValueError as error:
             raise Refused(f"{path}: keys.{number}: {error}") from None
     return registry
+
+
+def _gives_p_values(key: MasterKey) -> bool:
+    from scanner.watermark.formats import format_of
+
+    return format_of(key).law() is not None
 
 
 def _checked_format(key: MasterKey) -> "Format":
@@ -112,7 +122,8 @@ def registry_sha256(registry: Registry) -> str:
 
     whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
     keys = [
-        key.model_dump(mode="json", exclude={"format", "parameters"}) | format_of(key).decides()
+        key.model_dump(mode="json", exclude={"format", "parameters"} | ({"one_of"} if key.one_of is None else set()))
+        | format_of(key).decides()
         for key in registry.keys
     ]
     return digest(whole | {"keys": keys})
@@ -206,7 +217,9 @@ def new_key(
             _refuse_reuse(registry, folder, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
-            _write(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": (*registry.keys, key)}))
+            keys = with_weights(registry.keys, key, _gives_p_values)
+            _write(folder, registry.model_copy(update={"audit_secret": audit_secret, "keys": keys}))
+            key = keys[-1]
         except BaseException:
             if made and path is not None:
                 path.unlink()

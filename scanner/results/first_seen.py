@@ -69,7 +69,9 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     message was given since; where the flag would not pass now, or under keys that are not under test; and where several
     messages passed, or none by what is its user's alone.
     """
-    more_keys = (plan.keys_tested / pl.col("keys_tested")).clip(lower_bound=1).log10()
+    among = {key.key_id: plan.tested_among(key) for key in plan.keys}
+    now = pl.col("key_id").replace_strict(among, default=plan.keys_tested, return_dtype=pl.Int64)
+    more_keys = (now / pl.col("keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_keys <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
     one_named = (pl.col("naming") != Naming.AMBIGUOUS) & (pl.col("naming") != Naming.UNDECIDED)

@@ -105,6 +105,12 @@ def with_key(**changes):
     return {"keys": (KEY.model_copy(update=changes),)}
 
 
+def test_a_key_that_comes_later_changes_nothing_for_keys_with_weights():
+    weighted = with_key(one_of=4)
+    assert identity(**weighted, keys_tested=1) == identity(**weighted, keys_tested=7)
+    assert identity(**weighted) != identity(**with_key(one_of=12))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -120,6 +126,7 @@ def with_key(**changes):
         with_key(parameters={"window": 3, "gamma": "1/4"}),
         with_key(parameters={"window": 4, "gamma": "1/2"}),
         with_key(messages=101),
+        with_key(one_of=4),
         with_key(commitment="c" * 64),
         with_key(tokenizer=TokenizerFile(file="t.json", sha256="c" * 64)),
         {"keys_tested": 2},

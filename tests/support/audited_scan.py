@@ -70,7 +70,7 @@ def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
     tables.open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan_plan, "open_prover", lambda *_: None)
+        patch.setattr(scan_plan, "open_prover", lambda *_, **__: None)
         worker.prepare()
     for shard in shards:
         *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))

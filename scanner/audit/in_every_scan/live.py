@@ -176,7 +176,7 @@ def _reserved_answers(
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)),
             reserved_moments(
-                traffic, key, plan.keys_tested, 1 + plan.config.variants.normalised, instead.get(key.key_id)
+                traffic, key, plan.tested_among(key), 1 + plan.config.variants.normalised, instead.get(key.key_id)
             ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)
