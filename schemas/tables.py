@@ -51,6 +51,19 @@ DOCUMENTS = pa.schema(
 )
 """What is scanned, as it comes from a file: nothing in it is trusted."""
 
+NAMED = pa.list_(
+    pa.struct(
+        [
+            pa.field("key_id", pa.string()),
+            pa.field("message", pa.int64()),
+            pa.field("user_id", pa.string()),  # null: nobody is named for it, for the reason that `naming` gives
+            pa.field("naming", pa.string()),  # a Naming
+            pa.field("log10_p_global", pa.float64()),
+        ]
+    )
+)
+"""Every message that both rules of naming let through, of smallest corrected p first (SPEC_2 §3)."""
+
 VERDICTS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -87,6 +100,8 @@ VERDICTS = pa.schema(
         pa.field("proof", pa.string()),  # a Proof, of flagged rows; null in others and in rows of older versions
         pa.field("variant", pa.string()),  # normalised: of the text without what hides a mark; null: as it stands
         pa.field("runner_up_log10_p_global", pa.float64()),  # corrected as log10_p_global; null where there is none
+        # the first is that of `message`; null where there is none, where the flag is unproved, and in older rows
+        pa.field("named", NAMED),
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""

@@ -164,7 +164,7 @@ class Detector:
 
             proof = self._prover.prove(text_of, list(lengths), found, decided, origin.shard_id.encode())
             verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
-        named = self._named(verdicts, kept, known or OfFile(now, {}, None, None))
+        named = self._named(verdicts, found, decided, kept, known or OfFile(now, {}, None, None))
         return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
 
     def compile(self, witness: Witness | None = None) -> None:
@@ -288,17 +288,39 @@ class Detector:
         }
 
     def _named(
-        self, verdicts: Mapping[str, Any], documents: pa.RecordBatch, known: OfFile
+        self,
+        verdicts: Mapping[str, Any],
+        found: Sequence[Found],
+        decided: Decision,
+        documents: pa.RecordBatch,
+        known: OfFile,
     ) -> dict[str, NDArray[np.object_]]:
-        """Columns of VERDICTS that say who had the message."""
+        """Columns of VERDICTS that say who had the messages that the rule names."""
         naming = verdicts["naming"].copy()
-        user_id, first_seen, held_since = (np.full(len(naming), None) for _ in range(3))
+        user_id, first_seen, held_since, named = (np.full(len(naming), None) for _ in range(4))
         for i in np.flatnonzero(naming == Naming.NAMED).tolist():
             first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
-            key_id, message = verdicts["key_id"][i].as_py(), verdicts["message"][i].as_py()
-            naming[i], user_id[i], held_since[i] = self._holders.naming(key_id, message, first or known.began)
+            each = []
+            for log10_p, key_id, message in self._to_be_named(found, decided, i):
+                who = self._holders.naming(key_id, message, first or known.began)
+                each.append((who, {"key_id": key_id, "message": message, "log10_p_global": log10_p}))
+            naming[i], user_id[i], held_since[i] = each[0][0]
             first_seen[i] = first or (known.began if naming[i] == Naming.HELD_LATER else None)
-        return {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
+            named[i] = [of_it | {"user_id": who.user_id, "naming": who.naming} for who, of_it in each]
+        columns = {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
+        return columns | {"named": named}
+
+    def _to_be_named(self, found: Sequence[Found], decided: Decision, document: int) -> list[tuple[float, str, int]]:
+        """What the rule names of a document, the verdict's own first: corrected log10 p, key and message."""
+        each = [
+            (float(said.log10_p_global[document, c]), key, int(c))
+            for key, (said, named) in enumerate(zip(found, decided.named, strict=True))
+            for c in np.flatnonzero(named[document])
+        ]
+        return [
+            (p, self._keys[key].key.key_id, int(found[key].message[document, c]))
+            for p, key, c in sorted(each, key=lambda one: (one[0], one[1], one[2]))
+        ]
 
 
 def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:

@@ -49,21 +49,39 @@ def erase_user(
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
-    if not _named(file.read(["user_id"]), user_ids).any():
+    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", "named")])
+    there = [column for column in columns.names if column in file.schema_arrow.names]
+    anywhere = _anywhere(whole(file.read(there), columns), user_ids)
+    if not anywhere.any():
         return None
     rows = whole(file.read(), SCHEMAS[name])
-    named = _named(rows, user_ids)
+    named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
     user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
-    for column, values in (("user_id", user), ("naming", naming)):
+    for column, values in (("user_id", user), ("naming", naming), ("named", _others(rows, user_ids))):
         at = rows.schema.get_field_index(column)
-        rows = rows.set_column(at, rows.schema.field(at), values)
-    return Anew(int(named.sum()), rows)
+        rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
+    return Anew(int(anywhere.sum()), rows)
 
 
-def _named(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
-    """Whether each row names one of them."""
-    return pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
+def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
+    """Whether each row names one of them, alone or among others."""
+    one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
+    among = pl.col("named").list.eval(one_of.fill_null(value=False)).list.any().fill_null(value=False)
+    alone = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
+    frame = pl.DataFrame(rows)
+    return frame.select(alone | among).to_series()
+
+
+def _others(rows: pa.Table, user_ids: Sequence[str]) -> pa.ChunkedArray:
+    """The column `named` without these names."""
+    gone = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
+    without = pl.element().struct.with_fields(
+        user_id=pl.when(~gone).then(pl.field("user_id")),
+        naming=pl.when(gone).then(pl.lit(str(Naming.REMOVED))).otherwise(pl.field("naming")),
+    )
+    frame = pl.DataFrame(rows.select(["named"]))
+    return frame.select(pl.col("named").list.eval(without)).to_arrow()["named"]
 
 
 def _delete_replaced(uri: str) -> None:

@@ -65,9 +65,9 @@ def _files(results: str, modified: dict[str, datetime | None], began: datetime) 
 def _texts(plan: Plan) -> dict[bytes, datetime]:
     """When texts were first flagged, by SHA-256, where that can change whom they name: few, however many were flagged.
 
-    A text that passes again has its message again, or another one passes too and nobody is named. So it can where that
-    message was given since; where the flag would not pass now, or under keys that are not under test; and where several
-    messages passed, or none by what is its user's alone.
+    A text that passes again has its messages again, or another one passes too and nobody is named. So it can where one
+    of these was given since; where the flag would not pass now, or under keys that are not under test; and where
+    several messages passed, or none by what is its user's alone.
     """
     among = {key.key_id: plan.tested_among(key) for key in plan.keys}
     now = pl.col("key_id").replace_strict(among, default=plan.keys_tested, return_dtype=pl.Int64)
@@ -79,8 +79,15 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     flagged = (
         flags(plan.results)
         .with_columns(first="scanned_at")
-        .select("text_sha256", "key_id", "message", _FIRST, same=same_message)
+        .select("text_sha256", "key_id", "message", "named", _FIRST, same=same_message)
     )
+    others = pl.col("named").struct
+    more = (
+        flagged.filter(pl.col("named").list.len() > 1)
+        .explode("named")
+        .with_columns(key_id=others.field("key_id"), message=others.field("message"))
+    )
+    flagged = pl.concat([flagged.drop("named"), more.drop("named")])
     rows = (
         flagged.join(_given_since(plan, flagged.filter("same")), on=["key_id", "message"], how="left")
         .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))

@@ -34,8 +34,12 @@ class Wanted(NamedTuple):
 
     def expression(self) -> pl.Expr:
         """Of columns of schemas.tables.VERDICTS."""
-        columns = {"user_id": self.users, "account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
-        return scanned_and_one_of(self.since, self.before, columns)
+        columns = {"account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
+        asked = scanned_and_one_of(self.since, self.before, columns)
+        if self.users:
+            among = pl.col("named").list.eval(pl.element().struct.field("user_id").is_in(list(self.users))).list.any()
+            asked &= pl.col("user_id").is_in(list(self.users)) | among.fill_null(value=False)
+        return asked
 
 
 class Totals(NamedTuple):

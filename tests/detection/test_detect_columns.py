@@ -59,9 +59,12 @@ def verdict(detector, tokens, found, i, at):
     key, said, message = detector._keys[chosen].key, found[chosen], int(found[chosen].message[i, 0])
     threshold = math.log10(detector._false_positive_rate)
     passing = sum(float(p) <= threshold for one in found for p in one.log10_p_global[i])
-    named = ("ambiguous" if passing > 1 else "none", None, None)
+    named, entries = ("ambiguous" if passing > 1 else "none", None, None), None
     if passing == 1:
         named = detector._holders.naming(key.key_id, message, at)
+        p = float(said.log10_p_global[i, 0])
+        who = {"user_id": named.user_id, "naming": named.naming}
+        entries = [{"key_id": key.key_id, "message": message, "log10_p_global": p, **who}]
     second, second_global = float(said.log10_p[i, 1]), float(said.log10_p_global[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
@@ -82,6 +85,7 @@ def verdict(detector, tokens, found, i, at):
         "basis": "key",
         "p_rank": None,
         "proof": None,
+        "named": entries,
         "variant": None,
     }
 

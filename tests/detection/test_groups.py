@@ -132,6 +132,26 @@ def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
     assert row["user_id"] in whose
     assert row["message"] == messages[row["user_id"]]
     assert row["proof"] == "proved"
+    assert {one["user_id"]: one["message"] for one in row["named"]} == {user: messages[user] for user in whose}
+    assert row["named"][0]["user_id"] == row["user_id"]
+    p = [one["log10_p_global"] for one in row["named"]]
+    assert p == sorted(p)
+    assert p[:2] == [row["log10_p_global"], row["runner_up_log10_p_global"]]
+
+
+def test_what_nobody_holds_is_told_beside_who_is_named(key, write):
+    """Text for a message that nobody was given, and for one that is never given, beside a user's."""
+    messages = held(key)
+    free = next(m for m in range(GROUPS**2) if m not in messages.values() and m % 20 != 19)
+    text = write(messages[USERS[40]], 200, 1) + write(free, 200, 2) + write(59, 200, 3)
+    (row,) = verdicts(key, [text])
+    told = {one["message"]: (one["naming"], one["user_id"], one["key_id"]) for one in row["named"]}
+    assert told == {
+        messages[USERS[40]]: ("named", USERS[40], "k"),
+        free: ("unallocated", None, "k"),
+        59: ("reserved", None, "k"),
+    }
+    assert (row["naming"], row["user_id"], "k") == told[row["message"]]
 
 
 def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, write):
@@ -141,6 +161,7 @@ def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, wri
     assert (row["flagged"], row["naming"], row["message"], row["user_id"]) == (True, "undecided", None, None)
     assert row["log10_p_global"] < -6
     assert row["score"] > 0
+    assert row["named"] is None
     assert row["proof"] == "proved"
 
 
@@ -187,7 +208,7 @@ def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, 
     text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), detector.decide
     monkeypatch.setattr(detector, "decide", lambda found, rate, _: plain(found, rate, 1.0))
     row = verdicts(key, [text])[0]
-    assert (row["naming"], row["user_id"], row["proof"]) == ("unproved", None, "differs")
+    assert (row["naming"], row["user_id"], row["proof"], row["named"]) == ("unproved", None, "differs", None)
     monkeypatch.setattr(detector, "decide", plain)
     searched = detector.search
 

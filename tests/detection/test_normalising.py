@@ -150,7 +150,7 @@ def test_without_difference_nothing_changes_but_what_is_paid(rows_of, marked, pl
         rows_of(texts, normalised=False, keys_tested=2), rows_of(texts, normalised=True, keys_tested=4), strict=True
     ):
         changed = {name for name in one if one[name] != two[name]} - {"scanned_at"}
-        assert changed <= {"log10_p_global", "runner_up_log10_p_global", "keys_tested"}
+        assert changed <= {"log10_p_global", "runner_up_log10_p_global", "keys_tested", "named"}
         p = -math.expm1(2 * math.log1p(-(10 ** one["log10_p_global"])))
         if one["message"] is not None:
             assert np.isclose(10 ** two["log10_p_global"], p, rtol=1e-9)

@@ -23,7 +23,17 @@ from schemas.tables import QUARANTINE, VERDICTS
 BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
 ROWS = 120
 LATER = (
-    ("reason", "basis", "p_rank", "first_seen_at", "held_since", "proof", "variant", "runner_up_log10_p_global"),
+    (
+        "reason",
+        "basis",
+        "p_rank",
+        "first_seen_at",
+        "held_since",
+        "proof",
+        "variant",
+        "runner_up_log10_p_global",
+        "named",
+    ),
     ("account_id", "text_sha256"),
 )
 """Columns that verdicts and quarantine did not have then."""

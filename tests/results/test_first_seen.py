@@ -12,8 +12,9 @@ from scanner.detection.existence import OfFile, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
+from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import Entry, commit, open_tables, write_file
-from schemas.tables import QUARANTINE, USER_EVENTS, VERDICTS
+from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS, VERDICTS
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.rows import verdict
@@ -73,6 +74,27 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
     seen = again["first_seen_at"]
     assert f"seen by {seen:%Y-%m-%d %H:%M}, which its user got later: {given:%Y-%m-%d %H:%M}" in out
     assert "no user held" not in out
+
+
+def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, own_registry):
+    """The verdict's own message is a user's; that beside it was nobody's then, and was given since."""
+    alice, free = message_of(own_registry, "green", "alice"), free_message(own_registry)
+    entry = {"key_id": "green", "message": alice, "user_id": "alice", "naming": "named", "log10_p_global": -19.0}
+    beside = entry | {"message": free, "user_id": None, "naming": "unallocated"}
+    at = datetime.now(UTC)
+    about = {"key_id": "green", "message": alice, "log10_p_global": -19.0, "scanned_at": at, "keys": "set"}
+    rows = [
+        verdict(i, user="alice", text_sha256=bytes([i]) * 32, named=named, **about)
+        for i, named in enumerate(([entry, beside], [entry], None))
+    ]
+    bring_up_to_date(night.results)
+    file = write_file(night.results, "flags", [pa.RecordBatch.from_pylist(rows, FLAGS)])
+    commit(night.results, "flags", [Entry("all", (file,))])
+    night.write("a", ["x"])
+    files = list_files((str(night.input),))
+    assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {}
+    give(own_registry, free, "carol")
+    assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
 
 
 def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_registry, marked):

@@ -86,6 +86,13 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
 
 
+def test_who_is_named_beside_another_is_found_too(folder):
+    entry = {"key_id": "key", "message": 1, "user_id": "carol", "naming": "named", "log10_p_global": -9.0}
+    put(folder, [flag(0, 1, named=[entry | {"user_id": "alice"}, entry]), flag(1, 2), flag(2, 3, user_id="carol")])
+    assert ids(newest(folder, 1.0, Wanted(users=("carol",)), None)) == ["doc-0", "doc-2"]
+    assert ids(newest(folder, 1.0, Wanted(users=("bob",)), None)) == []
+
+
 @pytest.mark.parametrize(
     ("wanted", "documents"),
     [
