@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from scanner.gpu.rule import Rule
 
-AT_ONCE = 1 << 18
-"""Blocks that are computed at a time, so that 64 MiB hold them and what they are made of."""
+AT_ONCE = 1 << 15
+"""Blocks that are computed at a time: they stay in a core's cache, and a call of torch costs little beside them."""
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _LOW = 0xFFFFFFFF
@@ -133,26 +133,25 @@ def chacha8(key: torch.Tensor, counters: torch.Tensor, nonces: torch.Tensor) -> 
     d = torch.stack([counters, counters >> 32, nonces, nonces >> 32]).int()
     start = torch.cat([a, b, c, d])
     for _ in range(4):
-        a, b, c, d = _quarter_rounds(a, b, c, d)
-        a, b, c, d = _quarter_rounds(a, b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0))
+        _quarter_rounds(a, b, c, d)
+        b, c, d = b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0)
+        _quarter_rounds(a, b, c, d)
         b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
     return torch.cat([a, b, c, d]).add_(start)
 
 
-def _quarter_rounds(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Four side by side, one in each row of int32[4, N]."""
+def _quarter_rounds(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> None:
+    """Four side by side, one in each row of int32[4, N], in place."""
     for by_d, by_b in ((16, 12), (8, 7)):
-        a = a + b
-        d = _rotate(d ^ a, by_d)
-        c = c + d
-        b = _rotate(b ^ c, by_b)
-    return a, b, c, d
+        a.add_(b)
+        _rotate(d.bitwise_xor_(a), by_d)
+        c.add_(d)
+        _rotate(b.bitwise_xor_(c), by_b)
 
 
-def _rotate(words: torch.Tensor, by: int) -> torch.Tensor:
-    return (words << by) | ((words >> (32 - by)) & ((1 << by) - 1))
+def _rotate(words: torch.Tensor, by: int) -> None:
+    high = words << by
+    words.bitwise_right_shift_(32 - by).bitwise_and_((1 << by) - 1).bitwise_or_(high)
 
 
 def siphash(key: list[int], windows: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ from scanner.gpu.rule import Rule
 GROUPS = 2
 """Groups of blocks that a program computes, one block a thread."""
 
-TOKENS = 128
-"""Tokens that a program computes in version 2, one block a token."""
+TOKENS = 512
+"""Tokens that a program computes in version 2, four blocks a thread: they share the hash of their window."""
 
 
 class Vectors:

@@ -22,7 +22,8 @@ from scanner.gpu.greenlist import LEVELS, REGISTERS
 from scanner.gpu.gumbel import FRACTION
 from scanner.gpu.kernels.greenlist import count_green
 from scanner.gpu.kernels.gumbel import sum_logarithms
-from scanner.gpu.kernels.vectors import draw_entries, green_entries
+from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
+from scanner.gpu.vectors import TOKENS
 from tests.bench.device_kernels import core
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -31,6 +32,7 @@ SLOW_PIPE = {"LOP3", "SHF", "LEA", "SEL", "VIADD", "VIMNMX", "IADD3", "ISETP", "
 BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
 TILES = {"first": "i64", "count": "i64", "items": "i32", "tiles": "i32"}
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
+RUNS = {name: ROWS[name] for name in ("sip", "key", "windows")} | {"messages": "*i64"}
 GREEN = BATCH | {"strips": "*i32", "best": "*i64"} | TILES
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
@@ -50,6 +52,14 @@ KERNELS = {
         {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,
     ),
     "draw vectors": (draw_entries, ROWS | {"out": "*i32", "count": "i32"}, {"WINDOW": 4, "GROUPS": 2}, 1),
+    "green vectors, version 2": (
+        green_of_runs, RUNS | {"out": "*i8", "users": "i32", "count": "i32"},
+        {**QUARTER, "SHIFT": 8, "GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS}, TOKENS // 128,
+    ),
+    "draw vectors, version 2": (
+        draws_of_runs, RUNS | {"out": "*i32", "users": "i32", "count": "i32"},
+        {"GROUPED": True, "WINDOW": 4, "AT_ONCE": TOKENS}, TOKENS // 128,
+    ),
 }  # fmt: skip
 """Kernel, types of its arguments, constants, and blocks that a thread computes in one turn of its loop."""
 
@@ -100,10 +110,10 @@ def main() -> None:
         return
     print(f"Triton {triton.__version__}, sm_90, for one block of the stream and thread")
     columns = ("registers", "stack", "issued", "alu", "loads", "stores", "barriers")
-    print(f"{'kernel':22}" + "".join(f"{column:>11}" for column in columns) + f"{'core/alu':>11}")
+    print(f"{'kernel':26}" + "".join(f"{column:>11}" for column in columns) + f"{'core/alu':>11}")
     for name, figures in found.items():
         share = found["core"]["alu"] / figures["alu"]
-        print(f"{name:22}" + "".join(f"{figures[column]:11.4g}" for column in columns) + f"{share:11.2f}")
+        print(f"{name:26}" + "".join(f"{figures[column]:11.4g}" for column in columns) + f"{share:11.2f}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from tests.watermark.pairs import greenlist, gumbel
 STARTS = [0, 31, 8191, 2**31 - 2]
 MESSAGES = [0, 31, 1599, 777]  # of 40 groups
 SECRET = bytes(range(32))
+TOKENS = 530  # more than a program computes
 BOTH = pytest.mark.parametrize("kind", [Vectors, PlainVectors])
 
 
@@ -68,9 +69,9 @@ def wanted_of(plain, windows, tokens):
 @pytest.mark.parametrize("window", [1, 4])
 def test_draws_of_version_2(window, groups, kind):
     plain = reference2.Method("gumbel", SECRET, window, None, groups)
-    all_of_them = torch.ones((len(MESSAGES), 140), dtype=torch.bool)
+    all_of_them = torch.ones((len(MESSAGES), TOKENS), dtype=torch.bool)
     found = vectors_of(kind, plain).draw_runs(rows(window), torch.tensor(MESSAGES), groups, all_of_them)
-    for row, nonce, entries in wanted_of(plain, rows(window), 140):
+    for row, nonce, entries in wanted_of(plain, rows(window), TOKENS):
         wanted = [reference2.stream_word(plain.keys, nonce, 1, 0, entry) for entry in entries]
         assert found[row].numpy().view(np.uint32).tolist() == wanted
 
@@ -81,8 +82,8 @@ def test_draws_of_version_2(window, groups, kind):
 def test_green_tokens_of_version_2(gamma, groups, kind):
     plain = reference2.Method("greenlist", SECRET, 3, gamma, groups)
     rule = rule_of(greenlist(3, gamma).fast)
-    all_of_them = torch.ones((len(MESSAGES), 140), dtype=torch.bool)
+    all_of_them = torch.ones((len(MESSAGES), TOKENS), dtype=torch.bool)
     found = vectors_of(kind, plain).green_runs(rows(3), torch.tensor(MESSAGES), groups, rule, all_of_them)
-    for row, nonce, entries in wanted_of(plain, rows(3), 140):
+    for row, nonce, entries in wanted_of(plain, rows(3), TOKENS):
         wanted = [reference2.is_green(plain.keys, nonce, entry, gamma) for entry in entries]
         assert found[row].bool().tolist() == wanted
