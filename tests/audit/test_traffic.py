@@ -1,11 +1,29 @@
 """What verdicts say about themselves, counted over distinct texts."""
 
+from datetime import UTC, datetime
+
+import numpy as np
 import polars as pl
 import pytest
 
-from scanner.audit.in_every_scan.traffic import measure
+from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
+from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
+from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.judgement import KEY_BOUND
+from schemas.registry import MasterKey, TokenizerFile, reserved_count
 from schemas.words import Naming
 from tests.support.rows import verdict
+
+KEY = MasterKey(
+    key_id="k",
+    format="gumbel",
+    parameters={"window": 4},
+    messages=1000,
+    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
+    secret="env:SECRET",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
 
 
 def rows(*namings: str) -> pl.LazyFrame:
@@ -22,6 +40,53 @@ def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
     assert measure(rows(naming, "unallocated"), -6.0).unheld == held_by_nobody
 
 
+def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
+    """What the audit says of a key whose reserved messages hit so many times too often in what is not flagged."""
+    left = texts - flagged
+    traffic = Traffic(texts, flagged, 0, 0, {}, ("s",))
+    expected = left * own_p(THRESHOLDS, KEY.messages, 1)
+    hits = np.random.default_rng(5).poisson(excess * expected, (reserved_count(KEY.messages), len(THRESHOLDS)))
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), KEY, 1, instead=hits)
+    about = Question("reserved", "exact", "message", cluster="message")
+    rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
+    return "too small" if "too small" in {row["verdict"] for row in rows} else "quiet"
+
+
+def test_marked_texts_hide_no_key_that_hits_too_often():
+    """Three times as often in the half of the texts that are not marked: over all texts, that would be 1.5 times."""
+    assert reserved_verdict(2_000_000, 0, 3.0) == "too small"
+    assert reserved_verdict(2_000_000, 1_000_000, 3.0) == "too small"
+    assert reserved_verdict(2_000_000, 1_000_000, 1.0) == "quiet"
+    assert reserved_verdict(2_000_000, 0, 1.5) == "quiet"  # what it used to be taken for
+
+
+def test_flags_that_chance_explains_stay_in_the_expectation():
+    at_a_loose_rate = Traffic(1000, 300, 20, 0, {}, ("s",))
+    assert unmarked(at_a_loose_rate, 0.3) == 1000
+    assert unmarked(at_a_loose_rate, 0.1) == 1000 - (280 - 100)
+    assert unmarked(Traffic(50, 50, 0, 0, {}, ("s",)), 1e-6) > 0
+
+
 def test_what_has_no_p_value_was_not_tested():
     scored = [verdict(i, text_sha256=bytes([i] * 32), log10_p_global=p) for i, p in enumerate([-1.0, None, None, -2.0])]
     assert measure(pl.LazyFrame(scored), -6.0).texts == 2
+
+
+def of_decoys(tests: float, excess: np.ndarray) -> set[str]:
+    """Verdicts on decoys of all messages, independent ones, that hit so many times too often at each threshold."""
+    alpha = np.array(DEEP[: len(excess)])
+    hits = np.round(tests * alpha * excess)
+    clusters = np.full(len(alpha), tests)
+    sums = Moments(clusters, hits, tests * alpha, hits, hits * alpha, tests * alpha**2, clusters)
+    about = Question("decoy_all", "exact", "greenlist", cluster="document")
+    return {row["verdict"] for row in rate_rows(Audit.begin("", "", "", 5e-4), [(about, sums)], DEEP)}
+
+
+def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_seen():
+    """On 1 % of 50 million documents, under 100,000 messages each; what stops at 1e-8 sees nothing."""
+    tests = 0.01 * 50e6 * 1e5
+    excess = 10.0 ** np.maximum(0.0, 3.0 * (np.arange(1, len(DEEP) + 1) - 8) / 4)
+    assert excess[[7, -1]].tolist() == [1.0, 1000.0]
+    assert "too small" in of_decoys(tests, excess)
+    assert "too small" not in of_decoys(tests, excess[: len(THRESHOLDS)])
+    assert "too small" not in of_decoys(tests, np.ones(len(DEEP)))

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances, levels
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, chances, levels
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Origin, Seen
 from scanner.detection.scan_plan import Plan
@@ -137,13 +137,16 @@ class Decoys:
         data = f"{kind};{i}".encode()
         return hashlib.blake2b(data, key=self._secret, digest_size=32, person=b"decoy-fixed-v1").digest()
 
-    def chances(self, law: Law, scored: NDArray[np.int64], messages: int) -> NDArray[np.float64]:
+    def chances(
+        self, law: Law, scored: NDArray[np.int64], messages: int, thresholds: Sequence[float] = THRESHOLDS
+    ) -> NDArray[np.float64]:
         """P(p ≤ α) as the law has it: float64[D, J] (scanner.audit.statistics.expectation)."""
-        return self._chances.of((law, messages), scored, lambda missing: chances(law, missing, THRESHOLDS, messages))
+        about = (law, messages, len(thresholds))
+        return self._chances.of(about, scored, lambda missing: chances(law, missing, thresholds, messages))
 
     def critical(self, law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The smallest scores that pass with one message: float64[D, J]."""
-        return self._critical.of(law, scored, lambda missing: levels(law, missing, THRESHOLDS).critical)
+        """The smallest scores that pass with one message, down to the last of DEEP: float64[D, J]."""
+        return self._critical.of(law, scored, lambda missing: levels(law, missing, DEEP).critical)
 
 
 def _kind(key: MasterKey) -> str:
@@ -211,7 +214,7 @@ class PieceDecoys:
             positions = only(seen.positions, places)
             counted = kind.format.counted(key.messages)
             found = kind.format.count_hits(secrets, seen.tokens, positions, counted, critical)
-            chance = self._decoys.chances(kind.law, scored, 1)
+            chance = self._decoys.chances(kind.law, scored, 1, DEEP)
             self._count("decoy_all", seen, found.hits, np.full(len(scored), counted), chance, 1)
 
     def _add(
@@ -253,7 +256,7 @@ class PieceDecoys:
         rows: list[dict[str, Any]] = []
         for asked, sums in self._found.items():
             about = {"kind": asked.kind, "messages": asked.messages, "decoy": asked.decoy, "label": asked.label}
-            columns = {"threshold": THRESHOLDS, **sums.columns()}
+            columns = {"threshold": DEEP[: len(sums.hits)], **sums.columns()}
             same = shared | asked.columns._asdict() | about
             rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan import found_canaries
 from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries
 from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
-from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments
+from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
-from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Limits, Moments, poisson_limits
 from scanner.audit.statistics.judgement import KEY_BOUND, counts
 from scanner.detection.scan_plan import Plan
@@ -172,11 +172,17 @@ def _reserved_answers(
     plan: Plan, traffic: Traffic, instead: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
 ) -> list[tuple[Question, Moments]]:
     """Hits of reserved messages of each key that has any; `instead` of those of the traffic, by key, if given."""
+    texts = unmarked(traffic, plan.config.false_positive_rate)
     return [
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)),
             reserved_moments(
-                traffic, key, plan.tested_among(key), 1 + plan.config.variants.normalised, instead.get(key.key_id)
+                traffic,
+                texts,
+                key,
+                plan.tested_among(key),
+                1 + plan.config.variants.normalised,
+                instead.get(key.key_id),
             ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)
@@ -246,7 +252,7 @@ def judge_scan(
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, _unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
-        *rate_rows(audit, _fresh_answers(fresh), THRESHOLDS),
+        *rate_rows(audit, _fresh_answers(fresh), DEEP),
         *rate_rows(audit, of_keys, THRESHOLDS, KEY_BOUND),
         *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),

@@ -124,8 +124,19 @@ def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float6
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * keys)), np.float64)
 
 
+def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
+    """Texts that may meet a reserved message by chance: all but flags for other messages that chance does not explain.
+
+    A marked text has its own message as the best, and with it in the expectation a key that hits too often among the
+    others would hide behind it.
+    """
+    for_others = traffic.flagged - traffic.reserved
+    return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
+
+
 def reserved_moments(
     traffic: Traffic,
+    texts: float,
     key: MasterKey,
     keys_tested: int,
     looks: int = 1,
@@ -133,16 +144,22 @@ def reserved_moments(
 ) -> Moments:
     """Hits of a key's reserved messages against what is expected at most; the messages are the clusters.
 
-    One key meets the same n-grams in many texts; each message meets them with other draws. `looks`: how many
-    variants of each text the key scores, of all those that keys_tested counts. `instead` of the hits of the traffic, if
-    given: int64[R, J].
+    One key meets the same n-grams in many texts; each message meets them with other draws.
+
+    Args:
+        traffic: counts over distinct texts.
+        texts: that may meet a reserved message by chance, above 0.
+        key: whose messages they are.
+        keys_tested: K of SPEC §3.
+        looks: how many variants of each text the key scores, of all those that keys_tested counts.
+        instead: of the hits of the traffic, if given: int64[R, J].
     """
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
-    each = looks * traffic.texts * own_p(THRESHOLDS, key.messages, keys_tested)
+    each = looks * texts * own_p(THRESHOLDS, key.messages, keys_tested)
     return Moments(
-        tests=count * traffic.texts,
+        tests=count * texts,
         hits=hits.sum(axis=0),
         expected=count * each,
         hh=(hits * hits).sum(axis=0),

@@ -66,13 +66,13 @@ def rate_rows(
     Args:
         audit: the run.
         answers: sums over clusters for each question, each [J]; all that were asked.
-        thresholds: α[J], from large to small.
+        thresholds: α, from large to small; of each question the first J.
         bound: see verdicts.judge.
     """
     family: list[tuple[Question, float, Count]] = [
         (question, threshold, count)
         for question, sums in answers
-        for threshold, count in zip(thresholds, counts(sums), strict=True)
+        for threshold, count in zip(thresholds[: len(sums.hits)], counts(sums), strict=True)
     ]
     judged = judge([count for _, _, count in family], audit.family_error, bound)
     return [

@@ -17,6 +17,9 @@ from scanner.watermark.search import corrected
 THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """What is judged: every power of ten down to 1e-8."""
 
+DEEP = tuple(10.0**-k for k in range(1, 13))
+"""The same of what has very many p-values: down to where flags of many messages are decided."""
+
 _MOST_REMEMBERED = 1 << 16
 _BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
 
@@ -91,7 +94,9 @@ class Remembered:
             missing = distinct.tolist()
         if missing:
             known.update(zip(missing, find(missing), strict=True))
-        return np.array([known[t] for t in distinct.tolist()]).reshape(-1, len(THRESHOLDS))[which]
+        if not len(scored):
+            return find([])
+        return np.array([known[t] for t in distinct.tolist()])[which]
 
 
 def randomised_p(
