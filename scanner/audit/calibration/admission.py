@@ -116,7 +116,8 @@ def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
     if row is None or not row["expected"]:
         return None
-    risk, effect, hits = row["family_error"] / row["family"], row["design_effect"], 1.0
+    risk = row["family_error"] / row["family"] / 2  # a limit on one side, as `judge` draws it
+    effect, hits = row["design_effect"], 1.0
     while poisson_limits(hits / effect, risk).high * effect > TOLERANCE * hits:
         hits *= 1.02
     return float(hits * row["tests"] / row["expected"] * row["threshold"] / down_to)
