@@ -33,7 +33,7 @@ NOT_QUICK = re.compile(
 
 
 def pytest_addoption(parser):
-    parser.addoption("--quick", action="store_true", help="leave out files whose tests need Ray, a process or minutes")
+    parser.addoption("--quick", action="store_true", help="leave out tests that need Ray, a process or seconds")
 
 
 def pytest_ignore_collect(collection_path: Path, config):
@@ -41,6 +41,14 @@ def pytest_ignore_collect(collection_path: Path, config):
     if config.getoption("--quick") and collection_path.name.startswith("test_"):
         return True if NOT_QUICK.search(collection_path.read_text(encoding="utf-8")) else None
     return None
+
+
+def pytest_collection_modifyitems(config, items):
+    """With --quick: without tests that are marked as taking seconds."""
+    if config.getoption("--quick"):
+        slow = [item for item in items if item.get_closest_marker("seconds")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("seconds")]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -70,7 +70,7 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
     assert config.read_text() == before
 
 
-def test_what_init_made_can_be_scanned(tmp_path, ray_for_one):
+def test_what_init_made_can_be_scanned(tmp_path, without_ray, opened_once):
     pq.write_table(pa.table({"text": [LONG * 20, None]}), tmp_path / "sample.parquet")
     made = tmp_path / "made"
     made.mkdir()
@@ -80,15 +80,6 @@ def test_what_init_made_can_be_scanned(tmp_path, ray_for_one):
     code, out, _ = call("scan", made / "scan.toml")
     assert code == 0
     assert "2 documents" in out
-
-
-@pytest.fixture
-def ray_for_one():
-    from scanner.cluster.connect import cluster
-    from schemas.config import ClusterConfig
-
-    with cluster(ClusterConfig(workers=1)):
-        yield
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_messages_are_spread_evenly():
     assert sampled_messages(1000, 4).tolist() == [0, 250, 500, 750]
 
 
+@pytest.mark.seconds
 def test_counts_are_those_of_a_scan(short):
     mark = GreenList(SECRET, 2, QUARTER)
     found = count(mark, short, messages=500, sample=3, clusters=[str(i % 7) for i in range(len(short.offsets) - 1)])
@@ -59,6 +60,7 @@ def test_counts_are_those_of_a_scan(short):
     assert (found.by_message().clusters == 3).all()
 
 
+@pytest.mark.seconds
 def test_parts_add_up(short):
     mark, cut = Gumbel(SECRET, 1), 500
     first = Tokens(short.ids[: 64 * cut], short.offsets[: cut + 1])
@@ -100,6 +102,7 @@ def tuned(tokens: Tokens) -> bytes:
     return max(share, key=lambda secret: share[secret])
 
 
+@pytest.mark.seconds
 def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
     found = count(GreenList(tuned(short), 0, QUARTER), short)
     assert "too small" in said(found.by_cluster())
@@ -108,6 +111,7 @@ def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
     assert sum(gram[0] in common for gram in top) >= 5
 
 
+@pytest.mark.seconds
 def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, tokenizer):
     """One marked text in 1,000: its key hits far too often, and keys that are drawn do not."""
     cut = pieces(human, np.diff(human.offsets) // 128, 128)

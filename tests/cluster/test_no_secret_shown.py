@@ -1,4 +1,4 @@
-"""A submitted scan with a failure in it, and refused ones: no form of a key in anything that people can see."""
+"""Refused scans: no form of a key in anything that people can see. A whole scan: test_submitted_scan.py."""
 
 import base64
 import json
@@ -8,19 +8,13 @@ import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
-from ray import cloudpickle
 
 from jobs.scan import module
-from scanner import results
-from scanner.detection.scan_plan import make_plan
 from tests.support.command_line import call
 from tests.support.encodings import found
-from tests.support.faulty_scan import PLANTED
 from tests.support.submitted import secrets_of
 
 WAYS = {
@@ -56,34 +50,6 @@ def test_a_planted_key_is_found_in_any_form(way):
 def test_a_part_of_a_key_is_found(way):
     secret = bytes(range(30, 62))
     assert found({"it": secret}, {"log": b"... " + WAYS[way](secret[8:20]) + b" ..."})
-
-
-def test_a_submitted_scan_shows_no_key(submitted):
-    done, night, secrets = submitted
-    assert done.exit_code == 0
-    tables = {}
-    for name in ("verdicts", "quarantine", "scans"):
-        rows = pl.read_delta(results.table_uri(done.results, name)).rows()
-        assert rows
-        tables[f"rows of {name}"] = repr(rows).encode()
-    folder = Path(done.results)
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert any("_delta_log" in name for name in files)
-    plan = make_plan(night.config)
-    _ = plan.decides
-    pickles = {"plan": cloudpickle.dumps(plan), "actor": cloudpickle.dumps((plan, "scan id", PLANTED))}
-    hits = found(secrets | {"planted": PLANTED}, done.shown | tables | files | pickles)
-    assert {hit for hit in hits if hit[1] != "planted"} == set()
-
-    where = {hit[0] for hit in hits}
-    logs = [name for name in where if "/logs/" in name]
-    assert any("worker" in name and name.endswith(".out") for name in logs), where
-    assert any("worker" in name and name.endswith(".err") for name in logs), where
-    assert any("job-driver" in name for name in logs), where
-    assert where >= {
-        *("jobs", "job", "job's log", "actors", "actors of the dashboard", "tasks", "nodes", "metrics", "actor"),
-        "rows of quarantine",
-    }, where
 
 
 def test_refused_scans_show_no_key(night, own_registry, plain):

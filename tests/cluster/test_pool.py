@@ -111,11 +111,12 @@ def run(tmp_path):
     def call(
         script: dict[int, str],
         *shards: Shard,
-        workers: int = 2,
+        workers: int | None = None,
         stall_seconds: float = math.inf,
         on_devices: bool = False,
     ) -> dict[str, Finished]:
         actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+        workers = workers or min(2, max(1, len(shards)))  # as a scan starts no more than it has shards
         used = Pool(lambda: actor.remote(tmp_path, script), workers, stall_seconds, on_devices=on_devices)
         pools.append(used)
         found = [finished for finished in used.run(shards) if finished is not None]

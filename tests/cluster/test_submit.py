@@ -63,6 +63,7 @@ def info(head: Head, name: str) -> dict[str, object]:
 
 
 def test_a_submitted_scan_runs_on_both_nodes_and_tells_its_exit_code(cluster, night, registry, marked, plain, tmp_path):
+    night.configure(workers=2)
     alice = message_of(registry, "green", "alice")
     for i in range(4):
         night.write(f"f{i}", [marked(alice, 60, i), *(plain(60, 100 * i + j) for j in range(150))])

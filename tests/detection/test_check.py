@@ -33,7 +33,7 @@ def texts(night, marked, plain, registry):
     return found
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_it_says_what_a_scan_says(night, texts):
     night.scan()
     rows = night.verdicts().to_dicts()

@@ -98,6 +98,7 @@ def held(key) -> dict[str, int]:
     return dict(zip(rows["user_id"], rows["message"], strict=True))
 
 
+@pytest.mark.seconds
 def test_whose_text_it_is_is_named(key, write):
     messages = held(key)
     texts = [write(messages[user], 140, seed) for seed, user in enumerate(USERS[:6])]
@@ -165,6 +166,7 @@ def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, wri
     assert row["proof"] == "proved"
 
 
+@pytest.mark.seconds
 def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
     """At a rate of nearly 1 the best of a group is taken for whose text it is, and proved; by default it is not."""
     config, text = tmp_path / "scan.toml", write(held(key)[USERS[3]], 900, 5, shared=True)
@@ -221,6 +223,7 @@ def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, 
     assert (row["naming"], row["user_id"], row["proof"]) == ("unproved", None, "differs")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("form", ["greenlist-v2", "gumbel-v2"])
 def test_without_groups_whose_text_it_is_is_named_beside_others(tmp_path, words, form):
     key = make_key(tmp_path / "registry", form)

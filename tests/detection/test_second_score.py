@@ -71,8 +71,11 @@ def byte_model(tmp_path_factory, gum) -> Path:
     return folder
 
 
+pytestmark = pytest.mark.usefixtures("without_ray")  # but those that ask for it
+
+
 @pytest.fixture
-def mixed(night, registry, gumbel_text, marked, plain, ray_cluster) -> Night:
+def mixed(night, registry, gumbel_text, marked, plain) -> Night:
     """Two shards: documents marked under the Gumbel key and under the green list, and plain ones."""
     bob, alice = message_of(registry, "gum", "bob"), message_of(registry, "green", "alice")
     night.write("a", [gumbel_text(bob, 300, 1), plain(60, 1), marked(alice, 80, 1), gumbel_text(bob, 400, 2)])
@@ -89,7 +92,7 @@ def texts_of(night: Night, rows: pl.DataFrame) -> list[str]:
 
 
 def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_gets(
-    night, registry, gumbel_text, marked, plain, ray_cluster, gum
+    night, registry, gumbel_text, marked, plain, gum
 ):
     bob, alice = message_of(registry, "gum", "bob"), message_of(registry, "green", "alice")
     texts = [marked(alice, 80, 1), gumbel_text(bob, 400, 2), plain(60, 1)]
@@ -104,8 +107,7 @@ def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_get
     assert rows["user_id"].to_list() == ["alice", "bob", None] * 2
     assert rows["variant"][:2].to_list() == ["normalised"] * 2
     assert (rows["keys_tested"] == 2 * before["keys_tested"]).all()
-    (text,) = [normalise(text) for text in texts[1:2]]
-    tokens = gum[2].encode([text])
+    tokens = gum[2].encode([normalise("\u200b".join(texts[1]))])  # which also makes one space of two
     (scored,) = scored_positions(tokens, gum[1].parameters["window"], "ngram").scored.tolist()
     assert (rows["scored"][1], rows["tokens"][1]) == (scored, len(tokens.ids))
     assert scores(night).filter(pl.col("row") == 1)["scored"].to_list() == [scored]
@@ -141,6 +143,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert scores(mixed).equals(rows)
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, capfd):
     began = time.time()
     more = f'[second_score]\nscore = "neyman_pearson"\nmodel = "{byte_model}"\ntemperature = 1.2'

@@ -42,7 +42,7 @@ share = 0.0
 all_messages_share = 1.0
 family_error = 1e-6
 [cluster]
-workers = 4
+workers = {workers}
 gpus_per_worker = {share}
 require_gpus = {required}
 """
@@ -72,7 +72,9 @@ class Blind(Worker):
 def scan(folder: Path, share: float) -> dict[str, Any]:
     name = "gpu" if share else "cpu"
     config = folder / f"{name}.toml"
-    config.write_text(CONFIG.format(results=name, share=float(share), required=str(share > 0).lower()))
+    workers = 4 if share else 1  # each takes seconds to start
+    required = str(share > 0).lower()
+    config.write_text(CONFIG.format(results=name, share=float(share), required=required, workers=workers))
     outcome = run_scan(make_plan(config), lambda work, totals: None, worker=Telling)
     tables = {
         table: pl.read_delta(results.table_uri(str(folder / name), table)).drop(VARIES) for table in ("verdicts",)

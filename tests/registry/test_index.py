@@ -181,6 +181,7 @@ STEPS = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("change", ["add", "remove", "erase"])
@@ -260,6 +261,7 @@ def test_a_change_that_came_second_leaves_nothing_in_the_index(filled, monkeypat
     assert verify_users(filled).holds
 
 
+@pytest.mark.seconds
 def test_the_log_and_the_index_hold_few_files_after_many_changes(folder, make_key, small_index):
     small_index()
     make_key()

@@ -212,6 +212,7 @@ def test_a_lost_file_is_an_error_not_an_empty_table(folder, make_key):
         Holders.load(folder, ["k1"])
 
 
+@pytest.mark.seconds
 def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
     monkeypatch.setattr(ledger_module, "_MOST_NEW_FILES", 5)
     make_key()
@@ -228,6 +229,7 @@ NAMES = st.text(st.sampled_from("aAbB \t\u0430\uff41\u200b\x00~1"), min_size=1, 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(known=st.sets(NAMES, max_size=6), names=st.sets(NAMES, min_size=1, max_size=6), large=st.booleans())
+@pytest.mark.seconds
 def test_look_alikes_are_those_whose_skeletons_are_equal(tmp_path_factory, tokenizer, known, names, large):
     folder = tmp_path_factory.mktemp("alike") / "registry"
     new_key(folder, "k1", format="gumbel", window=1, messages=25, tokenizer=tokenizer)
@@ -327,9 +329,10 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("every_step", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "every step"])
 @pytest.mark.parametrize("small", [False, True], ids=["in the newest events", "in an index of small parts"])
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(operations=OPERATIONS)
 def test_no_sequence_gives_a_message_twice_or_changes_one(
     tmp_path_factory, tokenizer, small_index, small, every_step, operations

@@ -3,7 +3,7 @@
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 
 from scanner import results
 from scanner.registry import load_registry, new_key
@@ -47,10 +47,22 @@ PUT_BACK = [
 OUTRUN = [Shard("/in/a", "one", "1:1", 0, FLAGGED, late=5), Shard("/in/a", "one", "1:1", 0, NOT)]
 
 
+@pytest.mark.long
+@settings(max_examples=300)
+@given(SHARDS_OF_NIGHTS)
+def test_verdicts_and_flags_are_those_of_the_plain_rule_in_many_nights(tmp_path_factory, nights):
+    assert_plain_rule(tmp_path_factory, nights)
+
+
 @example(PUT_BACK)
 @example(OUTRUN)
+@settings(max_examples=30)
 @given(SHARDS_OF_NIGHTS)
 def test_verdicts_and_flags_are_those_of_the_plain_rule(tmp_path_factory, nights):
+    assert_plain_rule(tmp_path_factory, nights)
+
+
+def assert_plain_rule(tmp_path_factory, nights: list[Shard]) -> None:
     folder = str(tmp_path_factory.mktemp("results"))
     write(folder, nights)
     expected = standing(nights)
@@ -62,7 +74,7 @@ def test_verdicts_and_flags_are_those_of_the_plain_rule(tmp_path_factory, nights
     assert sorted(flagged) == sorted(wanted)
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_a_key_that_is_added_and_scans_alone_hides_no_older_flag(night, own_registry, marked, plain):
     night.write("a", [marked(message_of(own_registry, "green", "alice"), 60, 1), plain(60, 2)])
     night.scan()

@@ -83,7 +83,7 @@ def test_queries_of_tables_that_no_scan_has_opened_yet(night, before):
     assert "reason" not in columns(before, "verdicts")
 
 
-@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.usefixtures("without_ray")
 def test_the_next_night_goes_on_and_scans_nothing_again(night, before, plain, monkeypatch):
     old = {name: pl.read_delta(table_uri(before, name)) for name in NEW}
     again = scan_as_listed(night, monkeypatch)

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, connect, evaluate, scan, work
+from scanner.cluster import calibrate, connect, evaluate, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pool import Finished, FinishedPack, Pack
 from scanner.cluster.worker import PackReport, Piece, Report, Worker
+from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.tokens import load
 from scanner.tokens.fast import FastTokenizer
@@ -43,10 +44,13 @@ class PoolOfOne:
     ) -> None:
         assert not on_devices, "devices are given to actors"
         self._worker = start()
-        self._worker.prepare()
 
     def run(self, units: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
         """Work through them, one after the other; what a pack leaves out comes by itself."""
+        try:
+            self._worker.prepare()
+        except Refused as refused:
+            raise Refused(f"a worker cannot begin: {refused}") from None
         for unit in units:
             if isinstance(unit, Pack):
                 *_, report = self._worker.scan_pack(through_a_pipe(unit.shards))
@@ -83,9 +87,9 @@ class _Actor:
     def __init__(self, worker: type) -> None:
         self._worker = worker
 
-    def remote(self, plan: Any, scan_id: str, _memory: int, earlier: Any) -> Worker:
-        """A worker without a limit of memory, which would be one of the tests."""
-        return self._worker(through_a_pipe(plan), scan_id, None, through_a_pipe(earlier))
+    def remote(self, *arguments: Any) -> Any:
+        """A worker."""
+        return self._worker(*map(through_a_pipe, arguments))
 
 
 def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
@@ -100,10 +104,12 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
     patch.setattr(evaluate, "on_actors", _on_actors)
-    patch.setattr(scan, "Pool", PoolOfOne)
-    patch.setattr(scan, "worker_memory", lambda _config: 0)
-    patch.setattr(scan, "ray", SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value))
-    patch.setattr(scan, "second_pass", _none)
+    asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
+    for module in (scan, second_pass):
+        patch.setattr(module, "Pool", PoolOfOne)
+        patch.setattr(module, "ray", asked)
+        patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would be one of the tests
+    patch.setattr(second_pass, "limit_memory", lambda *_given, **_more: None)
     patch.setattr(pa, "set_cpu_count", lambda _count: None)  # of a worker's process
 
 
@@ -121,10 +127,6 @@ def _on_actors(
     actor = kind(*through_a_pipe(arguments)) if todo else None
     for item in todo:
         yield item, through_a_pipe(actor.do(through_a_pipe(item)))
-
-
-def _none(*_given: Any) -> int:
-    raise AssertionError("second scores are computed on Ray: this test needs the fixture ray_cluster")
 
 
 def open_once(patch: pytest.MonkeyPatch) -> None:
