@@ -15,6 +15,7 @@ from jobs.cli import run
 from jobs.demo.demo_keys import HERE, KEYS, make_registry
 from jobs.scan import scan
 from scanner import results
+from schemas.words import Naming
 
 FOLDER = Path("demo")
 FALSE_POSITIVE_RATE = 1e-6
@@ -62,6 +63,12 @@ def compare(folder: str) -> pl.DataFrame:
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         pl.col("kind").fill_null("bad"),  # a document without an id
         right=pl.col("flagged") & pl.col("user_id").eq_missing(pl.col("user_id_true")) & of_its_key,
+        wrong=pl.col("named")
+        .list.eval(pl.element().struct.field("user_id").drop_nulls())
+        .list.set_difference(pl.concat_list("user_id_true"))
+        .list.len()
+        .gt(0)
+        .fill_null(value=False),
     )
 
 
@@ -80,17 +87,32 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
 
     spans = [f"{low}-{high}" for low, high in LENGTHS]
     lines.append("  marked: how many of the documents were flagged, by the tokens that the model wrote")
-    lines.append(f"  {'':<34}" + "".join(f"{title:>10}" for title in [*spans, "all", "right", "wrong"]))
+    lines.append(f"  {'':<34}" + "".join(f"{title:>10}" for title in [*spans, "all"]))
     marked = rows.filter(pl.col("kind") == "marked").sort("key_id_true", "delta", "temperature", descending=True)
     settings = marked.partition_by("key_id_true", "temperature", "delta", as_dict=True, maintain_order=True)
     for (key_id, temperature, delta), part in settings.items():
         title = f"{key_id}, " + (f"temperature {temperature}" if delta is None else f"delta {delta}")
         cells = [part.filter(pl.col("tokens_true").is_between(low, high)) for low, high in LENGTHS] + [part]
         shares = [f"{cell['flagged'].sum()}/{cell.height}" for cell in cells]
-        right = part["right"].sum()
-        wrong = part.filter(pl.col("user_id").is_not_null() & ~pl.col("right")).height
-        lines.append(f"  {title:<34}" + "".join(f"{cell:>10}" for cell in [*shares, right, wrong]))
-    return "\n".join(lines)
+        lines.append(f"  {title:<34}" + "".join(f"{cell:>10}" for cell in shares))
+    return "\n".join([*lines, "", *_names(marked.filter(pl.col("user_id_true").is_not_null()), spans)])
+
+
+def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
+    """Who is named for documents that were marked for a user, by the tokens that the model wrote."""
+    lines = [
+        "  marked for a user: who is named for it",
+        f"  {'':<34}" + "".join(f"{span:>10}" for span in [*spans, "all"]),
+    ]
+    cells = [marked.filter(pl.col("tokens_true").is_between(low, high)) for low, high in LENGTHS] + [marked]
+    for title, chosen in (
+        ("flagged", pl.col("flagged")),
+        ("named: the user", pl.col("right")),
+        ("undecided: a group, nobody of it", pl.col("naming") == Naming.UNDECIDED),
+        ("wrong: somebody else", pl.col("wrong")),
+    ):
+        lines.append(f"  {title:<34}" + "".join(f"{cell.filter(chosen).height:>10}" for cell in cells))
+    return lines
 
 
 def example(rows: pl.DataFrame) -> str:

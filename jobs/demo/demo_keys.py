@@ -1,6 +1,7 @@
-"""The demo's registry: three keys with public secrets and forty users, made afresh by the real registry code.
+"""The demo's registry: four keys with public secrets and forty users, made afresh by the real registry code.
 
-Two keys are of our own formats, with users; one is of vLLM's format, with which a server marks for everybody alike.
+Two keys are of our own formats, each with room for a thousand million users; one is of version 1 of these, the paper's;
+one is of vLLM's format, with which a server marks for everybody alike.
 
 The shipped texts were marked with these secrets and messages, so both ship with the texts. Whoever has this project can
 mark for any of these users: the secrets are a demonstration and protect nothing.
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from scanner.registry import new_key, restore_users
+from scanner.watermark.native.version2 import groups_for
 from schemas.tables import USER_EVENTS
 
 HERE = Path(__file__).parent
@@ -20,14 +22,17 @@ SECRETS = HERE / "secrets"
 USERS_FILE = HERE / "users.parquet"
 TOKENIZER = HERE / "tokenizer.json"
 
+GROUPS = groups_for(1e9)
+
 KEYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "demo-greenlist": ("greenlist", {"window": 4, "gamma": "1/4"}),
-    "demo-gumbel": ("gumbel", {"window": 4}),
+    "demo-greenlist": ("greenlist-v2", {"window": 4, "gamma": "1/4", "groups": GROUPS}),
+    "demo-gumbel": ("gumbel-v2", {"window": 4, "groups": GROUPS}),
+    "demo-paper": ("greenlist", {"window": 4, "gamma": "1/4"}),
     "demo-vllm": ("vllm-gumbel", {}),
 }
 """Key id → format and its parameters."""
 
-MESSAGES = {"demo-greenlist": 100_000, "demo-gumbel": 100_000, "demo-vllm": 1}
+MESSAGES = {"demo-greenlist": GROUPS**2, "demo-gumbel": GROUPS**2, "demo-paper": 100_000, "demo-vllm": 1}
 
 
 def make_registry(folder: Path) -> None:

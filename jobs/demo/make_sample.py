@@ -53,6 +53,7 @@ TOP_P = 0.95
 SETTINGS: tuple[tuple[str | None, dict[str, float]], ...] = (
     ("demo-greenlist", {"temperature": 0.8, "delta": 3.0}),  # as strong as in the paper
     ("demo-greenlist", {"temperature": 0.8, "delta": 1.5}),  # so weak that the length of a text matters
+    ("demo-paper", {"temperature": 0.8, "delta": 3.0}),
     ("demo-gumbel", {"temperature": 1.0}),
     ("demo-gumbel", {"temperature": 0.6}),
     (None, {"temperature": 0.8}),

@@ -11,14 +11,14 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.demo.demo_keys import HERE, make_registry
+from jobs.demo.demo_keys import SECRETS, TOKENIZER
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.detection.scan_plan import open_prover
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
-from scanner.registry import Holders, load_registry, open_key, tokenizer_path
+from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path
 from scanner.tokens import load_tokenizer
-from schemas.tables import QUARANTINE, VERDICTS
+from schemas.tables import QUARANTINE, USER_EVENTS, VERDICTS
 
 BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
 ROWS = 120
@@ -39,11 +39,25 @@ LATER = (
 """Columns that verdicts and quarantine did not have then."""
 
 
+HERE = Path(__file__).parent / "same_results"
+"""Texts and users of the demo as it was then, under two keys of version 1."""
+
+
+def make_registry(folder: Path) -> None:
+    (folder / "secrets").mkdir(parents=True)
+    for name, parameters in (("greenlist", {"window": 4, "gamma": "1/4"}), ("gumbel", {"window": 4})):
+        secret = folder / "secrets" / f"demo-{name}.key"
+        secret.touch(0o600)
+        secret.write_bytes((SECRETS / secret.name).read_bytes())
+        new_key(folder, f"demo-{name}", format=name, messages=100_000, tokenizer=TOKENIZER, **parameters)
+    restore_users(folder, pq.read_table(HERE / "users.parquet").cast(USER_EVENTS))
+
+
 def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     make_registry(folder)
     tests = [
         KeyUnderTest(key, open_key(folder, key), load_tokenizer(tokenizer_path(folder, key), key.tokenizer.sha256))
-        for key in load_registry(folder).keys[:2]  # the third came later
+        for key in load_registry(folder).keys
     ]
     holders = Holders.load(folder, [test.key.key_id for test in tests])
     prover = open_prover(folder, tests, 2, "ngram", 1e-6)
@@ -51,7 +65,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
         tests, holders, keys_tested=2, dedup="ngram", min_scored=16, false_positive_rate=1e-6, prover=prover
     )
     verdicts, quarantine = [], []
-    (file,) = list_files((str(HERE / "sample-1.parquet"),))
+    (file,) = list_files((str(HERE / "texts.parquet"),))
     names = pq.read_schema(file.path).names
     columns = Columns("text", "doc_id", *(name if name in names else None for name in ("account_id", "created_at")))
     for batch in read(file, columns, 0, ROWS):
