@@ -60,17 +60,23 @@ def ctrl_c_interrupts():
 
 
 @pytest.fixture(autouse=True)
-def no_process(request, monkeypatch):
-    """With --quick a test that starts a process, as Ray would, fails: it belongs into the whole suite."""
+def no_process(request) -> Iterator[None]:
+    """With --quick a test that starts a process, as Ray would, fails: it belongs into the whole suite.
+
+    It patches without `monkeypatch`, which is thereby set up after `without_ray`, and so undone before it.
+    """
     if not request.config.getoption("--quick"):
+        yield
         return
 
     def refuse(*_args, **_options):
         raise AssertionError("a test of `make check` starts no process; see tests/conftest.py")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
-        monkeypatch.setattr(os, name, refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", refuse)
+        for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
+            patch.setattr(os, name, refuse)
+        yield
 
 
 @pytest.fixture(scope="session")

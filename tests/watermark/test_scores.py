@@ -41,12 +41,12 @@ def test_gumbel(make, dedup, batch, window, data):
     assert_same_scores(make(window), batch, chosen, dedup)
 
 
-@pytest.mark.parametrize("gamma", GAMMAS, ids=str)
-def test_every_gamma(gamma):
-    (document,) = random_documents(gamma.numerator * 1000 + gamma.denominator, [40])
-    pair, tokens = greenlist(1, gamma), ragged([document])
-    positions = pair.positions(tokens)
-    assert pair.fast.score(tokens, positions, 5).tolist() == [pair.plain.score(document, 5)]
+def test_every_gamma():
+    for gamma in GAMMAS:
+        (document,) = random_documents(gamma.numerator * 1000 + gamma.denominator, [40])
+        pair, tokens = greenlist(1, gamma), ragged([document])
+        positions = pair.positions(tokens)
+        assert pair.fast.score(tokens, positions, 5).tolist() == [pair.plain.score(document, 5)], f"gamma = {gamma}"
 
 
 @pytest.mark.parametrize("make", [greenlist, gumbel, log_gumbel])
