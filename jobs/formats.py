@@ -28,11 +28,17 @@ def formats() -> None:
 
     rows = [_HEAD]
     for name, entry in FORMATS.items():
-        form = entry.model_validate(dict(entry.suggested))
+        needed = {field for field, info in entry.model_fields.items() if info.is_required()} - set(entry.suggested)
+        form = entry.model_validate({**dict.fromkeys(needed, _ANY_SIZE), **entry.suggested})
         many = not _one_message_only(form)
-        parameters = ", ".join(f"{field} = {value}" for field, value in form.model_dump(exclude_none=True).items())
+        shown = {field: "(needed)" if field in needed else value for field, value in form.model_dump().items()}
+        parameters = ", ".join(f"{field} = {value}" for field, value in shown.items() if value is not None)
         rows.append((name, entry.title, str(form.basis()), "yes" if many else "no", parameters))
     tell(*columns(rows))
+
+
+_ANY_SIZE = 1000
+"""Of a vocabulary, which must be named."""
 
 
 def _one_message_only(form: "Format") -> bool:

@@ -168,9 +168,10 @@ def add(
     tokenizer: str,
     secret: str | None,
 ) -> None:
-    """Add a key that another stack marks with: vLLM's or SGLang's.
+    """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's research code.
 
-    A key is hexadecimal text in the file that --secret names: 16 digits, 32 for two keys of SGLang. With --from it is
+    A key is hexadecimal text in the file that --secret names: 16 digits a number, 32 for two keys of SGLang or for seed
+    and salt of the research code, 480 for 30 keys of SynthID. With --from it is
     copied out of the stack's own configuration, of which the registry then holds a copy that nobody else can read.
 
     \b
@@ -260,6 +261,12 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
         )
     )
     lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
+    if basis.assumed:
+        lines = [
+            "strength    assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is "
+            "ever named by it. A scan takes it down to the rate that an audit of your own texts showed "
+            "(`brickscan calibrate`, then `brickscan keys admit`)."
+        ]
     if least > math.log10(ASKED):
         lines.append(
             f"No text can ever be flagged at {ASKED:g} under it: with {key.messages:,} messages the smallest p-value "

@@ -4,6 +4,7 @@ A document is tokenised once per tokenizer and scored under every key. The key w
 the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -263,6 +264,11 @@ class Detector:
             # a key whose every document has fewer candidates is not the one that is chosen there
             return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
+        reach = np.array([_log10_reach(test) for test in self._keys])[chosen]
+
+        def p_values(log10_p: NDArray[np.float64]) -> pa.Array:
+            return _p_values(np.maximum(log10_p, reach))
+
         message = of_candidate(said.message for said in found)
         scored = message >= 0
         return {
@@ -276,10 +282,10 @@ class Detector:
             "proof": np.full(len(chosen), None, object),
             "score": of_candidate(said.score for said in found),
             # p = 1 of what is not scored
-            "log10_p": _p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
-            "log10_p_global": _p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
-            "runner_up_log10_p": _p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
-            "runner_up_log10_p_global": _p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
+            "log10_p": p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
+            "log10_p_global": p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
+            "runner_up_log10_p": p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
+            "runner_up_log10_p_global": p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.array([self._tested_among(test) for test in self._keys])[chosen],
             "flagged": decided.flagged,
@@ -327,6 +333,12 @@ def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
     """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
     p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
+
+
+def _log10_reach(test: KeyUnderTest) -> float:
+    """Below what no p-value of a key is told: of one whose law is assumed, what its admission showed; else −∞."""
+    admission = test.key.admission
+    return math.log10(admission.holds_down_to) if test.watermark.basis.assumed and admission else -math.inf
 
 
 def _p_values(log10_p: NDArray[np.float64]) -> pa.Array:

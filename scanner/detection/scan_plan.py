@@ -134,8 +134,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
-    if config.audit.require_admission:
-        _refuse_unadmitted(keys, config.false_positive_rate)
+    _refuse_unadmitted(keys, config.false_positive_rate, of_all=config.audit.require_admission)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -196,16 +195,20 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
     return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
 
 
-def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float) -> None:
+def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float, *, of_all: bool) -> None:
+    """Refuse keys whose audit does not reach a rate: all, or those whose p-values nothing else speaks for."""
     for key in keys:
+        if not of_all and not format_of(key).basis().assumed:
+            continue
+        asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
         if key.admission is None or key.admitted_by is None:
             raise Refused(
-                f"audit.require_admission: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
+                f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
                 f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
             )
         if key.admission.holds_down_to > rate:
             raise Refused(
-                f"audit.require_admission: the rate of key {key.key_id!r} is known to hold down to "
+                f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
                 f"{key.admission.holds_down_to:g}, not to false_positive_rate = {rate:g}; audit it over more documents "
                 f"(`brickscan calibrate --down-to {rate:g}` says how many), or scan at a higher rate"
             )
@@ -277,7 +280,9 @@ def open_prover(
         path = how.proof(secret) if isinstance(how, Proves) else None
         among = test.key.tested_among(keys_tested, 1 + normalised)
         keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among))
-    return Prover(keys, secret, dedup=dedup, false_positive_rate=false_positive_rate, misnaming_rate=misnaming_rate)
+    return Prover(
+        keys, secret[:64], dedup=dedup, false_positive_rate=false_positive_rate, misnaming_rate=misnaming_rate
+    )
 
 
 def open_keys(

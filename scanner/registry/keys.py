@@ -195,7 +195,7 @@ def new_key(
     if known is not None and (path is None or os.path.lexists(path)):
         raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
     if path is None or os.path.lexists(path):
-        read_secret(reference, folder, made_for.secret_bytes)  # refuse before the first folder is made
+        _read_secret_of(made_for, reference, folder)  # refuse before the first folder is made
     try:
         make_private(folder)
     except OSError as error:
@@ -208,12 +208,10 @@ def new_key(
         key_bytes = (
             _new_secret(path, made_for, known)
             if made and path is not None
-            else read_secret(reference, folder, made_for.secret_bytes)
+            else _read_secret_of(made_for, reference, folder)
         )
         try:
-            read_secret(
-                reference, folder, made_for.secret_bytes
-            )  # as every scan will: it may be one that can be guessed
+            _read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
             _refuse_reuse(registry, folder, key_bytes)
             key = key.model_copy(update={"commitment": _commitment(key_bytes, made_for)})
             audit_secret = registry.audit_secret or _audit_secret_beside(folder, reference)
@@ -335,7 +333,7 @@ def check_secret(folder: Path | str, key: MasterKey) -> bytes:
     from scanner.watermark.formats import format_of
 
     found = format_of(key)
-    key_bytes = read_secret(key.secret, folder, found.secret_bytes)
+    key_bytes = _read_secret_of(found, key.secret, folder)
     if _commitment(key_bytes, found) != key.commitment:
         raise SecretError(
             f"key {key.key_id!r}: the secret at {key.secret} does not fit the recorded commitment "
@@ -404,6 +402,11 @@ def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
     return TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest())
 
 
+def _read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
+    """The secret of a key of a format; where nobody is ever named, it may be a published one. Raises SecretError."""
+    return read_secret(reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed)
+
+
 def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
     """A new secret of a format, or one that is known, and the file that holds it."""
     from scanner.watermark.format import DrawsKeys
@@ -441,7 +444,7 @@ def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
     if key.commitment is not None:  # it tells even where the key's own secret cannot be read
         return _commitment(key_bytes, made_for) == key.commitment
     try:
-        return read_secret(key.secret, folder, made_for.secret_bytes) == key_bytes
+        return _read_secret_of(made_for, key.secret, folder) == key_bytes
     except SecretError:
         return False
 

@@ -17,7 +17,7 @@ SIZES = range(16, 65)
 
 NEW_BYTES = 32
 
-_MOST_READ = 256
+_MOST_READ = 2048
 """Bytes that are read of a file, more than any secret's text has."""
 
 _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
@@ -38,13 +38,14 @@ def secret_path(reference: str, base: Path | str) -> Path | None:
     return Path(base) / path if kind == "file" else None
 
 
-def read_secret(reference: str, base: Path | str, sizes: range = SIZES) -> bytes:
+def read_secret(reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
     Args:
         reference: as in schemas.registry.MasterKey.secret.
         base: the registry's folder, where a relative path starts.
         sizes: how many bytes it may have (those of the key's format).
+        guessable: whether it may be one that anybody guesses, as other stacks' published keys are.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
@@ -52,11 +53,11 @@ def read_secret(reference: str, base: Path | str, sizes: range = SIZES) -> bytes
     """
     path = secret_path(reference, base)
     if path is not None:
-        return _decode(_read_file(path), f"secret file {path}", sizes)
+        return _decode(_read_file(path), f"secret file {path}", sizes, guessable)
     name = reference.removeprefix("env:")
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
-    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes)
+    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, guessable)
 
 
 def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
@@ -116,7 +117,7 @@ def _read_file(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _decode(raw: bytes, where: str, sizes: range) -> bytes:
+def _decode(raw: bytes, where: str, sizes: range, guessable: bool) -> bytes:
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
@@ -125,7 +126,7 @@ def _decode(raw: bytes, where: str, sizes: range) -> bytes:
         allowed = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise SecretError(f"{where}: holds a secret of {size} bytes; {allowed} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
-    pattern = _pattern(secret)
+    pattern = None if guessable else _pattern(secret)
     if pattern:
         raise SecretError(
             f"{where}: holds a secret that can be guessed: {pattern}. Draw one with `brickscan keys new`, or with "

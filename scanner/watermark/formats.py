@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanner.watermark.format import Format
+from scanner.watermark.huggingface import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat
 from scanner.watermark.sglang_users import SglangUserKeysFormat
+from scanner.watermark.synthid import SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.three_bricks import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
 from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
 from schemas.registry import MasterKey
 
@@ -23,6 +26,12 @@ FORMATS: dict[str, type[Format]] = {
         SglangOneKeyFormat,
         SglangTwoKeysFormat,
         SglangUserKeysFormat,
+        KgwLefthashFormat,
+        KgwSelfhashFormat,
+        SynthIdTableFormat,
+        SynthIdMixedFormat,
+        ThreeBricksOpenaiFormat,
+        ThreeBricksMarylandFormat,
     )
 }
 """By name."""

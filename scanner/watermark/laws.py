@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scanner.watermark import pvalues
 from scanner.watermark.weighted_gamma import log10_weighted_gamma
 
+_LOG10_E = -0.4342944819032518  # of e^-1
+_LN2 = 0.6931471805599453
 _LARGEST_DRAW = 22.25
 """No term −ln(1−w/2^32) is larger: at most 32 ln 2 = 22.18."""
 
@@ -106,6 +108,29 @@ class WeightedGamma:
     def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
         """The largest term, T times."""
         return np.asarray(scored, np.float64) * _LARGEST_DRAW
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """−ln of the p-value that a text's own law gives a sum of `layers` bits a position: exponential, of mean 1 in all.
+
+    The law of the sum depends on more of the text than its scored positions, so that the format itself asks it.
+    """
+
+    layers: int
+    discrete: ClassVar[bool] = False
+    mean: ClassVar[float] = 0.0
+    variance: ClassVar[float] = 0.0
+
+    def log10_p(self, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+        """−S/ln 10."""
+        s, t = np.broadcast_arrays(np.asarray(score, np.float64), np.asarray(scored, np.float64))
+        out: NDArray[np.float64] = np.where(t > 0, np.minimum(s * _LOG10_E, 0.0), 0.0)
+        return out
+
+    def largest(self, scored: ArrayLike) -> NDArray[np.float64]:
+        """Where every bit is 1."""
+        return np.asarray(scored, np.float64) * (self.layers * _LN2)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,19 @@ class Held(Generic[Secret]):
 
 
 class StackFormat(Format):
-    """A format whose keys are drawn uniformly and by whoever runs the stack."""
+    """A format of another stack, which draws its keys."""
+
+    def decoy_key(self, entropy: bytes) -> bytes:
+        """The secret that 32 uniform bytes make: as many of them as a secret has."""
+        return entropy[: self.secret_bytes.stop - 1]
+
+
+class DrawnFormat(StackFormat):
+    """One whose p-values hold over the draw of its key, under rules of positions that no key changes."""
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """As many of the bytes as a secret has."""
-        return entropy[: self.secret_bytes.stop - 1]
+        """See DrawsKeys."""
+        return self.decoy_key(entropy)
 
 
 class Opened:
@@ -55,13 +63,17 @@ class Opened:
         """See RanksAmongDecoys. They are derived from the secret, so that every scan meets the same."""
         known = self._decoys.value
         if number not in known:
-            known[number] = self._form.open(self._form.draw_key(self._entropy(number)))
+            known[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
         return known[number]
+
+    def _open_decoy(self, secret: bytes) -> Watermark:
+        return self._form.open(secret)
 
     def _entropy(self, number: int) -> bytes:
         """32 bytes that tell nothing of the secret."""
-        of = f"{self.label} {number}".encode("ascii")
-        return hashlib.blake2b(of, key=self._secret.value, digest_size=32, person=b"rank-decoys-v1").digest()
+        of, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
+        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # no longer one is taken
+        return hashlib.blake2b(of, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.label})"

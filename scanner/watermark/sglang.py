@@ -19,7 +19,7 @@ from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
-from scanner.watermark.opened import Held, Opened, StackFormat, check_message
+from scanner.watermark.opened import DrawnFormat, Held, Opened, check_message
 from scanner.watermark.positions import (
     TABLE_FACTOR,
     WIDEST,
@@ -230,7 +230,7 @@ class Sglang(Opened):
         return stack_terms(self.draws(tokens, positions))
 
 
-class SglangFormat(StackFormat):
+class SglangFormat(DrawnFormat):
     """What all share."""
 
     context_window: int = Field(default=4, ge=1, le=WIDEST)

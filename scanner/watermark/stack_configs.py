@@ -1,4 +1,4 @@
-"""Configurations as vLLM and SGLang read them: which format they make, with which parameters, and the key in them.
+"""Configurations of vLLM, SGLang and transformers: which format they make, with which parameters, and their key.
 
 Fields that decide only which tokens are marked, and no draw, are known and left out.
 """
@@ -7,13 +7,19 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scanner.watermark.huggingface import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.opened import Held
 from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat, parse_key
+from scanner.watermark.synthid import PUBLISHED, SynthIdTableFormat
 from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
 
 _VLLM = {"gumbel": VllmGumbelFormat.name, "dual_key_gumbel": VllmDualKeyFormat.name}
 _VLLM_FIELDS = {"key", "algorithm", "alpha", "context_width", "prf"}
 _VLLM_MARKS = {"deduplicate_contexts", "deduplicate_contexts_max_history", "allow_target_only_watermarking"}
+_KGW = {"lefthash": KgwLefthashFormat.name, "selfhash": KgwSelfhashFormat.name}
+_KGW_FIELDS = ("greenlist_ratio", "context_width")
+_SYNTHID_FIELDS = ("ngram_len", "sampling_table_size", "sampling_table_seed")
+_SYNTHID_MARKS = {"context_history_size", "skip_first_ngram_calls", "debug_mode"}
 _SGLANG_FIELDS = {"key", "key_b", "context_window", "mixing_probability"}
 _SGLANG_MARKS = {"max_probability", "default_enabled", "enforce_all"}
 
@@ -27,9 +33,10 @@ class StackKey(NamedTuple):
 
 
 def read_config(text: str) -> StackKey:
-    """Read the JSON of a vLLM `watermark_config` or of an SGLang watermark file.
+    """Read the JSON of a vLLM `watermark_config`, an SGLang watermark file, or a configuration of transformers.
 
-    vLLM writes a key as a number, SGLang as hexadecimal text.
+    vLLM writes a key as a number, SGLang as hexadecimal text; transformers has a `hashing_key` for green lists, and
+    `keys` for SynthID.
 
     Raises:
         ValueError: it is neither, by field; no value of a key is repeated.
@@ -40,12 +47,17 @@ def read_config(text: str) -> StackKey:
         raise ValueError("is not JSON") from None
     if not isinstance(fields, dict):
         raise ValueError("is not a JSON object")
+    if "hashing_key" in fields:
+        return _green_lists(fields)
+    if "keys" in fields:
+        return _synthid(fields)
     key = fields.get("key")
     if isinstance(key, int) and not isinstance(key, bool):
         return _vllm(fields, key)
     if isinstance(key, str):
         return _sglang(fields)
-    raise ValueError("field 'key': a number, as vLLM writes it, or hexadecimal text, as SGLang does, is needed")
+    what = "a number, as vLLM writes it, or hexadecimal text, as SGLang does"
+    raise ValueError(f"field 'key': {what}, or a 'hashing_key' or 'keys' of transformers, is needed")
 
 
 def _vllm(fields: Mapping[str, Any], key: int) -> StackKey:
@@ -73,6 +85,33 @@ def _sglang(fields: Mapping[str, Any]) -> StackKey:
     names = ("context_window", "mixing_probability") if two else ("context_window",)
     form = SglangTwoKeysFormat if two else SglangOneKeyFormat
     return StackKey(form.name, _given(fields, names), Held(secret))
+
+
+def _green_lists(fields: Mapping[str, Any]) -> StackKey:
+    _known(fields, "transformers' WatermarkingConfig", {"hashing_key", "seeding_scheme", *_KGW_FIELDS, "bias"})
+    scheme = fields.get("seeding_scheme", "lefthash")
+    if scheme not in _KGW:
+        raise ValueError(f"field 'seeding_scheme': allowed are {', '.join(_KGW)}")
+    key = _whole(fields["hashing_key"], "hashing_key")
+    return StackKey(_KGW[scheme], _given(fields, _KGW_FIELDS), Held(key))
+
+
+def _synthid(fields: Mapping[str, Any]) -> StackKey:
+    _known(fields, "SynthID", {"keys", *_SYNTHID_FIELDS} | _SYNTHID_MARKS)
+    keys = fields["keys"]
+    if not isinstance(keys, list) or not keys:
+        raise ValueError("field 'keys': a list of numbers is needed")
+    parameters = _given(fields, _SYNTHID_FIELDS) | {"depth": len(keys)}
+    if tuple(keys) == PUBLISHED[: len(keys)]:
+        parameters["published"] = True
+    return StackKey(SynthIdTableFormat.name, parameters, Held(b"".join(_whole(key, "keys") for key in keys)))
+
+
+def _whole(number: object, field: str) -> bytes:
+    """A key of 8 bytes, big-endian."""
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**63:
+        raise ValueError(f"field {field!r}: a whole number from 0 on, below 2^63, is needed")
+    return number.to_bytes(8, "big")
 
 
 def _known(fields: Mapping[str, Any], stack: str, names: set[str]) -> None:

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 
 from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma
-from scanner.watermark.opened import Held, Opened, StackFormat, check_message
+from scanner.watermark.opened import DrawnFormat, Held, Opened, check_message
 from scanner.watermark.philox import MISSING, sum_terms, words_of_positions
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
 from scanner.watermark.weighted_gamma import checked_weight
@@ -104,7 +104,7 @@ class Vllm(Opened):
         return scores[0] if len(scores) == 1 else (1.0 - self.weight) * scores[0] + self.weight * scores[1]
 
 
-class _VllmFormat(StackFormat):
+class _VllmFormat(DrawnFormat):
     """What both share."""
 
     secret_bytes = range(8, 9)

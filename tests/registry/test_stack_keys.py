@@ -1,6 +1,7 @@
 """Keys of vLLM and SGLang in a registry: `keys add` from a secret or from the stack's own configuration, `formats`."""
 
 import json
+import random
 import stat
 from pathlib import Path
 
@@ -128,3 +129,39 @@ def test_the_list_of_formats_names_all(folder):
     code, out, _ = call("formats")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(FORMATS)
+
+
+def test_configurations_of_transformers(folder):
+    """Green lists want the logits' width besides; the published keys of SynthID are nobody's."""
+    published = [654, 400, 836, 123, 340, 443, 597, 160, 57]
+    configs = {
+        "left": ({"hashing_key": 15485863, "bias": 2.5, "context_width": 1}, ["--set", "vocab_size=49152"]),
+        "self": ({"hashing_key": 99991, "seeding_scheme": "selfhash", "context_width": 4}, ["--set", "vocab_size=99"]),
+        "public": ({"keys": published, "ngram_len": 5, "context_history_size": 1024}, []),
+        "own": ({"keys": random.Random(1).sample(range(2**62), 30), "ngram_len": 5, "sampling_table_seed": 3}, []),
+    }
+    labels = {}
+    for name, (config, words) in configs.items():
+        (folder / f"{name}.json").write_text(json.dumps(config))
+        code, out, err = add(folder, name, "--from", folder / f"{name}.json", *words)
+        assert code == 0, err
+        key = load_registry(folder / "registry").keys[-1]
+        labels[name] = open_key(folder / "registry", key).label
+        assert ("anyone can make this mark" in out) == (name != "own")
+    assert labels == {
+        "left": "hf-lefthash;vocab_size=49152;greenlist_ratio=0.25;context_width=1",
+        "self": "hf-selfhash;vocab_size=99;greenlist_ratio=0.25;context_width=4",
+        "public": "synthid-table;ngram_len=5;depth=9;score=weighted;published;table=65536;table_seed=0",
+        "own": "synthid-table;ngram_len=5;depth=30;score=weighted;table=65536;table_seed=3",
+    }
+    for config, why in (
+        ({"hashing_key": 7}, "vocab_size"),
+        ({"hashing_key": -1}, "field 'hashing_key': a whole number"),
+        ({"hashing_key": 7, "seeding_scheme": "right"}, "allowed are lefthash, selfhash"),
+        ({"keys": []}, "a list of numbers"),
+        ({"keys": [1, "x"]}, "field 'keys': a whole number"),
+        ({"keys": [1], "depth": 3}, "field 'depth' is unknown to SynthID"),
+    ):
+        (folder / "bad.json").write_text(json.dumps(config))
+        code, _, err = add(folder, "bad", "--from", folder / "bad.json")
+        assert (code, why in err) == (2, True), (config, err)

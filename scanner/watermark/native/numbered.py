@@ -197,7 +197,7 @@ class NumberedGreenList(Numbered):
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
         secret.check_gamma(gamma)
         super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
-        self.gamma, self.law = gamma, Binomial(gamma)
+        self.law: Law = Binomial(gamma)
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
 
     def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:

@@ -1,0 +1,116 @@
+"""Positions whose draw is decided by a seed of 32 bits and by the token: each pair counts once in a document."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy import uint64
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.opened import Held
+from scanner.watermark.positions import TABLE_FACTOR, Dedup, Positions, Tokens, places
+
+_FACTOR = uint64(int.from_bytes(os.urandom(8), "little") | 1)  # so that no text makes the search for repeats slow
+
+
+def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
+    """One position of each seed and token, or, with dedup `context`, the first of each seed.
+
+    Args:
+        tokens: of the batch.
+        seeds: uint32[N], of each token's position.
+        skip: how many positions at the start of a document are not scored.
+        dedup: which repeats are left out.
+    """
+    if dedup == "none":
+        return places(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
+    longest = int(np.diff(tokens.offsets).max(initial=1))
+    table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, np.int64)
+    return Positions(*_first_of_each(tokens.ids, tokens.offsets, seeds, skip, dedup == "ngram", _FACTOR, table))
+
+
+Seeds = Callable[[Tokens], NDArray[np.uint32]]
+"""Of each place in a batch the seed of its draw: uint32[N]."""
+
+
+def told_apart(name: str, secret: bytes) -> str:
+    """A text that is another for another key of a format, and tells nothing of it."""
+    return hashlib.blake2b(
+        name.encode("ascii"), key=secret[:64], digest_size=16, person=b"rule-of-a-key-v1"
+    ).hexdigest()
+
+
+@dataclass(frozen=True)
+class BySeed:
+    """Each seed and token once. Under another key other windows share a seed, so that every key has a rule of its own.
+
+    window: tokens before a scored one that its seed takes in; skipped: positions at a document's start that the stack
+    leaves out; key: tells keys apart and nothing else of them; seeds: of each place in a batch, uint32[N]; keyless: a
+    seed that is the same under every key, whose positions are left out.
+    """
+
+    window: int
+    skipped: int
+    key: str
+    seeds: Held[Seeds] = field(compare=False)
+    keyless: int | None = None
+
+    @property
+    def context(self) -> int:
+        """Positions at the start that are not scored."""
+        return self.skipped
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        seeds = self.seeds.value(tokens)
+        found = seeded_positions(tokens, seeds, self.skipped, dedup)
+        return found if self.keyless is None else without(found, seeds[found.index] == self.keyless)
+
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
+        """See PositionRule."""
+        return tuple(tokens.ids[place - self.window : place + 1].tolist())
+
+
+def without(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
+    """Positions but some of them, bool[P]."""
+    kept = np.zeros(len(positions.index) + 1, np.int64)
+    np.cumsum(~left_out, out=kept[1:])
+    return Positions(positions.index[~left_out], kept[positions.offsets])
+
+
+@kernel
+def _first_of_each(
+    ids: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    seeds: NDArray[np.uint32],
+    skip: int,
+    with_token: bool,
+    factor: uint64,
+    table: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The table is open-addressed and holds places; what an earlier document left in it is known by its place."""
+    kept, kept_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
+    count = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        bits = 1
+        while (1 << bits) < TABLE_FACTOR * (end - begin):
+            bits += 1
+        mask, shift = uint64((1 << bits) - 1), uint64(64 - bits)
+        for place in range(begin + skip, end):
+            seed, token = seeds[place], ids[place]
+            slot = ((uint64(seed) | uint64(token if with_token else 0) << uint64(32)) * factor) >> shift
+            while table[slot] >= begin:
+                other = table[slot]
+                if seeds[other] == seed and (not with_token or ids[other] == token):
+                    break
+                slot = (slot + uint64(1)) & mask
+            if table[slot] < begin:
+                table[slot] = place
+                kept[count] = place
+                count += 1
+        kept_offsets[d + 1] = count
+    return kept[:count], kept_offsets

@@ -1,0 +1,95 @@
+"""A night of other stacks' marks: each is found, proved and named for nobody, and none is scanned unadmitted."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+from scanner.detection.scan_plan import make_plan
+from scanner.errors import Refused
+from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
+from scanner.watermark import Positions, ragged
+from scanner.watermark.formats import make_format
+from scanner.watermark.opened import Held
+from schemas.registry import Admission
+from tests.support.night import Night
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,;"
+SIZE = 160
+PARAMETERS = {
+    "hf-lefthash": {"vocab_size": 300},
+    "hf-selfhash": {"vocab_size": 300, "context_width": 4},
+    "synthid-mixed": {},
+    "synthid-table": {},
+    "three-bricks-openai": {"vocab_size": 300, "window": 2},
+    "three-bricks-maryland": {"vocab_size": 300, "window": 2},
+}
+
+
+def messages_of(name: str) -> int:
+    """Of the key of a format."""
+    return 20 if name.startswith("three") else 1
+
+
+def marked_letters(mark, tokenizer: tokenizers.Tokenizer, seed: int) -> str:
+    """Each letter the best of eight, by what it alone adds to the score."""
+    letters = {tokenizer.encode(letter).ids[0]: letter for letter in LETTERS}
+    random, ids = np.random.default_rng(seed), list(letters)[:6]
+    while len(ids) < SIZE:
+        some = random.choice(list(letters), 8, replace=False).tolist()
+        tokens = ragged([[*ids[-6:], letter] for letter in some])
+        last = Positions(tokens.offsets[1:] - 1, np.arange(len(some) + 1))
+        gain = mark.ones(tokens, last) @ mark._weights if hasattr(mark, "ones") else mark.score(tokens, last, 0)
+        ids.append(some[int(np.argmax(gain))])
+    return "".join(letters[token] for token in ids)
+
+
+@pytest.fixture
+def keys(tmp_path, byte_tokenizer) -> Path:
+    folder = tmp_path / "registry"
+    for name, parameters in PARAMETERS.items():
+        secret = make_format(name, parameters).decoy_key(name.encode().ljust(32, b"."))
+        messages = 20 if name.startswith("three") else 1
+        new_key(
+            folder, name, format=name, **parameters, messages=messages, tokenizer=byte_tokenizer, known=Held(secret)
+        )
+    add_users(folder, ["three-bricks-openai"], [f"user {number}" for number in range(19)])
+    return folder
+
+
+def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp_path, keys, byte_tokenizer):
+    tokenizer = tokenizers.Tokenizer.from_file(str(byte_tokenizer))
+    night = Night(tmp_path, keys)
+    night.configure(rate=1e-4)
+    marks = {key.key_id: open_key(keys, key) for key in load_registry(keys).keys}
+    night.write("a", [marked_letters(mark, tokenizer, 7) for mark in marks.values()] + ["plain " + "xyzab " * 20])
+    for name in PARAMETERS:
+        if name != "synthid-table":
+            with pytest.raises(Refused, match=f"'{name}' has no law over its keys: key '{name}' never passed an audit"):
+                make_plan(night.config)
+            now = datetime.now(UTC)
+            passed = Admission(
+                audit_id="a",
+                audited_at=now,
+                holds_down_to=1e-5,
+                candidates=1,
+                messages=20 if name[:5] == "three" else 1,
+            )
+            admit_key(keys, name, passed)
+    with pytest.raises(Refused, match="known to hold down to 1e-05, not to false_positive_rate = 1e-06"):
+        make_plan(night.configure(rate=1e-6))
+    night.configure(rate=1e-4)
+    assert night.scan().audit.traffic.unproved == 0
+    rows = night.verdicts().sort("row")
+    assert rows["flagged"].to_list() == [True] * len(marks) + [False]
+    assert rows["key_id"].to_list()[:-1] == list(marks)
+    assert set(rows["proof"][:-1]) == {"proved"}
+    assumed = rows[:-1].filter(basis="assumed")
+    assert set(assumed["naming"]) == {"assumed"}
+    assert assumed["user_id"].null_count() == assumed.height == 5
+    assert assumed["log10_p_global"].min() == pytest.approx(-5.0)  # as far as its admission reaches, and no further
+    own = rows[3].row(0, named=True)
+    assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "unallocated")
+    assert own["log10_p_global"] < -6

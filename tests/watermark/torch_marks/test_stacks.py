@@ -1,0 +1,131 @@
+"""Marks of Hugging Face, SynthID and the paper's code: known answers, transformers' own classes, what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor, WatermarkLogitsProcessor
+
+from scanner.watermark import Positions, ragged
+from scanner.watermark.huggingface import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.synthid import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.three_bricks import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
+from tests.watermark.known import cases, wrong
+
+FORMS = {
+    KgwLefthashFormat: 19,
+    KgwSelfhashFormat: 17,
+    SynthIdTableFormat: 13,
+    SynthIdMixedFormat: 12,
+    ThreeBricksOpenaiFormat: 32,
+    ThreeBricksMarylandFormat: 29,
+}
+"""And how many answers of each were released: 36, 25 and 61."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_known_answers(form):
+    ((group, some),) = cases(form).items()
+    assert len(some) == FORMS[form]
+    assert [line for case in some for line in wrong(form, group, case)] == []
+
+
+def test_a_wrong_answer_is_noticed():
+    for form, field, other in (
+        (KgwLefthashFormat, "num_green_tokens", 8.0),
+        (SynthIdTableFormat, "mean_score", 0.48148148),
+        (ThreeBricksOpenaiFormat, "sum_float64_payload0", 61.7118),
+    ):
+        ((group, some),) = cases(form).items()
+        assert wrong(form, group, some[0] | {"out": some[0]["out"] | {field: other}})
+
+
+@pytest.mark.parametrize("seeding", ["lefthash", "selfhash"])
+def test_green_lists_are_those_of_transformers(seeding):
+    """Each scored token asked of the library's processor, under another key and width than the released answers."""
+    key, width, size = 2**40 + 12345, 3, 500
+    theirs = WatermarkLogitsProcessor(
+        vocab_size=size, device="cpu", hashing_key=key, seeding_scheme=seeding, context_width=width
+    )
+    form = (KgwLefthashFormat if seeding == "lefthash" else KgwSelfhashFormat)(vocab_size=size, context_width=width)
+    mark = form.open(key.to_bytes(8, "big"))
+    ids = np.random.default_rng(4).integers(1, size, 60).tolist()
+    tokens = ragged([[1, 2], ids])
+    positions = mark.rule.positions(tokens, "none")
+    wanted = []
+    for place in positions.index.tolist():
+        until = place + 1 if seeding == "selfhash" else place
+        window = torch.tensor(tokens.ids[:until].astype(np.int64))
+        wanted.append(int(tokens.ids[place]) in theirs._get_greenlist_ids(window).tolist())
+    assert mark.green(tokens, positions).tolist() == wanted
+    assert 0 < sum(wanted) < len(wanted)
+
+
+def test_green_lists_that_are_kept_are_those_that_are_not():
+    form = KgwLefthashFormat(vocab_size=49152)
+    mark = form.open((15485863).to_bytes(8, "big"))
+    tokens = ragged([np.random.default_rng(1).integers(1, 60000, 3000).tolist()])
+    positions = mark.rule.positions(tokens, "none")
+    together = mark.green(tokens, positions)
+    assert mark._lists._lists is not None
+    assert mark._lists._lists[2].nbytes <= CACHE_BYTES
+    few = Positions(positions.index[:300], np.array([0, 300]))
+    assert form.open((15485863).to_bytes(8, "big")).green(tokens, few).tolist() == together[:300].tolist()
+
+
+def test_bits_are_those_of_transformers():
+    form = SynthIdTableFormat(depth=4, ngram_len=3, sampling_table_size=2**10, sampling_table_seed=5)
+    keys = [7, 2**62 + 1, 99, 2**63 - 1]
+    theirs = SynthIDTextWatermarkLogitsProcessor(3, keys, 2**10, 5, 1024, torch.device("cpu"))
+    mark = form.open(b"".join(key.to_bytes(8, "big") for key in keys))
+    ids = np.random.default_rng(2).integers(0, 10**5, 40)
+    each = Positions(np.arange(2, 40), np.arange(39))
+    ours = mark.ones(ragged([ids.tolist()]), each).tolist()
+    assert ours == theirs.compute_g_values(torch.tensor(ids[None]))[0].tolist()
+
+
+def test_positions_whose_draw_no_key_changes_are_left_out():
+    tokens = ragged([[5, 0, 7, 8, 0, 9, 5, 6]])
+    left = KgwLefthashFormat(vocab_size=100).rule().positions(tokens, "ngram")
+    assert left.index.tolist() == [1, 3, 4, 6, 7]
+    form = ThreeBricksMarylandFormat(vocab_size=100, window=1, seeding="skip")
+    mark = form.open(form.decoy_key(bytes(range(32))))
+    assert mark.rule.positions(tokens, "ngram").index.tolist() == [3, 4, 6, 7]
+
+
+def test_windows_of_one_seed_count_once():
+    """Of lefthash the token before decides, whatever the context width: the same pair after other tokens is no news."""
+    tokens = ragged([[1, 2, 3, 9, 2, 3, 8, 2, 4]])
+    rule = KgwLefthashFormat(vocab_size=100, context_width=2).rule()
+    assert rule.positions(tokens, "ngram").index.tolist() == [2, 3, 4, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("form", "secret", "why"),
+    [
+        (KgwLefthashFormat(vocab_size=100), (4096).to_bytes(8, "big"), "no multiple of 4,096"),
+        (KgwSelfhashFormat(vocab_size=100), (2**63).to_bytes(8, "big"), r"below 2\^63"),
+        (KgwLefthashFormat(vocab_size=100), bytes(7), "has 8 bytes"),
+        (ThreeBricksOpenaiFormat(vocab_size=100, window=1), bytes(8) + (35317).to_bytes(8, "big"), "no key enters"),
+        (ThreeBricksOpenaiFormat(vocab_size=100, window=0, seeding="min"), bytes(15) + b"\1", "window of 1 or more"),
+        (ThreeBricksOpenaiFormat(vocab_size=100), bytes(8), "have 16 bytes"),
+        (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED), "anybody makes"),
+        (SynthIdMixedFormat(depth=9), b"".join(key.to_bytes(8, "big") for key in PUBLISHED[:9]), "published = true"),
+        (SynthIdTableFormat(depth=2), b"\xff" * 16, r"below 2\^63"),
+        (SynthIdTableFormat(depth=2), bytes(8), "have 16 bytes"),
+    ],
+)
+def test_keys_that_cannot_be(form, secret, why):
+    with pytest.raises(ValueError, match=why):
+        form.open(secret)
+
+
+def test_payloads_are_fewer_than_the_vocabulary_and_published_keys_are_nobodys():
+    form = ThreeBricksMarylandFormat(vocab_size=100)
+    form.check_messages(100)
+    with pytest.raises(ValueError, match="give 1 to 100"):
+        form.check_messages(101)
+    mark, tokens = form.open(form.decoy_key(bytes(32))), ragged([list(range(50))])
+    with pytest.raises(ValueError, match="0 to 99"):
+        mark.score(tokens, mark.rule.positions(tokens, "ngram"), 100)
+    assert SynthIdTableFormat(published=True).basis().assumed
+    assert not SynthIdTableFormat().basis().assumed
