@@ -11,16 +11,26 @@ from scanner.detection import detector
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.scan_plan import make_plan, open_detector, open_prover
-from scanner.registry import Holders, add_users, list_users, load_registry, new_key, open_key
+from scanner.registry import Holders, list_users, load_registry, new_key, open_key, restore_users
 from scanner.tokens import load_tokenizer
 from scanner.watermark.native.numbered import Numbered
-from schemas.tables import DOCUMENTS
+from schemas.registry import is_reserved
+from schemas.tables import DOCUMENTS, USER_EVENTS
 from tests import reference2
 from tests.support.two_keys import TOKENIZER, words_of_one_token
 from tests.watermark.pairs import ragged
 
 GROUPS = 40
 USERS = [f"user-{i:04}" for i in range(600)]
+
+
+def give_messages(folder) -> None:
+    """To all users the same in every run: of two that fell into one group by chance, either may be the better."""
+    free = [message for message in range(GROUPS**2) if not is_reserved(message)]
+    drawn = np.random.default_rng(1).permutation(free)[: len(USERS)].tolist()
+    row = {"key_id": "k", "event": "allocated", "at": datetime.now(UTC)}
+    rows = [row | {"message": message, "user_id": user} for message, user in zip(drawn, USERS, strict=True)]
+    restore_users(folder, pa.Table.from_pylist(rows, USER_EVENTS))
 
 
 def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
@@ -31,7 +41,7 @@ def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
     secret.write_text(hashlib.sha256(b"groups").hexdigest())
     secret.chmod(0o600)
     made = new_key(folder, "k", format=form, messages=GROUPS**2, tokenizer=TOKENIZER, **parameters)
-    add_users(folder, ["k"], USERS)
+    give_messages(folder)
     tokenizer = load_tokenizer(TOKENIZER, made.tokenizer.sha256)
     return folder, KeyUnderTest(load_registry(folder).keys[0], open_key(folder, made), tokenizer)
 
