@@ -93,7 +93,8 @@ class SecondScoreConfig(_Frozen):
 class ScanAuditConfig(_Frozen):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
-    share: Annotated[float, Field(ge=0, le=1)] = 0.02  # of the documents, one message each; 0: no decoys
+    # of the documents, one message each; of 50,000 at least, where the input has so many; 0: no decoys
+    share: Annotated[float, Field(ge=0, le=1)] = 0.02
     all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of the documents, under all messages
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)

@@ -178,7 +178,9 @@ class _Scan:
         earlier = first_seen(plan, {shard.file for shard in left}, self._started_at)
         workers, gpus = share_gpus(plan.config.cluster, workers)
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
-        shared, seen = ray.put(plan), ray.put(earlier._replace(files={}))  # files come with their shards
+        documents = sum(shard.rows.stop - shard.rows.start for shard in self._work.found)
+        shared = ray.put(replace(plan, documents=documents))
+        seen = ray.put(earlier._replace(files={}))  # files come with their shards
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
             lambda: actor.remote(shared, self._scan_id, memory, seen), workers, stall_seconds, on_devices=gpus > 0

@@ -37,7 +37,7 @@ class Plan:
     registry's order; keys_tested: K of SPEC §3, all keys of the registry that give p-values: another configuration may
     name the others; second: the configured second score, its model's path made absolute;
     audit_secret: where the secret of decoy keys is, None: there are none; canaries: of the registry, None where there
-    are none, or the input has no accounts.
+    are none, or the input has no accounts; documents: of the input, None until its footers were read.
     """
 
     config: ScanConfig
@@ -50,6 +50,7 @@ class Plan:
     second: SecondScoreConfig | None = None
     audit_secret: str | None = None
     canaries: Canaries | None = None
+    documents: int | None = None
 
     @property
     def columns(self) -> Columns:

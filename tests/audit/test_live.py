@@ -1,5 +1,6 @@
 """The audit of a scan, by the worker's own code without Ray: it holds on real text, and every sabotage is caught."""
 
+import dataclasses
 import functools
 import hashlib
 import re
@@ -13,7 +14,7 @@ import pytest
 from jobs import audit_words
 from scanner import results
 from scanner.audit.in_every_scan import live, traffic
-from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys
+from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys, share_of
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
 from scanner.cluster.worker import Piece, Worker
@@ -161,6 +162,18 @@ def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
         assert abs(sum(every for *_, every in drawn[piece]) - 2500) < 5 * 47
     both = {d for d, *_ in drawn[b"a;0;"]} & {d for d, *_ in drawn[b"b;0;"]}
     assert abs(len(both) - 20_000 / 64) < 5 * 18  # pieces draw on their own
+
+
+def test_of_a_small_night_fifty_thousand_are_drawn_where_there_are_so_many(tmp_path):
+    """At what the configuration says when that is more, and at nothing when it says nothing."""
+    for documents, share in ((None, 0.02), (1, 1.0), (50_000, 1.0), (200_000, 0.25), (2_500_000, 0.02), (10**9, 0.02)):
+        assert share_of(0.02, documents) == share
+        assert share_of(0.0, documents) == 0
+    plan = dataclasses.replace(make(tmp_path, ["some text"], Key(1), share=0.02), documents=200_000)
+    digests = [hashlib.sha256(str(i).encode()).digest() for i in range(20_000)]
+    drawn = [*open_decoys(plan).drawn(b"a;0;", digests)]
+    assert abs(sum(kind >= 0 for _, kind, _ in drawn) - 5000) < 5 * 61  # five standard deviations
+    assert abs(sum(every for *_, every in drawn) - 400) < 5 * 20  # the share of all messages stays
 
 
 def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path, human_texts):

@@ -34,6 +34,9 @@ from scanner.watermark.search import candidates, log10_p_best
 from schemas.registry import MasterKey
 from schemas.tables import AUDIT_COUNTS
 
+LEAST = 50_000
+"""Documents that are scored with one message at least, where the input has so many: fewer say too little of a night."""
+
 FIXED = 4
 """Decoy keys that are the same for all documents, of each kind of key."""
 
@@ -281,4 +284,15 @@ def open_decoys(plan: Plan) -> Decoys | None:
     if plan.audit_secret is None or not (how.share or how.all_messages_share):
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
-    return Decoys(secret, plan.keys, plan.config.dedup, how.share, how.all_messages_share)
+    share = share_of(how.share, plan.documents)
+    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share)
+
+
+def share_of(configured: float, documents: int | None) -> float:
+    """The share of the documents that is scored with one message: as configured, and LEAST documents at least.
+
+    Args:
+        configured: 0: none are.
+        documents: of the input; None: it is not known how many.
+    """
+    return max(configured, min(1.0, LEAST / documents)) if configured and documents else configured
