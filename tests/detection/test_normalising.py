@@ -133,7 +133,7 @@ def test_a_verdict_is_the_better_of_two_texts_under_twice_the_keys(rows_of, mark
 def test_messages_that_pass_in_different_texts_name_nobody(rows_of, marked, registry):
     """One passes in the text as it stands, another where the hidden part is shown too."""
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
-    row = rows_of([marked(bob, 60, 5) + hidden(marked(alice, 120, 6))], normalised=True)[0]
+    row = rows_of([marked(bob, 90, 5) + hidden(marked(alice, 120, 6))], normalised=True)[0]
     assert (row["flagged"], row["naming"], row["user_id"]) == (True, "ambiguous", None)
 
 
