@@ -109,6 +109,12 @@ def held(key) -> dict[str, int]:
 
 
 @pytest.mark.seconds
+def of_other_groups(messages: dict[str, int], users: list[str], count: int, besides=frozenset()) -> list[str]:
+    """The first users no two of whom share a group: messages are dealt by chance."""
+    first = {messages[user] // GROUPS: user for user in reversed(users)}
+    return [user for group, user in first.items() if group not in besides][:count]
+
+
 def test_whose_text_it_is_is_named(key, write):
     messages = held(key)
     texts = [write(messages[user], 140, seed) for seed, user in enumerate(USERS[:6])]
@@ -136,7 +142,7 @@ def test_the_numbers_are_those_of_the_plain_reference(key, write, words):
 
 def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
     messages = held(key)
-    whose = USERS[20:23]
+    whose = of_other_groups(messages, USERS[20:], 3)
     text = "".join(write(messages[user], 200, seed) for seed, user in enumerate(whose))
     (row,) = verdicts(key, [text])
     assert row["naming"] == "named"
@@ -153,12 +159,13 @@ def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
 def test_what_nobody_holds_is_told_beside_who_is_named(key, write):
     """Text for a message that nobody was given, and for one that is never given, beside a user's."""
     messages = held(key)
-    free = next(m for m in range(GROUPS**2) if m not in messages.values() and m % 20 != 19)
-    text = write(messages[USERS[40]], 200, 1) + write(free, 200, 2) + write(59, 200, 3)
+    user = of_other_groups(messages, USERS[40:], 1, besides={0, 59 // GROUPS})[0]
+    free = next(m for m in range(GROUPS) if m not in messages.values() and m % 20 != 19)
+    text = write(messages[user], 200, 1) + write(free, 200, 2) + write(59, 200, 3)
     (row,) = verdicts(key, [text])
     told = {one["message"]: (one["naming"], one["user_id"], one["key_id"]) for one in row["named"]}
     assert told == {
-        messages[USERS[40]]: ("named", USERS[40], "k"),
+        messages[user]: ("named", user, "k"),
         free: ("unallocated", None, "k"),
         59: ("reserved", None, "k"),
     }
@@ -208,7 +215,9 @@ def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, wr
 
 def test_the_runner_up_is_corrected_as_the_verdict_is(key, write):
     messages = held(key)
-    text = "".join(write(messages[user], 200, seed) for seed, user in enumerate(USERS[20:22]))
+    text = "".join(
+        write(messages[user], 200, seed) for seed, user in enumerate(of_other_groups(messages, USERS[20:], 2))
+    )
     (row,) = verdicts(key, [text])
     for name in ("log10_p", "runner_up_log10_p"):
         assert row[f"{name}_global"] == pytest.approx(row[name] + 2 * np.log10(GROUPS), abs=1e-6)
