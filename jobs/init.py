@@ -42,10 +42,14 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         if ours.exists():
             raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
     guess, path = guess_columns(sample), input_path(sample)
+    alone = folder.absolute().is_relative_to(sample.absolute().parent)  # where no results may lie
+    if alone:
+        path = str(sample.absolute())
     ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
-    tell(f"  paths    {path!r}: the file's folder", *(f"  {line}" for line in guess.why))
+    what = "the file alone, since what is made here lies beside it" if alone else "the file's folder"
+    tell(f"  paths    {path!r}: {what}", *(f"  {line}" for line in guess.why))
     date = " --date 2026-11-20" if "{date}" in path else ""
     tell(
         "", "Next:", f"  brickscan users add --file users.csv --registry {registry}", f"  brickscan scan {config}{date}"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
+from scanner.registry.secrets import secret_path
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -187,6 +189,12 @@ def add(
     if format_name is None:
         raise Refused(
             "name the format with --format (see `brickscan formats`), or the stack's configuration with --from"
+        )
+    path = secret_path(secret, registry) if secret and not stack else None
+    if path is not None and not os.path.lexists(path):
+        raise Refused(
+            f"--secret {secret}: {path} is not there; give the file that holds the key which marks, or its "
+            "configuration with --from"
         )
     parameters: dict[str, Any] = {
         **suggested_parameters(format_name),

@@ -70,6 +70,14 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
     assert config.read_text() == before
 
 
+def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
+    """Its folder would hold the results, which no scan may read."""
+    pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
+    code, out, _ = call("init", tmp_path / "posts.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)
+    assert (code, "the file alone" in out) == (0, True)
+    assert make_plan(tmp_path / "scan.toml").locations == (str(tmp_path / "posts.parquet"),)
+
+
 def test_what_init_made_can_be_scanned(tmp_path, without_ray, opened_once):
     pq.write_table(pa.table({"text": [LONG * 20, None]}), tmp_path / "sample.parquet")
     made = tmp_path / "made"

@@ -19,10 +19,10 @@ def tokenizer() -> Tokenizer:
     return load_tokenizer(path, sha256_file(path))
 
 
-def sample_texts(kind: str) -> list[str]:
-    """Texts of the sample whose truth is of that kind: human or marked."""
-    truth = pq.read_table(DEMO / "truth.parquet", columns=["doc_id", "kind"]).to_pylist()
-    wanted = {row["doc_id"] for row in truth if row["kind"] == kind}
+def sample_texts(kind: str, key_id: str | None = None) -> list[str]:
+    """Texts of the sample whose truth is of that kind, human or marked, and under that key."""
+    truth = pq.read_table(DEMO / "truth.parquet", columns=["doc_id", "kind", "key_id"]).to_pylist()
+    wanted = {row["doc_id"] for row in truth if row["kind"] == kind and row["key_id"] == key_id}
     # as bytes, since a few rows of the sample are no valid text
     parts = [
         pq.read_table(path, columns=["doc_id", "text"]).cast(RAW) for path in sorted(DEMO.glob("sample-*.parquet"))

@@ -118,12 +118,12 @@ def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
 @pytest.mark.usefixtures("without_ray")
 def test_a_corpus_with_marked_text_ends_with_code_3_and_a_sentence(tmp_path, human_texts, capsys):
     registry = tmp_path / "registry"
-    secret = DEMO / "secrets" / "demo-greenlist.key"
+    secret = DEMO / "secrets" / "demo-paper.key"
     new_key(
         registry, "seen", format="greenlist", window=4, gamma="1/4", messages=100_000,
         tokenizer=DEMO / "tokenizer.json", secret=f"file:{private(secret, tmp_path)}",
     )  # fmt: skip
-    config = make(tmp_path, [*human_texts, *sample_texts("marked")[:20]], more=KEYS)
+    config = make(tmp_path, [*human_texts, *sample_texts("marked", "demo-paper")[:20]], more=KEYS)
     assert run(module, ["--config", str(config), "--show-text", "--tests", "5e5"]) == 3
     rows = rows_of(tmp_path)
     assert set(rows.filter(pl.col("verdict") == "too small", pl.col("kind") != "figure")["key_id"]) == {"seen"}

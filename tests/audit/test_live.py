@@ -206,9 +206,11 @@ def test_marked_text_is_told_from_a_broken_law(tmp_path, human_texts):
     """One text in 100 is marked: its key flags it, decoys and reserved messages stay where they should."""
     secret = tmp_path / "seen.key"
     secret.touch(mode=0o600)
-    secret.write_bytes((DEMO / "secrets" / "demo-greenlist.key").read_bytes())
+    secret.write_bytes((DEMO / "secrets" / "demo-paper.key").read_bytes())
     texts = pieces(human_texts, 60, 990)
-    plan = make(tmp_path, [*texts, *sample_texts("marked")[:40]], Key(100_000, secret=f"file:{secret}"), share=0.2)
+    plan = make(
+        tmp_path, [*texts, *sample_texts("marked", "demo-paper")[:40]], Key(100_000, secret=f"file:{secret}"), share=0.2
+    )
     audit = scan(plan)
     assert audit.traffic.flagged >= 10
     assert audit.state == "no alarm"

@@ -11,7 +11,9 @@ from scanner.input.documents import Columns
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, shard_id, what_decides
 from scanner.registry import load_registry, new_key, registry_sha256, retire_key
+from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, format_of
+from scanner.watermark.opened import Held
 from schemas.registry import MasterKey
 
 OLD = """\
@@ -164,13 +166,18 @@ def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
     messages = {"greenlist": 100, "gumbel": 100, "sglang-user-keys": 10}
     for name in [*FORMATS, *reversed(FORMATS)]:
         count = len(load_registry(folder).keys) if folder.exists() else 0
+        needed = {"vocab_size": 1000} if "vocab_size" in FORMATS[name].model_fields else {}
+        form = FORMATS[name].model_validate({**FORMATS[name].suggested, **needed})
+        drawn = None if isinstance(form, DrawsKeys) else Held(form.decoy_key(bytes([count] * 32)))
         new_key(
             folder,
             f"key-{count}",
             format=name,
             messages=messages.get(name, 1),
             tokenizer=tokenizer,
+            known=drawn,
             **FORMATS[name].suggested,
+            **needed,
         )
     keys = {key.format: key for key in load_registry(folder).keys}
     assert len(load_registry(folder).keys) == 2 * len(FORMATS)

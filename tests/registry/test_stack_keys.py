@@ -125,6 +125,15 @@ def test_what_does_not_go_together_is_refused(folder):
         assert (code, told in err) == (2, True), err
 
 
+def test_a_secret_file_that_is_not_there_makes_no_key(folder):
+    """A new key would be one that no stack marks with."""
+    missing = folder / "none.key"
+    code, _, err = add(folder, "chat", "--format", "sglang-one-key", "--secret", f"file:{missing}")
+    assert (code, f"{missing} is not there" in err) == (2, True)
+    assert not missing.exists()
+    assert not (folder / "registry").exists()
+
+
 def test_the_list_of_formats_names_all(folder):
     code, out, _ = call("formats")
     assert code == 0
