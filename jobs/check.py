@@ -12,6 +12,7 @@ from jobs.options import key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.storage.locations import is_uri
+from schemas.registry import MasterKey
 from schemas.words import Proof
 
 
@@ -51,9 +52,10 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
         folder = registry if is_uri(registry) else Path(registry)
         asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(asked, _read(source))
-    rows = [_line(row) for row in verdicts]
+    rate = asked.false_positive_rate
+    rows = [_line(row, _admitted_to(key, rate)) for row, key in zip(verdicts, asked.keys, strict=True)]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
-    count, rate = asked.keys_tested, asked.false_positive_rate
+    count = asked.keys_tested
     of_keys = f"of {count} key{'s' * (count > 1)}"
     if any(key.one_of is not None for key in asked.keys):
         of_keys = "and for the weight of each key"
@@ -72,9 +74,18 @@ def _read(source: str) -> bytes:
         ) from None
 
 
-def _line(row: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+def _admitted_to(key: MasterKey, rate: float) -> bool:
+    """Whether an audit showed that a key's p-values hold down to a rate."""
+    return key.admission is not None and key.admitted_by is not None and key.admission.holds_down_to <= rate
+
+
+def _line(row: Mapping[str, Any], admitted: bool) -> tuple[str, str, str, str, str]:
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
+    elif row["flagged"] and row["basis"] == "assumed":
+        says, p = "reads like its mark, which anyone can make", p_value(row["log10_p_global"])
+        if not admitted:
+            says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
     elif row["flagged"]:
         says, p = f"contains text marked for {marked_for(row)}", p_value(row["log10_p_global"])
     else:

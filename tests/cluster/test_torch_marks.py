@@ -14,6 +14,7 @@ from scanner.watermark import Positions, ragged
 from scanner.watermark.formats import make_format
 from scanner.watermark.opened import Held
 from schemas.registry import Admission
+from tests.support.command_line import call
 from tests.support.night import Night
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,;"
@@ -93,3 +94,16 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     own = rows[3].row(0, named=True)
     assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "unallocated")
     assert own["log10_p_global"] < -6
+
+
+def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokenizer):
+    tokenizer = tokenizers.Tokenizer.from_file(str(byte_tokenizer))
+    (key,) = [key for key in load_registry(keys).keys if key.key_id == "hf-lefthash"]
+    (tmp_path / "post.txt").write_text(marked_letters(open_key(keys, key), tokenizer, 3))
+    asked = ("check", "--registry", keys, "--key", "hf-lefthash", "--fpr", "1e-4", "--text", tmp_path / "post.txt")
+    code, out, _ = call(*asked)
+    assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
+    passed = Admission(audit_id="a", audited_at=datetime.now(UTC), holds_down_to=1e-5, candidates=1, messages=1)
+    admit_key(keys, "hf-lefthash", passed)
+    code, out, _ = call(*asked)
+    assert (code, "which anyone can make 1.0e-5" in " ".join(out.split())) == (0, True), out
