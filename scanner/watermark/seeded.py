@@ -14,6 +14,7 @@ from scanner.watermark.opened import Held
 from scanner.watermark.positions import TABLE_FACTOR, Dedup, Positions, Tokens, places
 
 _FACTOR = uint64(int.from_bytes(os.urandom(8), "little") | 1)  # so that no text makes the search for repeats slow
+_OF_PROCESS = os.urandom(32)
 
 
 def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
@@ -37,10 +38,8 @@ Seeds = Callable[[Tokens], NDArray[np.uint32]]
 
 
 def told_apart(name: str, secret: bytes) -> str:
-    """A text that is another for another key of a format, and tells nothing of it."""
-    return hashlib.blake2b(
-        name.encode("ascii"), key=secret[:64], digest_size=16, person=b"rule-of-a-key-v1"
-    ).hexdigest()
+    """A text that is another for another key of a format; outside of this process nobody can try keys on it."""
+    return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class BySeed:
 
     window: int
     skipped: int
-    key: str
-    seeds: Held[Seeds] = field(compare=False)
+    key: str = field(repr=False)
+    seeds: Held[Seeds] = field(compare=False, repr=False)
     keyless: int | None = None
 
     @property

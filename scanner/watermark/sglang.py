@@ -6,7 +6,6 @@ are one key, whatever their 64 bits, and trying all 2^32 states finds it.
 """
 
 import math
-import os
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -21,7 +20,6 @@ from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.opened import DrawnFormat, Held, Opened, check_message
 from scanner.watermark.positions import (
-    TABLE_FACTOR,
     WIDEST,
     Dedup,
     Positions,
@@ -30,11 +28,10 @@ from scanner.watermark.positions import (
     scored_positions,
     with_opening,
 )
+from scanner.watermark.seeded import seeded_positions
 
 KEY_BITS = 32
 """Of a key's 64 bits, so many count."""
-
-_PLACE_KEY = uint64(int.from_bytes(os.urandom(8), "little") | 1)  # so that no text makes the search for repeats slow
 
 
 def parse_key(text: str) -> int:
@@ -89,44 +86,6 @@ def context_hash(ids: NDArray[np.uint32], place: int, length: int) -> uint32:
     for i in range(uint64(place - length), uint64(place)):
         state = taken_in(state, mixed(ids[i]))
     return finished(state, uint32(length))
-
-
-@kernel
-def _first_of_each(
-    ids: NDArray[np.uint32],
-    offsets: NDArray[np.int64],
-    width: int,
-    with_token: bool,
-    factor: uint64,
-    table: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions with a whole context whose X (or X and token) is new in their document.
-
-    The table is open-addressed and holds places; what an earlier document left in it is known by its place.
-    """
-    kept, kept_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
-    seeds = np.empty(len(ids), np.uint64)
-    count = 0
-    for d in range(len(offsets) - 1):
-        begin, end = offsets[d], offsets[d + 1]
-        bits = 1
-        while (1 << bits) < TABLE_FACTOR * (end - begin):
-            bits += 1
-        mask, shift = uint64((1 << bits) - 1), uint64(64 - bits)
-        for place in range(begin + width, end):
-            seed = uint64(context_hash(ids, place, width))
-            if with_token:
-                seed |= uint64(ids[place]) << uint64(32)
-            seeds[place] = seed
-            slot = (seed * factor) >> shift
-            while table[slot] >= begin and seeds[table[slot]] != seed:
-                slot = (slot + uint64(1)) & mask
-            if table[slot] < begin:
-                table[slot] = place
-                kept[count] = place
-                count += 1
-        kept_offsets[d + 1] = count
-    return kept[:count], kept_offsets
 
 
 @kernel
@@ -191,12 +150,9 @@ class AnswerPositions:
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
         """See PositionRule."""
-        if dedup == "none":
-            return scored_positions(tokens, self.width, dedup)
-        longest = int(np.diff(tokens.offsets).max(initial=1))
-        table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, np.int64)
-        with_token = dedup == "ngram"
-        return Positions(*_first_of_each(tokens.ids, tokens.offsets, self.width, with_token, _PLACE_KEY, table))
+        everywhere = np.arange(len(tokens.ids), dtype=np.int64)
+        seeds = seeds_of(tokens.ids, tokens.offsets, everywhere, self.width)
+        return seeded_positions(tokens, seeds, self.width, dedup)
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""

@@ -6,6 +6,7 @@ import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor, WatermarkLogitsProcessor
 
 from scanner.watermark import Positions, ragged
+from scanner.watermark.formats import make_format
 from scanner.watermark.huggingface import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.synthid import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
 from scanner.watermark.three_bricks import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
@@ -129,3 +130,14 @@ def test_payloads_are_fewer_than_the_vocabulary_and_published_keys_are_nobodys()
         mark.score(tokens, mark.rule.positions(tokens, "ngram"), 100)
     assert SynthIdTableFormat(published=True).basis().assumed
     assert not SynthIdTableFormat().basis().assumed
+
+
+@pytest.mark.parametrize("name", ["hf-selfhash", "three-bricks-openai"])
+def test_a_rule_of_a_key_shows_nothing_to_try_keys_on(name):
+    """Two openings of a key share their positions, another key has its own, and a repr has no digest of either."""
+    form = make_format(name, {"vocab_size": 100})
+    secrets = [form.decoy_key(bytes([first] * 32)) for first in (1, 1, 2)]
+    one, again, other = (form.open(secret).rule for secret in secrets)
+    assert one == again != other
+    assert one.key not in repr(one)
+    assert secrets[0].hex() not in repr(one)
