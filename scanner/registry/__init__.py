@@ -12,22 +12,12 @@ from scanner.registry.answers import (
     users_named,
     users_of,
 )
-from scanner.registry.canaries import make_canaries
+from scanner.registry.audit_secret import set_audit_secret
+from scanner.registry.canaries import make_canaries, set_canaries
 from scanner.registry.holders import Holders, Named
-from scanner.registry.keys import (
-    admit_key,
-    check_secret,
-    find_key,
-    load_registry,
-    new_key,
-    open_key,
-    registry_sha256,
-    retire_key,
-    set_audit_secret,
-    set_canaries,
-    suggested_parameters,
-    tokenizer_path,
-)
+from scanner.registry.keys import admit_key, new_key, retire_key, suggested_parameters
+from scanner.registry.keys_file import find_key, load_registry, registry_sha256
+from scanner.registry.opening import check_secret, open_key, tokenizer_path
 from scanner.registry.secrets import read_secret
 from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
 from scanner.registry.verification import Verified, verify_users

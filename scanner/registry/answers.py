@@ -11,7 +11,7 @@ import polars as pl
 from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.book import Book
-from scanner.registry.keys import find_key, load_registry
+from scanner.registry.keys_file import find_key, load_registry
 from scanner.registry.parts import BELOW, MOST
 from schemas.tables import USER_LIST
 

@@ -76,10 +76,10 @@ class Book:
         if not found:
             return None
         refuse_twice(key_id, np.full(len(found), message))
-        rows, place = found[0]
+        rows, row = found[0]
         removed = any(run.rows(key_id, REMOVED).one(message) is not None for run in self._runs)
-        at = _EPOCH + rows["at"][place].as_py() * _MICROSECOND
-        return Given(rows["user_id"][place].as_py(), at, removed)
+        at = _EPOCH + rows["at"][row].as_py() * _MICROSECOND
+        return Given(rows["user_id"][row].as_py(), at, removed)
 
     def given(self, key_id: str, messages: Ints) -> pl.DataFrame:
         """Rows of those of the messages that were given, in order.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from scanner.errors import Refused
 from scanner.registry.answers import messages_held
-from scanner.registry.keys import find_key, load_registry, set_canaries
+from scanner.registry.keys_file import change_registry, find_key, load_registry
 from scanner.registry.users import add_users
-from schemas.registry import Canaries, Canary
+from schemas.registry import Canaries, Canary, Registry
 
 
 def make_canaries(
@@ -55,3 +55,18 @@ def make_canaries(
             if name in held
         ]
     return set_canaries(folder, Canaries(power=power, made=tuple(made)))
+
+
+def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
+    """Record canaries beside those that were made before, which stay; the power is the new one. Returns all of them.
+
+    Raises:
+        Refused: there is no registry.
+    """
+
+    def recorded(registry: Registry) -> Registry:
+        before = registry.canaries.made if registry.canaries else ()
+        made = tuple(dict.fromkeys((*before, *canaries.made)))
+        return registry.model_copy(update={"canaries": canaries.model_copy(update={"made": made})})
+
+    return change_registry(folder, recorded).canaries or canaries

@@ -27,8 +27,8 @@ _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 def open_table(folder: Path | str) -> DeltaTable | None:
     """The users table of a registry as it is now; None: there is none yet."""
-    place = f"{folder}/{USERS_FOLDER}"
-    return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
+    location = f"{folder}/{USERS_FOLDER}"
+    return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
 
 
 def create(folder: Path | str) -> None:

@@ -164,7 +164,7 @@ class IndexFolder:
         """
         if number is None:
             return None
-        path = f"{self._folder.place}/{_name(number)}"
+        path = f"{self._folder.location}/{_name(number)}"
         filesystem, inner = filesystem_of(path)
         try:
             with filesystem.open_input_file(inner) as file:
@@ -251,13 +251,13 @@ class IndexFolder:
         self._delete((gone | set(self._orphans())) - index.files - {_name(index.number)})
 
     def _orphans(self) -> Iterator[str]:
-        filesystem, inner = filesystem_of(self._folder.place)
+        filesystem, inner = filesystem_of(self._folder.location)
         for info in filesystem.get_file_info(fs.FileSelector(inner, allow_not_found=True)):
             if info.is_file and info.mtime_ns is not None and info.mtime_ns < (time.time() - _ORPHANS_AFTER) * 1e9:
                 yield info.base_name
 
     def _delete(self, names: Iterable[str]) -> None:
-        filesystem, inner = filesystem_of(self._folder.place)
+        filesystem, inner = filesystem_of(self._folder.location)
         for name in sorted(names):  # an index, which tells of its parts, after these
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_file(f"{inner}/{name}")

@@ -178,22 +178,22 @@ def _fold(folder: Path | str) -> None:
     table = open_table(folder)
     if table is None:
         return
-    place = _index_folder(folder)
+    index_folder = _index_folder(folder)
     try:
         book, index = _book(folder, table)
         if book.head is None or not book.tail.height:
             return
-        new = place.added(index, book.tail)
+        new = index_folder.added(index, book.tail)
     except (TooLate, FileNotFoundError):
         return
     try:
         with reading(table):
             _put_in_place(table, new)
     except (CommitFailedError, TooLate):  # the next change does it
-        place.discard(new, index)
+        index_folder.discard(new, index)
         return
     except DeltaError:
-        place.discard(new, index)
+        index_folder.discard(new, index)
         with contextlib.suppress(TooLate):
             raise_if_outdated(table)  # a missing file shows as an error of any kind
             raise
@@ -234,11 +234,11 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
     """What a snapshot says, and its index."""
     if table is None:
         return Book.empty(START), NOTHING
-    place = _index_folder(folder)
+    index_folder = _index_folder(folder)
     if not is_chained(table):
         return Book((), all_events(table), 0, None), NOTHING
     number = table.transaction_version(_INDEX_APP)
-    index = place.read(number) or NOTHING
+    index = index_folder.read(number) or NOTHING
     with reading(table):
         events = since(table, index.seq - 1)
         if index.seq and events.filter(pl.col("seq") == index.seq - 1)["head"].to_list() != [index.head]:
@@ -249,7 +249,7 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
     chain = tail.drop_nulls("seq")
     head = bytes(chain["head"][-1] or b"") if chain.height else index.head
     whole = chain.height == tail.height and len(head) == len(START)
-    return Book(place.runs(index), tail, index.seq + chain.height, head if whole else None), index
+    return Book(index_folder.runs(index), tail, index.seq + chain.height, head if whole else None), index
 
 
 def _head(folder: Path | str, table: DeltaTable, book: Book) -> bytes:
@@ -293,9 +293,9 @@ def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
 
 def _clean(folder: Path | str) -> None:
     """Delete what went out of the index."""
-    table, place = open_table(folder), _index_folder(folder)
+    table, index_folder = open_table(folder), _index_folder(folder)
     if table is not None:
-        place.clean(place.read(table.transaction_version(_INDEX_APP)) or NOTHING)
+        index_folder.clean(index_folder.read(table.transaction_version(_INDEX_APP)) or NOTHING)
 
 
 def _retry(attempt: Callable[[], Result]) -> Result:

@@ -50,11 +50,11 @@ class PartsFolder:
     """The folder of an index: opens parts, and writes new ones; no part is ever changed.
 
     Args:
-        place: folder or URI; made when something is written.
+        location: folder or URI; made when something is written.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, location: str) -> None:
+        self.location = location
         self._opened: dict[str, Opened] = {}
 
     def open(self, part: Part) -> Opened:
@@ -66,18 +66,18 @@ class PartsFolder:
         """
         if part.file not in self._opened:
             found = opened(self._read(part))
-            ends = [int(found.sorted_by[place]) for place in (0, -1)] if len(found.rows) else []
+            ends = [int(found.sorted_by[end]) for end in (0, -1)] if len(found.rows) else []
             if (len(found.rows), *ends) != part[1:]:
-                what = f"{self.place}/{part.file} is not as it was written"
-                raise ScanFailed(f"users table: {what}; delete the folder {self.place}, which is made anew")
-            if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.place) else _KEPT_HERE):
+                what = f"{self.location}/{part.file} is not as it was written"
+                raise ScanFailed(f"users table: {what}; delete the folder {self.location}, which is made anew")
+            if len(self._opened) >= (_KEPT_FROM_FAR if is_uri(self.location) else _KEPT_HERE):
                 self._opened.pop(next(iter(self._opened)))
             self._opened[part.file] = found
         return self._opened[part.file]
 
     def _read(self, part: Part) -> pa.Table:
-        path = f"{self.place}/{part.file}"
-        if not is_uri(self.place):
+        path = f"{self.location}/{part.file}"
+        if not is_uri(self.location):
             return pa.ipc.open_file(pa.memory_map(path)).read_all()
         filesystem, inner = filesystem_of(path)
         with filesystem.open_input_file(inner) as source:
@@ -97,11 +97,11 @@ class PartsFolder:
 
     def put(self, name: str, data: pa.Buffer) -> None:
         """Write a file, whole or not at all."""
-        make_private(self.place)
-        if not is_uri(self.place):
-            write_whole(Path(self.place) / name, lambda file: file.write(data))
+        make_private(self.location)
+        if not is_uri(self.location):
+            write_whole(Path(self.location) / name, lambda file: file.write(data))
             return
-        filesystem, inner = filesystem_of(f"{self.place}/{name}")
+        filesystem, inner = filesystem_of(f"{self.location}/{name}")
         with filesystem.open_output_stream(inner) as out:
             out.write(data)
 
@@ -141,16 +141,16 @@ class Sorted:
         return sum(part.rows for part in self.parts)
 
     def one(self, value: int) -> tuple[pa.Table, int] | None:
-        """A row of a value: the rows of its part, and its place among them; None: there is none."""
+        """A row of a value: the rows of its part, and its index among them; None: there is none."""
         at = bisect_left(self._lasts, value)
         if at == len(self.parts) or self.parts[at].first > value:
             return None
         rows, sorted_by = self._open(self.parts[at])
-        place = int(np.searchsorted(sorted_by, value))
-        return (rows, place) if sorted_by[place] == value else None
+        row = int(np.searchsorted(sorted_by, value))
+        return (rows, row) if sorted_by[row] == value else None
 
     def find(self, values: Ints) -> tuple[Ints, list[pa.Table]]:
-        """All rows of V values. Returns (places among the values, as often as there are rows; the rows, in tables)."""
+        """All rows of V values. Returns (indices among the values, as often as there are rows; the rows, in tables)."""
         order = np.argsort(values, kind="stable")
         which: list[Ints] = [np.zeros(0, np.int64)]
         tables: list[pa.Table] = []
@@ -160,8 +160,8 @@ class Sorted:
             low, high = (np.searchsorted(sorted_by, wanted, side) for side in ("left", "right"))
             counts = high - low
             which.append(np.repeat(order[begin:end], counts))
-            places = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-            tables.append(rows.take(pa.array(places)))
+            indices = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+            tables.append(rows.take(pa.array(indices)))
         return np.concatenate(which), tables
 
     def up_to(self, values: Ints) -> Ints:

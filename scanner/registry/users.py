@@ -15,7 +15,7 @@ from scanner.registry import ledger
 from scanner.registry.book import Book
 from scanner.registry.draw import draw
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
-from scanner.registry.keys import find_key, load_registry
+from scanner.registry.keys_file import find_key, load_registry
 from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import USER_EVENTS, USERS
 

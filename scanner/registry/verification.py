@@ -17,7 +17,7 @@ from scanner.registry import ledger
 from scanner.registry.book import Book
 from scanner.registry.chain import follow
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
-from scanner.registry.keys import load_registry
+from scanner.registry.keys_file import load_registry
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100

@@ -21,7 +21,7 @@ from scanner.registry import (
     retire_key,
     tokenizer_path,
 )
-from scanner.registry.keys import AUDIT_SECRET, set_audit_secret
+from scanner.registry.audit_secret import AUDIT_SECRET, set_audit_secret
 from scanner.watermark import commitment
 from schemas.registry import MasterKey, Registry
 
@@ -181,7 +181,7 @@ def test_a_failed_write_leaves_no_orphan_secret(folder, make_key, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scanner.registry.keys.write_whole", full)
+    monkeypatch.setattr("scanner.registry.keys_file.write_whole", full)
     with pytest.raises(OSError, match="No space"):
         make_key()
     assert not (folder / "secrets/k1.key").exists()

@@ -79,7 +79,7 @@ def test_all_values_are_between_the_ends(folder):
 def test_a_part_that_is_read_from_a_disk_takes_no_memory(folder):
     part = folder.write(table(list(range(100_000))))
     before = pa.total_allocated_bytes()
-    rows = PartsFolder(folder.place).open(part).rows
+    rows = PartsFolder(folder.location).open(part).rows
     assert len(rows) == 100_000
     assert pa.total_allocated_bytes() - before < 10_000
 
@@ -89,7 +89,7 @@ def test_a_part_holds_no_byte_of_its_neighbours(folder):
     rows = table(list(range(40)))
     for begin in range(0, 40, 4):
         part = folder.write(rows.slice(begin, 4))
-        with open(f"{folder.place}/{part.file}", "rb") as file:
+        with open(f"{folder.location}/{part.file}", "rb") as file:
             written = file.read()
         found = [n for n in range(10, 40) if f"row {n}".encode() in written]
         assert found == list(range(max(begin, 10), begin + 4))

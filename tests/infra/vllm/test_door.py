@@ -17,7 +17,7 @@ from brickscan_vllm.token import LONGEST, make_token
 
 from scanner.errors import Refused, SecretError, TokenizerError
 from scanner.registry import load_registry, new_key, retire_key
-from scanner.registry.keys import open_key as open_registered
+from scanner.registry.opening import open_key as open_registered
 from tests.fixed import fix_secrets
 from tests.infra.vllm.stand_ins import params
 

@@ -1,0 +1,140 @@
+"""The file keys.toml of a registry: all that is on record about its keys, read, checked, found, changed."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomli_w
+from pydantic import ValidationError
+
+from scanner.errors import Refused
+from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far
+from scanner.storage.canonical import digest
+from scanner.storage.locations import is_uri
+from scanner.storage.permissions import writable_by_others
+from scanner.storage.toml import explained, read_toml, read_toml_text
+from scanner.storage.whole import write_whole
+from schemas.registry import MasterKey, Registry
+
+if TYPE_CHECKING:
+    from scanner.watermark import Format
+
+KEYS_FILE = "keys.toml"
+
+_HEADER = """\
+# The master keys of this registry, written by `brickscan keys`: where each secret lives, never the secret itself.
+# Published commitments and marked texts depend on every value here. Moving a secret or a tokenizer file: edit its path.
+
+"""
+
+
+def load_registry(folder: Path | str) -> Registry:
+    """Read the keys of a registry.
+
+    Raises:
+        Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
+            Others can change it.
+    """
+    path = f"{folder}/{KEYS_FILE}" if is_uri(folder) else Path(folder) / KEYS_FILE
+    if isinstance(path, Path):
+        _refuse_writable(path.parent)
+    if isinstance(path, str):
+        registry = read_toml_text(path, read_far(path), Registry)
+    elif path.is_file():
+        registry = read_toml(path, Registry)
+    else:
+        raise Refused(f"registry {folder}: holds no {KEYS_FILE}; make its first key with `brickscan keys new`")
+    weighted = any(key.one_of is not None for key in registry.keys)
+    for number, key in enumerate(registry.keys):
+        try:
+            checked_format(key)
+            if weighted and key.one_of is None and gives_p_values(key):
+                raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
+        except ValidationError as error:
+            raise Refused(f"{path}: {explained(error, _model_of(key), f'keys.{number}.parameters.')}") from None
+        except ValueError as error:
+            raise Refused(f"{path}: keys.{number}: {error}") from None
+    return registry
+
+
+def gives_p_values(key: MasterKey) -> bool:
+    """Whether the key's format has a law."""
+    from scanner.watermark.formats import format_of
+
+    return format_of(key).law() is not None
+
+
+def checked_format(key: MasterKey) -> "Format":
+    """The format of a key, after a look at what it says of a key's parameters and messages.
+
+    Raises:
+        ValueError: no such format, or messages that it cannot have; ValidationError, which is one: a parameter.
+    """
+    from scanner.watermark.formats import format_of
+
+    found = format_of(key)
+    found.check_messages(key.messages)
+    return found
+
+
+def _model_of(key: MasterKey) -> "type[Format]":
+    from scanner.watermark.formats import FORMATS
+
+    return FORMATS[key.format]
+
+
+def _refuse_writable(folder: Path) -> None:
+    """Refuse a registry that others can change: they would put in their own keys, or name whom they like."""
+    found = writable_by_others([folder / KEYS_FILE, folder / USERS_FOLDER])
+    if found is not None:
+        raise Refused(
+            f"registry {folder}: others can write {found} (mode {stat.S_IMODE(found.stat().st_mode):04o}), and so "
+            f"change its keys or users; take that right away (chmod o-w {found}) or put the registry elsewhere"
+        )
+
+
+def find_key(registry: Registry, key_id: str) -> MasterKey:
+    """The key of that id.
+
+    Raises:
+        Refused: the registry has no such key; names those it has.
+    """
+    for key in registry.keys:
+        if key.key_id == key_id:
+            return key
+    known = ", ".join(key.key_id for key in registry.keys) or "none yet"
+    raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
+
+
+def registry_sha256(registry: Registry) -> str:
+    """Digest of all that is on record about the keys, as hex text: equal digests, equal registries."""
+    from scanner.watermark.formats import format_of
+
+    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
+    keys = [
+        key.model_dump(mode="json", exclude={"format", "parameters"} | ({"one_of"} if key.one_of is None else set()))
+        | format_of(key).decides()
+        for key in registry.keys
+    ]
+    return digest(whole | {"keys": keys})
+
+
+def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) -> Registry:
+    """Replace what is on record by what `change` makes of it, while no other process does. Returns the new record.
+
+    Raises:
+        Refused: there is no registry, or it is not in a local folder; and what `change` raises. Nothing was written.
+    """
+    folder = local_folder(folder)
+    load_registry(folder)  # refuse before a lock file is made in a folder that is no registry
+    with locked(folder):
+        registry = change(load_registry(folder))
+        write_registry(folder, registry)
+    return registry
+
+
+def write_registry(folder: Path, registry: Registry) -> None:
+    """Write keys.toml as a whole. The caller holds the folder's lock."""
+    text = _HEADER + tomli_w.dumps(registry.model_dump(exclude_none=True))
+    write_whole(folder / KEYS_FILE, lambda file: file.write(text.encode()))
