@@ -2,8 +2,9 @@
 
 from scanner.cluster.commits import Totals
 from scanner.cluster.follow import follow
+from scanner.cluster.reports import Counts
 from scanner.cluster.scan import Outcome, run_scan
 from scanner.cluster.work import Work
-from scanner.cluster.worker import Counts, Worker
+from scanner.cluster.worker import Worker
 
 __all__ = ["Counts", "Outcome", "Totals", "Work", "Worker", "follow", "run_scan"]

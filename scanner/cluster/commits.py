@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from scanner.cluster.pool import Finished, FinishedPack
-from scanner.cluster.worker import NO_TIME, NOTHING, Counts, Seconds, quarantine_rows
+from scanner.cluster.pieces import Finished, FinishedPack
+from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Seconds
+from scanner.cluster.rows import quarantine_rows
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault

@@ -13,14 +13,15 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from scanner.cluster.worker import Busy, Counts, PackReport, Piece, Report
-from scanner.errors import BrickscanError, FileFault, Refused, ScanFailed
+from scanner.cluster.pieces import Finished, FinishedPack, Lost, Pack, PackWork, Work, whole_shard
+from scanner.cluster.reports import Busy, PackReport, Piece, Report
+from scanner.errors import BrickscanError, Refused, ScanFailed
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
@@ -49,87 +50,6 @@ _PREPARING = (
 _log = logging.getLogger(__name__)
 
 
-class Lost(NamedTuple):
-    """A document that could not be scored: its row, why (schemas.words.DOCUMENT_REASONS) and in words, and whose."""
-
-    row: int
-    reason: str
-    detail: str
-    whose: Identity = UNKNOWN
-
-
-@dataclass
-class Finished:
-    """A shard of which every row is in a report or lost, unless its file turned out to be at fault.
-
-    retries: how often it, or a part, failed and was given again, whole or halved.
-    """
-
-    shard: Shard
-    reports: list[Report] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
-    fault: FileFault | None = None
-    retries: int = 0
-
-    @property
-    def documents(self) -> int:
-        """That are in a report or lost."""
-        return sum(report.counts.documents for report in self.reports) + len(self.lost)
-
-
-class Pack(NamedTuple):
-    """Small shards that are scanned together, whole, and whose rows share files."""
-
-    shards: tuple[Shard, ...]
-
-
-@dataclass
-class FinishedPack:
-    """Of a pack the shards that are done, each with its counts, and the report with their files."""
-
-    shards: dict[Shard, Counts]
-    report: PackReport
-
-    @property
-    def documents(self) -> int:
-        """That are done."""
-        return sum(counts.documents for counts in self.shards.values())
-
-
-@dataclass
-class _Work:
-    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else.
-
-    large: a document that was set aside for its size; lost: one that is not scored any more, only identified.
-    """
-
-    piece: Piece
-    shard: "_OpenShard"
-    attempts: int = 0
-    alone: bool = False
-    large: bool = False
-    lost: Lost | None = None
-
-    @property
-    def path(self) -> str:
-        """Of its file."""
-        return self.piece.shard.file.path
-
-
-@dataclass
-class _PackWork:
-    """A pack, and whether its actor may hold nothing else."""
-
-    pack: Pack
-    alone: bool = False
-
-
-@dataclass
-class _OpenShard:
-    finished: Finished
-    open_pieces: int = 1
-
-
 @dataclass
 class _Slot:
     """An actor and what it was given, in order. `work` None: it was asked to prepare itself.
@@ -140,22 +60,22 @@ class _Slot:
     """
 
     actor: Any
-    given: deque[tuple[Any, _Work | _PackWork | None]]
+    given: deque[tuple[Any, Work | PackWork | None]]
     begun: Any
     ready: bool = False
     deadline: float = math.inf
     behind: int = 0
 
-    def takes(self, work: _Work | _PackWork, most: int) -> bool:
+    def takes(self, work: Work | PackWork, most: int) -> bool:
         """Whether it can be given a piece, and then holds at most so many."""
         if not self.ready or len(self.given) >= most:
             return False
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
 
-    def give(self, work: _Work | _PackWork) -> None:
+    def give(self, work: Work | PackWork) -> None:
         """Ask the actor for it."""
         streams: Any = {"num_returns": "streaming"}
-        if isinstance(work, _PackWork):
+        if isinstance(work, PackWork):
             ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
         else:
             ask = self.actor.scan if work.lost is None else self.actor.identify
@@ -183,7 +103,7 @@ class Pool:
         self._stall_seconds = stall_seconds
         self._on_devices = on_devices
         self._slots = [self._new_slot() for _ in range(workers)]
-        self._todo: deque[_Work | _PackWork] = deque()
+        self._todo: deque[Work | PackWork] = deque()
         self._failed_starts = 0
         self._began = False
         self._warned: set[str] = set()
@@ -199,7 +119,7 @@ class Pool:
             Refused: an actor refused to begin, and none had begun before.
             ScanFailed: results cannot be written, or no actor can be started.
         """
-        self._todo.extend(_PackWork(unit) if isinstance(unit, Pack) else _whole(unit) for unit in shards)
+        self._todo.extend(PackWork(unit) if isinstance(unit, Pack) else whole_shard(unit) for unit in shards)
         while self._todo or any(work for slot in self._slots for _, work in slot.given):
             self._hand_out()
             heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
@@ -257,7 +177,7 @@ class Pool:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
         for work in self._todo:
-            if isinstance(work, _Work) and work.large and work.lost is None and work.path == path:
+            if isinstance(work, Work) and work.large and work.lost is None and work.path == path:
                 work.lost = Lost(work.piece.start, "out_of_memory", what)
 
     def _hand_out(self) -> None:
@@ -295,7 +215,7 @@ class Pool:
                 self._warned.add(found)
                 _log.warning("%s", found)
             return None
-        if isinstance(work, _PackWork):
+        if isinstance(work, PackWork):
             return self._unpack(work, found)
         return self._close_piece(work, found) if work.lost is None else self._lose(work, work.lost, found)
 
@@ -303,7 +223,7 @@ class Pool:
         slot.given.popleft()
         slot.deadline, slot.behind = time.monotonic() + self._stall_seconds, 0
 
-    def _raised(self, cause: BaseException, work: _Work | _PackWork | None) -> Finished | None:
+    def _raised(self, cause: BaseException, work: Work | PackWork | None) -> Finished | None:
         if work is None:
             error = Refused if isinstance(cause, Refused) and not self._began else ScanFailed
             raise error(f"a worker cannot begin: {cause}") from None
@@ -331,7 +251,7 @@ class Pool:
         what = "the worker made no progress; the time it has grows with cluster.stall_seconds"
         return None if work is None else self._failed(work, "timed_out", what)
 
-    def _replace(self, slot: _Slot) -> _Work | _PackWork | None:
+    def _replace(self, slot: _Slot) -> Work | PackWork | None:
         """End an actor and start another. Returns what it worked on; what waited behind that is given to another."""
         ray.kill(slot.actor)  # it may only be out of reach
         _, work = slot.given.popleft()
@@ -342,10 +262,10 @@ class Pool:
         self._slots[self._slots.index(slot)] = self._new_slot()
         return work
 
-    def _failed(self, work: _Work | _PackWork, reason: str, detail: str) -> Finished | None:
-        if isinstance(work, _PackWork):
+    def _failed(self, work: Work | PackWork, reason: str, detail: str) -> Finished | None:
+        if isinstance(work, PackWork):
             _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
-            self._todo.extendleft(_whole(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
+            self._todo.extendleft(whole_shard(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
             return None
         if work.lost is not None:
             return self._lose(work, work.lost, UNKNOWN)
@@ -369,24 +289,24 @@ class Pool:
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         self._todo.extendleft(
-            _Work(Piece(shard, *part), work.shard, alone=True) for part in ((middle, stop), (start, middle))
+            Work(Piece(shard, *part), work.shard, alone=True) for part in ((middle, stop), (start, middle))
         )
         return None
 
-    def _unpack(self, work: _PackWork, report: PackReport) -> FinishedPack:
+    def _unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
         """What is done of a pack; the rest of it becomes pieces."""
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
-        self._todo.extend(_whole(shard) for shard in work.pack.shards if shard not in done)
+        self._todo.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
-    def _lose(self, work: _Work, lost: Lost, whose: Identity) -> Finished | None:
+    def _lose(self, work: Work, lost: Lost, whose: Identity) -> Finished | None:
         """Give a document up, now that all is known of it that can be."""
         work.shard.finished.lost.append(lost._replace(whose=whose))
         self._in_parts += 1
         return self._close_piece(work, None)
 
-    def _close_piece(self, work: _Work, report: Report | None) -> Finished | None:
+    def _close_piece(self, work: Work, report: Report | None) -> Finished | None:
         finished = work.shard.finished
         if report is not None:
             finished.reports.append(report)
@@ -394,7 +314,7 @@ class Pool:
             self._in_parts += report.counts.documents
             work.shard.open_pieces += len(report.set_aside)
             self._todo.extend(
-                _Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True)
+                Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True)
                 for row in report.set_aside
             )
             self._give_up(work.path)
@@ -403,9 +323,3 @@ class Pool:
             return None
         self._in_parts -= finished.documents
         return finished
-
-
-def _whole(shard: Shard, *, alone: bool = False, retries: int = 0) -> _Work:
-    """A shard as one piece."""
-    piece = Piece(shard, shard.rows.start, shard.rows.stop)
-    return _Work(piece, _OpenShard(Finished(shard, retries=retries)), alone=alone)

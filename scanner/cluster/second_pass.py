@@ -16,8 +16,10 @@ import ray
 
 from scanner.cluster.connect import worker_memory
 from scanner.cluster.gpus import fit_gpus
-from scanner.cluster.pool import Finished, Pool
-from scanner.cluster.worker import Busy, Piece, Report, limit_memory
+from scanner.cluster.memory_limit import limit_memory
+from scanner.cluster.pieces import Finished
+from scanner.cluster.pool import Pool
+from scanner.cluster.reports import Busy, Piece, Report
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from typing import NamedTuple
 
-from scanner.cluster.pool import Pack
+from scanner.cluster.pieces import Pack
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault, Refused
 from scanner.input.files import InputFile

@@ -17,7 +17,8 @@ from scanner.audit.in_every_scan import live, traffic
 from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys, share_of
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
-from scanner.cluster.worker import Piece, Worker
+from scanner.cluster.reports import Piece
+from scanner.cluster.worker import Worker
 from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module
 from scanner.detection.detector import Origin

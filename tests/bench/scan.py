@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scanner.cluster.worker import Piece, Worker
+from scanner.cluster.reports import Piece
+from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files

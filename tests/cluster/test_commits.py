@@ -11,9 +11,9 @@ from scanner import results
 from scanner.audit.in_every_scan.live import audit_scan
 from scanner.cluster import Worker, commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pool import Finished, Lost
+from scanner.cluster.pieces import Finished, Lost
+from scanner.cluster.reports import Piece
 from scanner.cluster.work import find_work, inspect_input
-from scanner.cluster.worker import Piece
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.files import list_files

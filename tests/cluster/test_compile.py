@@ -11,7 +11,8 @@ from numba.core.dispatcher import Dispatcher
 
 from scanner.results import tables
 from scanner import results
-from scanner.cluster.worker import Piece, Worker
+from scanner.cluster.reports import Piece
+from scanner.cluster.worker import Worker
 from scanner.input.inspector import Inspector
 from scanner.input.files import list_files
 from scanner.detection.scan_plan import make_plan

@@ -13,8 +13,10 @@ import ray
 
 from scanner.cluster import pool
 from scanner.cluster.connect import worker_memory
-from scanner.cluster.pool import LARGE_ATTEMPTS, LARGE_LOST, Finished, Pool
-from scanner.cluster.worker import Busy, Counts, Piece, Report, limit_memory
+from scanner.cluster.memory_limit import limit_memory
+from scanner.cluster.pieces import Finished
+from scanner.cluster.pool import LARGE_ATTEMPTS, LARGE_LOST, Pool
+from scanner.cluster.reports import Busy, Counts, Piece, Report
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN, Identity

@@ -7,8 +7,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from scanner.cluster import worker
+from scanner.cluster.reports import Busy, Piece, Report
+from scanner.cluster.rows import parts_of
 from scanner.cluster.work import inspect_input
-from scanner.cluster.worker import Busy, Piece, Report, Worker, parts_of
+from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results.tables import open_tables, table_uri
 

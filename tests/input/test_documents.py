@@ -402,7 +402,7 @@ def test_a_corrupt_row_group_loses_its_own_rows_only(tmp_path):
 
 SOUND_AND_CORRUPT = """
 import os, sys
-from scanner.cluster.worker import limit_memory
+from scanner.cluster.memory_limit import limit_memory
 from scanner.input.documents import Columns, Unreadable, read
 from scanner.input.files import list_files
 

@@ -11,9 +11,10 @@ from deltalake import DeltaTable
 from scanner import results
 from scanner.cluster import commits
 from scanner.cluster.commits import Committer
-from scanner.cluster.pool import Finished
+from scanner.cluster.pieces import Finished
+from scanner.cluster.reports import Piece
 from scanner.cluster.work import find_work, inspect_input
-from scanner.cluster.worker import Piece, Worker
+from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results import freezing
 from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, freeze

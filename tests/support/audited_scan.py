@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
-from scanner.cluster.worker import Piece, Worker
+from scanner.cluster.reports import Piece
+from scanner.cluster.worker import Worker
 from scanner.detection import scan_plan
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files

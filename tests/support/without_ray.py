@@ -19,8 +19,9 @@ import pytest
 
 from scanner.cluster import calibrate, connect, evaluate, scan, second_pass, work
 from scanner.cluster.in_flight import Call
-from scanner.cluster.pool import Finished, FinishedPack, Pack
-from scanner.cluster.worker import PackReport, Piece, Report, Worker
+from scanner.cluster.pieces import Finished, FinishedPack, Pack
+from scanner.cluster.reports import PackReport, Piece, Report
+from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
 from scanner.tokens import load

@@ -1,0 +1,98 @@
+"""What a pool of actors is given, works on and gives back: shards and packs of them, their pieces, what is lost."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scanner.cluster.reports import Counts, PackReport, Piece, Report
+from scanner.errors import FileFault
+from scanner.input.identity import UNKNOWN, Identity
+from scanner.input.shards import Shard
+
+
+class Lost(NamedTuple):
+    """A document that could not be scored: its row, why (schemas.words.DOCUMENT_REASONS) and in words, and whose."""
+
+    row: int
+    reason: str
+    detail: str
+    whose: Identity = UNKNOWN
+
+
+@dataclass
+class Finished:
+    """A shard of which every row is in a report or lost, unless its file turned out to be at fault.
+
+    retries: how often it, or a part, failed and was given again, whole or halved.
+    """
+
+    shard: Shard
+    reports: list[Report] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    fault: FileFault | None = None
+    retries: int = 0
+
+    @property
+    def documents(self) -> int:
+        """That are in a report or lost."""
+        return sum(report.counts.documents for report in self.reports) + len(self.lost)
+
+
+class Pack(NamedTuple):
+    """Small shards that are scanned together, whole, and whose rows share files."""
+
+    shards: tuple[Shard, ...]
+
+
+@dataclass
+class FinishedPack:
+    """Of a pack the shards that are done, each with its counts, and the report with their files."""
+
+    shards: dict[Shard, Counts]
+    report: PackReport
+
+    @property
+    def documents(self) -> int:
+        """That are done."""
+        return sum(counts.documents for counts in self.shards.values())
+
+
+@dataclass
+class Work:
+    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else.
+
+    large: a document that was set aside for its size; lost: one that is not scored any more, only identified.
+    """
+
+    piece: Piece
+    shard: "OpenShard"
+    attempts: int = 0
+    alone: bool = False
+    large: bool = False
+    lost: Lost | None = None
+
+    @property
+    def path(self) -> str:
+        """Of its file."""
+        return self.piece.shard.file.path
+
+
+@dataclass
+class PackWork:
+    """A pack, and whether its actor may hold nothing else."""
+
+    pack: Pack
+    alone: bool = False
+
+
+@dataclass
+class OpenShard:
+    """A shard that is worked on, and how many of its pieces are not done with."""
+
+    finished: Finished
+    open_pieces: int = 1
+
+
+def whole_shard(shard: Shard, *, alone: bool = False, retries: int = 0) -> Work:
+    """A shard as one piece."""
+    piece = Piece(shard, shard.rows.start, shard.rows.stop)
+    return Work(piece, OpenShard(Finished(shard, retries=retries)), alone=alone)

@@ -1,0 +1,106 @@
+"""What an actor is asked and what it answers: pieces of shards, signs of life, reports with their counts and times."""
+
+from dataclasses import astuple, dataclass
+from typing import NamedTuple
+
+from scanner.errors import FileFault
+from scanner.input.shards import Shard
+from scanner.results.tables import DataFile
+
+
+class Piece(NamedTuple):
+    """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole."""
+
+    shard: Shard
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts.
+
+    values_not_read: of which id, account or time is there and cannot be read, and is null;
+    proved, unproved: flags that came out the same, or did not, by a slow path; not_offered: that have none;
+    in_future: whose own time, or their file's where they have none, is still to come; older_than_key: flagged under a
+    key that was made after they existed.
+    """
+
+    documents: int = 0
+    too_short: int = 0
+    quarantined: int = 0
+    flagged: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+    scored_in_part: int = 0
+    in_future: int = 0
+    older_than_key: int = 0
+    values_not_read: int = 0
+    proved: int = 0
+    unproved: int = 0
+    not_offered: int = 0
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall seconds by stage: four of the workers, summed over them, and `commit` of the driver."""
+
+    read: float = 0.0
+    tokenise: float = 0.0
+    score: float = 0.0
+    write: float = 0.0
+    commit: float = 0.0
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NO_TIME = Seconds()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a piece: the files of its rows, or a fault of its file. peak_memory: of the worker, in bytes.
+
+    set_aside: rows that are in none of these files, since their texts may need more memory than there is: each is to be
+    a piece of its own.
+    """
+
+    verdicts: tuple[DataFile, ...] = ()
+    quarantine: tuple[DataFile, ...] = ()
+    audit: tuple[DataFile, ...] = ()
+    flags: tuple[DataFile, ...] = ()
+    counts: Counts = NOTHING
+    fault: FileFault | None = None
+    peak_memory: int = 0
+    seconds: Seconds = NO_TIME
+    set_aside: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PackReport:
+    """What became of whole shards that share files, in their order.
+
+    counts: of each shard; None where it is to be scanned by itself, since its file is at fault or a text is large.
+    """
+
+    counts: tuple[Counts | None, ...]
+    verdicts: tuple[DataFile, ...]
+    quarantine: tuple[DataFile, ...]
+    audit: tuple[DataFile, ...]
+    flags: tuple[DataFile, ...]
+    peak_memory: int
+    seconds: Seconds
+
+
+class Busy(NamedTuple):
+    """A sign of life: the next one, or the report, is due within so many seconds. behind: rows that are done with."""
+
+    seconds: float
+    behind: int = 0

@@ -1,0 +1,116 @@
+"""Rows that an actor makes: batches of each table, counted, taken back, cut, and written as files."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.cluster.reports import NOTHING, Counts
+from scanner.detection.detector import Origin
+from scanner.detection.scan_plan import Plan
+from scanner.input.documents import Unreadable
+from scanner.input.identity import Identity
+from scanner.results.tables import DataFile, write_file
+from schemas.tables import FLAGS, QUARANTINE
+from schemas.words import Proof
+
+
+@dataclass
+class Rows:
+    """Batches of each table, and what they are worth."""
+
+    verdicts: list[pa.RecordBatch] = field(default_factory=list)
+    quarantine: list[pa.RecordBatch] = field(default_factory=list)
+    audit: list[pa.RecordBatch] = field(default_factory=list)
+    set_aside: list[int] = field(default_factory=list)
+    counts: Counts = NOTHING
+
+    def add(self, other: "Rows") -> None:
+        """Append the rows of another shard of a pack."""
+        self.verdicts += other.verdicts
+        self.quarantine += other.quarantine
+        self.audit += other.audit
+
+
+class Files(NamedTuple):
+    """One of each table, or none where there are no rows."""
+
+    verdicts: tuple[DataFile, ...]
+    quarantine: tuple[DataFile, ...]
+    audit: tuple[DataFile, ...]
+    flags: tuple[DataFile, ...]
+
+
+def write_rows(plan: Plan, rows: Rows) -> Files:
+    """Write a file of each table that has rows, into the folder of results; nothing is committed.
+
+    Raises:
+        ScanFailed: a file cannot be written.
+    """
+    tables = {
+        "verdicts": rows.verdicts,
+        "quarantine": rows.quarantine,
+        "audit_counts": rows.audit,
+        "flags": _flags(plan, rows.verdicts),
+    }
+    files = (write_file(plan.results, name, batches) for name, batches in tables.items())
+    return Files(*((file,) if file else () for file in files))
+
+
+def counts_of(rows: Rows, text_bytes: int) -> Counts:
+    """What became of the documents of some rows, whose texts have so many bytes."""
+    refused = sum(len(batch) for batch in rows.quarantine)
+    return Counts(
+        documents=sum(len(batch) for batch in rows.verdicts) + refused,
+        too_short=_count(rows.verdicts, "status", "too_short"),
+        scored_in_part=_count(rows.verdicts, "status", "scored_in_part"),
+        quarantined=refused,
+        flagged=sum(batch["flagged"].true_count for batch in rows.verdicts),
+        proved=_count(rows.verdicts, "proof", Proof.PROVED),
+        unproved=_count(rows.verdicts, "proof", Proof.DIFFERS),
+        not_offered=_count(rows.verdicts, "proof", Proof.NOT_OFFERED),
+        text_bytes=text_bytes,
+        tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in rows.verdicts),
+    )
+
+
+def _flags(plan: Plan, verdicts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows of FLAGS: the flagged ones of some rows of VERDICTS, with the set of keys under which they are."""
+    flagged = [batch.filter(batch["flagged"]) for batch in verdicts if batch["flagged"].true_count]
+    return [
+        pa.RecordBatch.from_arrays([pa.repeat(plan.key_set, len(rows)), *rows.columns], schema=FLAGS)
+        for rows in flagged
+    ]
+
+
+def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
+    return sum(pc.sum(pc.equal(batch[column], value), min_count=0).as_py() for batch in verdicts)
+
+
+def quarantine_rows(
+    origin: Origin, rows: Iterable[tuple[int | None, Identity]], reason: str, detail: str
+) -> pa.RecordBatch:
+    """Rows of QUARANTINE that share a reason, each with whose it is; a row of None stands for the whole file."""
+    shared = origin._asdict() | {"reason": reason, "detail": detail, "scanned_at": datetime.now(UTC)}
+    return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
+
+
+def without(void: Unreadable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Rows but those that turned out to be unreadable after they were given."""
+    outside = (pc.or_(pc.less(b["row"], void.start), pc.greater_equal(b["row"], void.stop)) for b in batches)
+    return [batch.filter(kept) for batch, kept in zip(batches, outside, strict=True)]
+
+
+def parts_of(batch: pa.RecordBatch, text_bytes: int) -> list[pa.RecordBatch]:
+    """A batch cut after each document with which its texts since the last cut come to so many bytes."""
+    ends = np.cumsum(pc.fill_null(pc.binary_length(batch["text"]), 0).to_numpy(zero_copy_only=False))
+    bounds = [0]
+    while bounds[-1] < len(batch):
+        before = ends[bounds[-1] - 1] if bounds[-1] else 0
+        bounds.append(min(int(np.searchsorted(ends, before + text_bytes)) + 1, len(batch)))
+    return [batch.slice(begin, end - begin) for begin, end in pairwise(bounds)]
