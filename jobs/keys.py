@@ -15,7 +15,7 @@ from jobs.admission import admit, audit_secret
 from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
 from jobs.text import complain, tell
 from scanner.errors import Refused
-from scanner.registry import find_key, load_registry, new_key, retire_key, suggested_parameters
+from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
 from scanner.registry.secrets import secret_path
 from schemas.registry import MasterKey
@@ -216,6 +216,7 @@ def add(
     tell(f"secret      {key.secret}")
     tell(*_weight(key))
     tell(*_floor(registry, key))
+    tell(*_price(registry, key))
 
 
 def _read_stack_config(path: Path) -> "StackKey":
@@ -281,6 +282,15 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
             f"is {10**least:.1e}. Fewer messages, or a looser rate, are needed."
         )
     return lines
+
+
+def _price(registry: Path | str, key: MasterKey) -> list[str]:
+    """What a key costs in every scan, where that is much."""
+    from scanner.watermark.formats import format_of
+    from scanner.watermark.price import price
+
+    found = price(format_of(key), open_key(registry, key), key.messages)
+    return [] if found is None else [f"cost        {found.words()} (timed here)"]
 
 
 @keys.command("list")

@@ -26,7 +26,10 @@ from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.described import Described, describe
 from scanner.input.files import list_files
+from scanner.registry import open_key
 from scanner.results.readiness import readiness
+from scanner.watermark.formats import format_of
+from scanner.watermark.price import price
 
 MIB = 2**20
 
@@ -52,6 +55,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None) -> Iterator
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield Looked("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
+    yield from _slow_keys(plan)
     check_tokenizers(plan)
     check_second(plan)
     pinned = len({key.tokenizer.sha256 for key in plan.keys})
@@ -89,6 +93,17 @@ def _registry(plan: Plan) -> Looked:
         "unadmitted": unadmitted,
     }
     return Looked("registry", tuple(says), facts)
+
+
+def _slow_keys(plan: Plan) -> Iterator[Looked]:
+    """Keys that cost a hundred times ours or more, each timed; nothing where there are none."""
+    timed = [(key, price(format_of(key), open_key(plan.registry, key), key.messages)) for key in plan.keys]
+    slow = [(key.key_id, found) for key, found in timed if found is not None]
+    if slow:
+        facts = [
+            {"key_id": key_id, "seconds_a_token": found.seconds, "times_ours": found.times} for key_id, found in slow
+        ]
+        yield Looked("slow keys", tuple(f"{key_id}: {found.words()}" for key_id, found in slow), {"keys": facts})
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:

@@ -1,5 +1,7 @@
 """A night of other stacks' marks: each is found, proved and named for nobody, and none is scanned unadmitted."""
 
+import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +34,12 @@ PARAMETERS = {
 def messages_of(name: str) -> int:
     """Of the key of a format."""
     return 20 if name.startswith("three") else 1
+
+
+def admission(down_to: float, messages: int) -> Admission:
+    """Of an audit that a key passed."""
+    now = datetime.now(UTC)
+    return Admission(audit_id="a", audited_at=now, holds_down_to=down_to, candidates=1, messages=messages)
 
 
 def marked_letters(mark, tokenizer: tokenizers.Tokenizer, seed: int) -> str:
@@ -70,15 +78,7 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
         if name != "synthid-table":
             with pytest.raises(Refused, match=f"'{name}' has no law over its keys: key '{name}' never passed an audit"):
                 make_plan(night.config)
-            now = datetime.now(UTC)
-            passed = Admission(
-                audit_id="a",
-                audited_at=now,
-                holds_down_to=1e-5,
-                candidates=1,
-                messages=20 if name[:5] == "three" else 1,
-            )
-            admit_key(keys, name, passed)
+            admit_key(keys, name, admission(1e-5, 20 if name[:5] == "three" else 1))
     with pytest.raises(Refused, match="known to hold down to 1e-05, not to false_positive_rate = 1e-06"):
         make_plan(night.configure(rate=1e-6))
     night.configure(rate=1e-4)
@@ -103,7 +103,24 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
     asked = ("check", "--registry", keys, "--key", "hf-lefthash", "--fpr", "1e-4", "--text", tmp_path / "post.txt")
     code, out, _ = call(*asked)
     assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
-    passed = Admission(audit_id="a", audited_at=datetime.now(UTC), holds_down_to=1e-5, candidates=1, messages=1)
-    admit_key(keys, "hf-lefthash", passed)
+    admit_key(keys, "hf-lefthash", admission(1e-5, 1))
     code, out, _ = call(*asked)
     assert (code, "which anyone can make 1.0e-5" in " ".join(out.split())) == (0, True), out
+
+
+def test_what_costs_a_hundred_times_ours_is_told_when_it_is_added_and_by_a_look_ahead(tmp_path, byte_tokenizer):
+    """It takes a shuffle of 8,000 places a token; a mark that takes a cipher's block is not told."""
+    registry = tmp_path / "registry"
+    common = ("--registry", registry, "--tokenizer", byte_tokenizer)
+    (tmp_path / "config.json").write_text('{"hashing_key": 99991, "seeding_scheme": "selfhash", "context_width": 4}')
+    added = call("keys", "add", "slow", *common, "--from", tmp_path / "config.json", "--set", "vocab_size=32000")[1]
+    quick = call("keys", "add", "quick", *common, "--format", "vllm-gumbel")
+    cost = re.compile(r"(\S+) µs a token on one core, about (\S+) times what our green list takes")
+    assert [bool(cost.search(out)) for out in (added, quick[1])] == [True, False], (added, quick)
+    admit_key(registry, "slow", admission(1e-9, 1))
+    night = Night(tmp_path, registry)
+    night.write("a", ["plain " * 40])
+    looked = json.loads(call("scan", night.config, "--check", "--summary", "json")[1])
+    (slow,) = looked["slow keys"]["keys"]
+    assert (slow["key_id"], slow["times_ours"] > 100) == ("slow", True)
+    assert 0.1 < slow["seconds_a_token"] / (1e-6 * float(cost.search(added)[1])) < 10.0
