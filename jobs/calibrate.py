@@ -19,11 +19,12 @@ from schemas.words import AuditVerdict
 
 if TYPE_CHECKING:
     from scanner.audit.calibration.calibration_plan import CalibrationPlan
-    from scanner.audit.calibration.disjoint_pieces import PieceCounts
-    from scanner.audit.calibration.one_key import KeyCounts
-    from scanner.watermark import Format
+    from scanner.cluster.calibrate import Findings
 
 AUDIT_FAILED = 3
+
+_WHOLE = ("law_total", "law_best_total", "names_", "key")
+"""How the kinds of rows begin that people are shown one by one."""
 
 _CONFIG = click.Path(path_type=Path)
 _date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
@@ -114,9 +115,9 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.keys)
+    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.names, found.keys)
     append_audits(plan.results, rows)
-    files = _write_files(plan, audit.audit_id, rows, found.pieces, found.keys, PIECE_THRESHOLDS, show_text)
+    files = _write_files(plan, audit.audit_id, rows, found, PIECE_THRESHOLDS, show_text)
     tell(
         f"audit {audit.audit_id}: {found.documents:,} documents, {found.distinct:,} distinct texts, "
         f"{time.monotonic() - began:.0f} s; {len(rows):,} rows in {plan.results}/audits"
@@ -156,10 +157,10 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     shown = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
     lines = []
     for row in shown:
-        if row["measure"] == "rate" and row["kind"] in ("law_total", "law_best_total", "key", "key_messages"):
+        if row["measure"] == "rate" and row["kind"].startswith(_WHOLE):
             ratio = row["hits"] / row["expected"] if row["expected"] else float("nan")
             lines.append(
-                f"{row['kind']:14} {row['key_id'] or row['method']:16} p<={row['threshold']:<6g} "
+                f"{row['kind']:14} {row['key_id'] or row['method']:16} {_whose(row)}p<={row['threshold']:<6g} "
                 f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
                 f"ratio {ratio:.3f} dispersion {row['design_effect']:.2f} {row['verdict']}"
             )
@@ -174,12 +175,16 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     return lines
 
 
+def _whose(row: Mapping[str, Any]) -> str:
+    """Of texts of several users, whose they are."""
+    return f"{row['test']:18} " if row["kind"] == "names_wrong" else ""
+
+
 def _write_files(
     plan: "CalibrationPlan",
     audit_id: str,
     rows: list[dict[str, Any]],
-    pieces: "Mapping[Format, PieceCounts]",
-    keys: "Mapping[str, KeyCounts]",
+    found: "Findings",
     piece_thresholds: tuple[float, ...],
     show_text: bool,
 ) -> list[str]:
@@ -188,9 +193,13 @@ def _write_files(
     from scanner.audit.calibration.details import details
     from scanner.storage.locations import filesystem_of
 
-    files = {"details.json": json.dumps(details(plan, pieces, keys, piece_thresholds, show_text), indent=1).encode()}
-    if pieces:
-        files["figure.png"] = pieces_png(pieces, piece_thresholds)
+    files = {
+        "details.json": json.dumps(
+            details(plan, found.pieces, found.names, found.keys, piece_thresholds, show_text), indent=1
+        ).encode()
+    }
+    if found.pieces:
+        files["figure.png"] = pieces_png(found.pieces, piece_thresholds)
     if any(row["kind"] == "law_total" for row in rows):
         files["law.png"] = law_png(rows)
     filesystem, folder = filesystem_of(f"{plan.results}/figures")

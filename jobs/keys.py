@@ -18,7 +18,7 @@ from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
 from scanner.registry.secrets import secret_path
-from schemas.registry import MasterKey
+from schemas.registry import MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
     from scanner.watermark.stack_configs import StackKey
@@ -127,7 +127,6 @@ def new(
 
 def _messages(version: int, users: float | None, messages: int | None, window: int | None) -> tuple[int | None, int]:
     """Groups and messages of a new key; without a window there are no groups."""
-    from scanner.watermark.native.numbered import MOST_NUMBERS
     from scanner.watermark.native.version2 import groups_for, users_of
 
     if users is not None and (messages is not None or version == 1):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from schemas.registry import MAX_MESSAGES, Gamma, KeyId, PathText, TokenizerFile
+from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, Gamma, KeyId, PathText, TokenizerFile
 
 Dedup = Literal["ngram", "context", "none"]
 
@@ -160,6 +160,7 @@ class LawConfig(_Frozen):
     """Fresh keys for every document: how many null p-values of each method, and of which cases."""
 
     tests: int = Field(default=4_000_000_000, ge=1)  # of each method, spread evenly over its cases
+    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
     messages: int = Field(default=16_384, ge=1, le=MAX_MESSAGES)  # null p-values a document
     tokens: int = Field(default=256, ge=17)  # of a document that are looked at
     windows: Windows = (0, 1, 2, 4, 8)
@@ -170,6 +171,8 @@ class LawConfig(_Frozen):
     def _something_can_be_tested(self) -> "LawConfig":
         if set(self.windows) == {0} and set(self.dedups) == {"context"}:
             raise ValueError("window 0 with dedup 'context' scores one position of a text; add another window or dedup")
+        if self.version == 2 and self.messages > MOST_NUMBERS:
+            raise ValueError(f"messages = {self.messages}: of version 2 at most {MOST_NUMBERS} are scored one by one")
         return self
 
 
@@ -179,7 +182,24 @@ class PiecesConfig(_Frozen):
     pieces: int = Field(default=100_000, ge=1)
     tokens: int = Field(default=256, ge=17)  # of a piece
     keys: int = Field(default=10, ge=2)
+    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
     windows: Windows = (0, 1, 2, 3, 4, 6, 8)
+    gamma: Gamma = "1/4"
+
+
+class NamesConfig(_Frozen):
+    """Who is named in marked text: synthetic texts of one to several users, under keys with groups."""
+
+    texts: int = Field(default=100_000, ge=1)  # of each method and of all lengths: as many tokens of each length
+    users: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (1, 2, 3, 6)  # of a text
+    tokens: Annotated[tuple[Annotated[int, Field(ge=64, le=100_000)], ...], Field(min_length=1)] = (
+        200,
+        1_000,
+        5_000,
+        20_000,
+    )  # of a text
+    groups: int = Field(default=1026, ge=20, le=MOST_NUMBERS)  # of so many users each
+    window: int = Field(default=4, ge=2, le=16)  # narrower ones would come twice, and texts not be independent
     gamma: Gamma = "1/4"
 
 
@@ -203,11 +223,12 @@ class CalibrationConfig(_Frozen):
     input: InputConfig
     law: LawConfig | None = None
     figure: PiecesConfig | None = None
+    names: NamesConfig | None = None
     keys: RegistryAuditConfig | None = None
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _something_is_asked(self) -> "CalibrationConfig":
-        if self.law is None and self.figure is None and self.keys is None:
-            raise ValueError("nothing to do: add a section [law], [figure] or [keys], which may be empty but for keys")
+        if not (self.law or self.figure or self.names or self.keys):
+            raise ValueError("nothing to do: add a section [law], [figure], [names] or [keys]; only keys needs fields")
         return self

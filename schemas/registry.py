@@ -22,6 +22,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**32
+MOST_NUMBERS = 2**16  # of version 2: messages of a key without groups, groups of a key, and users of a group
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 

@@ -261,7 +261,7 @@ AUDITS = pa.schema(
         pa.field("seed", pa.string(), nullable=False),  # of the keys that were drawn; marks nothing
         pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
         pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
-        pa.field("test", pa.string(), nullable=False),  # exact | z
+        pa.field("test", pa.string(), nullable=False),  # exact | z; of names_wrong, whose texts
         pa.field("method", pa.string(), nullable=False),
         pa.field("key_id", pa.string()),  # null: keys that were drawn
         pa.field("commitment", pa.string()),  # of that key
@@ -289,11 +289,14 @@ AUDITS = pa.schema(
 )
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
 
-AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", "key", "key_messages")
+NAMES_KINDS = ("names_unmarked", "names_group", "names_wrong")
+AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", *NAMES_KINDS, "key", "key_messages")
 CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
 LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld", *CANARY_KINDS)
 """Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
-paper's, a few keys over one corpus. Key: one of the registry, the best of its messages; its messages one by one.
+paper's, a few keys over one corpus. Names: synthetic texts under keys with groups: unmarked ones, which are flagged;
+those that fit a group and no user of it, whose best user is named; those of some users, where somebody else is named.
+Key: one of the registry, the best of its messages; its messages one by one.
 
 In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
 messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never

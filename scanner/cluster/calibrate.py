@@ -3,6 +3,7 @@
 What comes back are sums that can be added; the statistics are those of scanner.audit.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from scanner.audit.calibration.calibration_plan import (
 )
 from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
+from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster.connect import cluster
@@ -39,6 +41,9 @@ LEAST_TOKENS = 64
 TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
 """p-values of the law that are drawn together, and their documents: some seconds of work, so that progress shows."""
 
+TOKENS_A_CALL, TEXTS_A_CALL = 1 << 21, 1 << 10
+"""Tokens of marked text that are written together, and their texts: likewise."""
+
 Watch = Callable[[str, int, int], None]
 """Told what is done, how many calls of it, and how many there are."""
 
@@ -50,6 +55,7 @@ class Findings(NamedTuple):
 
     law: dict[Case, LawCounts]
     pieces: OfPieces
+    names: dict[NamesCase, NamesCounts]
     keys: dict[str, KeyCounts]
     documents: int
     distinct: int
@@ -80,12 +86,13 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
             of_pieces: OfPieces = {}
             if plan.config.figure:
                 of_pieces = _run(_piece_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
+            names = _run(_names_calls(plan), workers, watch, "names")
             keys: dict[str, KeyCounts] = {}
             if plan.audited:
                 for key in plan.audited.keys:
                     calls = _key_calls(plan.audited, key, scratch, corpus)
                     keys |= _run(calls, workers, watch, f"key {key.key_id}")
-            return Findings(law, of_pieces, keys, corpus.documents, corpus.distinct)
+            return Findings(law, of_pieces, names, keys, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
@@ -198,6 +205,21 @@ def score_pieces(
 ) -> PieceCounts:
     """One format on the pieces of one part, on a worker."""
     return piece_counts(how, secrets, pieces(load(encoding, part), counts, length), thresholds)
+
+
+def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
+    """Each length has the same share of the tokens, and each kind of text the same share of a length's texts."""
+    asked, number = plan.config.names, 0
+    for case in plan.names_cases():
+        if asked is None:
+            return
+        kinds = sum((other.format, other.tokens) == (case.format, case.tokens) for other in plan.names_cases())
+        of_all = sum(case.tokens / tokens for tokens in asked.tokens)
+        left = math.ceil(asked.texts / (kinds * of_all))
+        while left:
+            texts = min(left, TEXTS_A_CALL, max(TOKENS_A_CALL // case.tokens, 1))
+            yield Call(case, names_counts, (case, texts, number, plan.seed, NAMES_AT))
+            left, number = left - texts, number + 1
 
 
 def _key_calls(audited: AuditedKeys, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:

@@ -13,7 +13,7 @@ from scanner.evaluation.units import Setting, Unit, batches
 from scanner.input.files import resolve
 from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark.native.version1 import of_the_paper
+from scanner.watermark.native.version2 import of_the_paper
 from schemas.evaluation import EvaluationConfig
 
 PAPER_SIZE = {

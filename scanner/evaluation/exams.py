@@ -16,7 +16,7 @@ from scanner.evaluation.units import Setting, folder_sha256, key_secret
 from scanner.evaluation.written_texts import make_folder, read_whole, write_rows
 from scanner.storage.canonical import digest
 from scanner.watermark import Watermark
-from scanner.watermark.native.version1 import of_the_paper
+from scanner.watermark.native.version2 import of_the_paper
 from schemas.evaluation import EvaluationConfig
 from schemas.tables import ANSWERS
 

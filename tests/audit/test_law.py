@@ -9,7 +9,7 @@ from scanner.audit.calibration.law import Case, cases, law_counts
 from scanner.audit.statistics.expectation import uniformity
 from scanner.audit.statistics.judgement import counts, judge
 from scanner.watermark.laws import Normal
-from scanner.watermark.native.version1 import of_the_paper
+from scanner.watermark.native.version2 import of_the_paper
 from tests.audit.corpus import documents_of
 from tests.watermark.pairs import format_for, law_of
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.calibration.law import Case, cases
+from scanner.audit.calibration.names import NamesCase, names_cases
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
@@ -20,7 +21,7 @@ from scanner.storage.locations import refuse_password
 from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer
 from scanner.watermark import Format
-from scanner.watermark.native.version1 import of_the_paper
+from scanner.watermark.native.version2 import of_the_paper
 from schemas.config import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
@@ -69,12 +70,21 @@ class CalibrationPlan:
         law = self.config.law
         if law is None:
             return []
-        return cases(of_the_paper(law.gammas, law.windows), law.dedups, law.messages)
+        return cases(of_the_paper(law.gammas, law.windows, law.version), law.dedups, law.messages)
+
+    def names_cases(self) -> list[NamesCase]:
+        """All kinds of marked text."""
+        asked = self.config.names
+        if asked is None:
+            return []
+        return names_cases(
+            of_the_paper([asked.gamma], [asked.window], 2, asked.groups), asked.groups, asked.users, asked.tokens
+        )
 
     def piece_formats(self) -> list[Format]:
         """Of the keys under which disjoint pieces are tested."""
         asked = self.config.figure
-        return [] if asked is None else of_the_paper([asked.gamma], asked.windows)
+        return [] if asked is None else of_the_paper([asked.gamma], asked.windows, asked.version)
 
     def piece_secrets(self) -> list[bytes]:
         """The master keys for disjoint pieces, 32 bytes each; drawn from the seed, and fit for nothing else."""

@@ -7,6 +7,7 @@ import tokenizers
 
 from scanner.audit.calibration.calibration_plan import CalibrationPlan
 from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts, repeated
+from scanner.audit.calibration.names import NamesCase, NamesCounts
 from scanner.audit.calibration.one_key import KeyCounts
 from scanner.registry import tokenizer_path
 from scanner.watermark import Format
@@ -19,6 +20,7 @@ SHOWN = 20
 def details(
     plan: CalibrationPlan,
     pieces: Mapping[Format, PieceCounts],
+    names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
     thresholds: Sequence[float],
     show_text: bool,
@@ -28,12 +30,13 @@ def details(
     Args:
         plan: the audit.
         pieces: by format.
+        names: by case.
         keys: by key id.
         thresholds: of the pieces.
         show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
-    found: dict[str, Any] = {"figure": [], "keys": {}}
+    found: dict[str, Any] = {"figure": [], "names": [_named(*entry) for entry in names.items()], "keys": {}}
     for how, counts in pieces.items():
         found["figure"].append(
             {
@@ -53,6 +56,21 @@ def details(
             own = _Reader(str(tokenizer_path(plan.audited.registry, key))) if show_text else None
             found["keys"][key.key_id] = _excess(keys[key.key_id], own)
     return found
+
+
+def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
+    """Of one case: at each rate of NAMES_AT, texts that count and how many are stated; users, and those named."""
+    return {
+        "label": case.format.label(),
+        "kind": case.kind,
+        "texts_of": case.told,
+        "tokens": case.tokens,
+        "texts": int(found.sums.clusters[0]),
+        "hits": found.sums.hits.tolist(),
+        "expected": found.sums.expected.tolist(),
+        "users": found.marked,
+        "users_named": found.named,
+    }
 
 
 class _Reader:

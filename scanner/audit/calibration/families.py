@@ -1,7 +1,7 @@
 """What was counted, as rows of the audits table: the families of tests, fixed by the configuration alone.
 
 Each family gets an even share of the family-wise error: the law's methods, the best of
-all messages, the law's cases, their uniformity, disjoint pieces, the keys.
+all messages, the law's cases, their uniformity, disjoint pieces, names in marked text, the keys.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from scanner.audit.calibration.calibration_plan import CalibrationPlan
 from scanner.audit.calibration.disjoint_pieces import PANELS, PieceCounts
 from scanner.audit.calibration.law import Case, LawCounts
+from scanner.audit.calibration.names import DEDUP, NAMES_AT, NamesCase, NamesCounts
 from scanner.audit.calibration.one_key import KeyCounts
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, rate_rows, uniformity_rows
 from scanner.audit.statistics.expectation import THRESHOLDS
@@ -31,6 +32,7 @@ def all_rows(
     law: Mapping[Case, LawCounts],
     pieces: Mapping[Format, PieceCounts],
     piece_thresholds: tuple[float, ...],
+    names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
 ) -> list[Row]:
     """Judge all that was counted.
@@ -41,15 +43,18 @@ def all_rows(
         law: by case.
         pieces: by format, at piece_thresholds.
         piece_thresholds: α from large to small.
+        names: by case.
         keys: by key id.
     """
-    families = 4 * bool(law) + bool(pieces) + bool(keys)
+    families = 4 * bool(law) + bool(pieces) + bool(names) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
     rows: list[Row] = []
     if law:
         rows += _law_rows(share, law)
     if pieces:
         rows += _piece_rows(share, pieces, piece_thresholds)
+    if names:
+        rows += rate_rows(share, _names_answers(names), NAMES_AT)
     if plan.audited is not None:
         cluster = "account" if plan.columns.account else "document"
         dedup = plan.audited.config.dedup
@@ -94,6 +99,15 @@ def _piece_rows(audit: Audit, pieces: Mapping[Format, PieceCounts], thresholds: 
             question = Question.about("figure", test, "key", how, dedup)
             answers.append((question, moments(hits, np.full(len(hits), found.tests), chance)))
     return rate_rows(audit, answers, THRESHOLDS[:PIECES_JUDGED])
+
+
+def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Question, Moments]]:
+    """Texts of all lengths together: their keys and windows differ, so each is a test of its own."""
+    totals: dict[Question, Moments] = {}
+    for case, found in names.items():
+        question = Question.about(case.kind, case.told, "document", case.format, DEDUP, messages=case.messages)
+        totals[question] = totals[question].plus(found.sums) if question in totals else found.sums
+    return list(totals.items())
 
 
 def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> list[tuple[Question, Moments]]:

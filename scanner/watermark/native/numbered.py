@@ -17,9 +17,7 @@ from scanner.watermark.native.keyed import Best, Sealed
 from scanner.watermark.native.one_message import count_green, score_under
 from scanner.watermark.native.runs import Asked, Steps, chosen, is_group_step, steps_of
 from scanner.watermark.positions import Positions, Tokens
-
-MOST_NUMBERS = 1 << 16
-"""Most messages of a key without groups, groups of a key, and users of a group."""
+from schemas.registry import MOST_NUMBERS
 
 MOST_GROUPS_SEARCHED = 8
 """Groups of a document whose users are searched, at most (SPEC_2 §3)."""

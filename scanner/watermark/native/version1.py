@@ -183,9 +183,3 @@ class GumbelFormat(Native):
         """By the sums that a search of long documents makes."""
         keys = nulls.keys_of(secrets, self.label(), self.version)
         return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical, bool(self._groups))
-
-
-def of_the_paper(gammas: Sequence[str], windows: Sequence[int]) -> list[Format]:
-    """Both marks for every window: green lists of every γ, then Gumbel."""
-    green: list[Format] = [GreenListFormat(window=window, gamma=gamma) for gamma in gammas for window in windows]
-    return green + [GumbelFormat(window=window) for window in windows]

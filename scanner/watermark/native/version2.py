@@ -5,6 +5,7 @@ they were. Laws are those of version 1, and so are the parameters, but for `grou
 """
 
 import math
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import ClassVar, Self
 
@@ -13,9 +14,9 @@ from pydantic import Field, model_validator
 from scanner.watermark.format import Answers, Format
 from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered import MOST_NUMBERS, NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
-from schemas.registry import RESERVED_EVERY, parse_gamma
+from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma
 
 
 def users_of(groups: int) -> int:
@@ -104,3 +105,22 @@ class GumbelFormat2(_Native2, GumbelFormat):
     def open(self, secret_bytes: bytes) -> NumberedGumbel:
         """See Format."""
         return NumberedGumbel(secret_bytes, self.window, self.groups)
+
+
+def of_the_paper(
+    gammas: Sequence[str], windows: Sequence[int], version: int = 1, groups: int | None = None
+) -> list[Format]:
+    """Both marks of the paper for every window: green lists of every γ, then Gumbel.
+
+    Args:
+        gammas: shares of green tokens, as text.
+        windows: h.
+        version: 1, the paper's own, or 2.
+        groups: B, of version 2; None: no groups.
+    """
+    green: list[Format]
+    if version == 1:
+        green = [GreenListFormat(window=window, gamma=gamma) for gamma in gammas for window in windows]
+        return green + [GumbelFormat(window=window) for window in windows]
+    green = [GreenListFormat2(window=window, gamma=gamma, groups=groups) for gamma in gammas for window in windows]
+    return green + [GumbelFormat2(window=window, groups=groups) for window in windows]

@@ -1,0 +1,188 @@
+"""Who is named in marked text: do wrong names stay below their rates, under keys with groups? (SPEC_2 §3)
+
+Texts are synthetic, each batch under a key of its own. Three questions, each of its own kind: is unmarked text flagged
+as rarely as the rate says, with the search over groups; in text that fits a whole group and none of its users, does the
+best of them pass rule 2 as rarely as the law says; and in texts of several users, is anybody else named more often than
+the two rates together allow?
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.calibration import synthetic_texts
+from scanner.audit.calibration.law import fresh_entropy
+from scanner.audit.calibration.synthetic_texts import Ids, Messages
+from scanner.audit.statistics.expectation import chances
+from scanner.audit.statistics.intervals import Moments, moments
+from scanner.errors import Refused
+from scanner.watermark import Dedup, Format
+from scanner.watermark.format import DrawsKeys
+from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.search import decide, search
+
+DEDUP: Dedup = "ngram"
+"""Repeats are left out as in a scan by default."""
+
+NAMES_AT = tuple(10.0**-k for k in range(1, 5))
+"""False-positive and misnaming rates that are judged: a hundred thousand texts say nothing of smaller ones."""
+
+NEARLY_ALL = 0.5
+"""False-positive rate under which rule 2 is looked at alone: text that fits a group passes rule 1."""
+
+
+class Kind(StrEnum):
+    """What a case asks; also the kind of its rows."""
+
+    UNMARKED = "names_unmarked"
+    GROUP = "names_group"
+    WRONG = "names_wrong"
+
+
+@dataclass(frozen=True)
+class NamesCase:
+    """What is tested, of texts of so many tokens.
+
+    groups: of the format; users: how many the text of kind WRONG is marked for, else 0; one_group: whether they are
+    all of one group.
+    """
+
+    format: Format
+    groups: int
+    kind: Kind
+    tokens: int
+    users: int = 0
+    one_group: bool = False
+
+    @property
+    def messages(self) -> int:
+        """Among which rule 1 corrects: all of a key."""
+        return self.groups**2
+
+    @property
+    def told(self) -> str:
+        """Whose texts these are, for people and the column `test`."""
+        if not self.users:
+            return "exact"
+        many = f"{self.users} users" if self.users > 1 else "1 user"
+        return many + (", one group" if self.one_group else "")
+
+
+class NamesCounts(NamedTuple):
+    """What one batch of texts says; batches can be added.
+
+    sums: over texts, of those that count at J thresholds, each [J]; marked, named: pairs of a text and a user whose
+    mark it holds, and those where that user is named at the smallest threshold.
+    """
+
+    sums: Moments
+    marked: int
+    named: int
+
+    def plus(self, other: "NamesCounts") -> "NamesCounts":
+        """Both together."""
+        return NamesCounts(self.sums.plus(other.sums), self.marked + other.marked, self.named + other.named)
+
+
+def names_cases(formats: Sequence[Format], groups: int, users: Sequence[int], tokens: Sequence[int]) -> list[NamesCase]:
+    """Every kind of text of every length."""
+    people = [(count, alike) for count in users for alike in ((True, False) if count > 1 else (False,))]
+    return [
+        case
+        for how in formats
+        for length in tokens
+        for case in (
+            NamesCase(how, groups, Kind.UNMARKED, length),
+            NamesCase(how, groups, Kind.GROUP, length),
+            *(NamesCase(how, groups, Kind.WRONG, length, count, alike) for count, alike in people),
+        )
+    ]
+
+
+def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, thresholds: Sequence[float]) -> NamesCounts:
+    """Write texts under a key of their own and count who is named.
+
+    Args:
+        case: what is tested.
+        texts: how many, D.
+        number: of the batch, which no two batches of an audit share; it decides the key and the texts.
+        seed: of all keys.
+        thresholds: α[J], from large to small: the false-positive rate and the misnaming rate.
+
+    Raises:
+        Refused: the format has other groups or none, or draws no keys.
+    """
+    how = case.format
+    [entropy] = fresh_entropy(seed, f"{how.label()};names", np.array([number]))
+    mark = how.open(how.draw_key(entropy)) if isinstance(how, DrawsKeys) else None
+    if not isinstance(mark, Numbered) or mark.groups != case.groups:
+        raise Refused(f"names: format {how.label()!r} has no {case.groups} groups; give one that has")
+    rng = np.random.default_rng([*seed, number])
+    messages = _people(max(case.users, 1), texts, case.groups, rng, one_group=case.one_group)
+    tokens = synthetic_texts.joined(_written(case, mark, messages, rng))
+    positions = mark.rule.positions(tokens, DEDUP)
+    found = search(mark, tokens, positions, case.messages)
+    before = np.concatenate([[0], np.cumsum(~mark.group_steps(tokens, positions))])
+    of_users = np.diff(before[positions.offsets])
+    chance = _chances(case, mark, positions.scored, of_users, thresholds)
+    hits = np.zeros(chance.shape, np.bool_)
+    authors = (found.message[:, :, None] == messages[:, None, :]).any(axis=2)
+    in_group = found.message // case.groups == messages[:, :1] // case.groups
+    named = 0
+    for j, rate in enumerate(thresholds):
+        decision = decide([found], NEARLY_ALL if case.kind is Kind.GROUP else rate, rate)
+        of_it = decision.named[0]
+        if case.kind is Kind.UNMARKED:
+            hits[:, j] = decision.flagged
+        elif case.kind is Kind.GROUP:
+            hits[:, j] = (of_it & in_group).any(axis=1)
+        else:
+            hits[:, j], named = (of_it & ~authors).any(axis=1), int((of_it & authors).sum())
+    return NamesCounts(moments(hits, np.ones(texts), chance), texts * case.users, named)
+
+
+def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, one_group: bool) -> Messages:
+    """Different messages for each text, of one group or each of another: int64[D, users]."""
+
+    def different() -> NDArray[np.int64]:
+        return np.stack([rng.choice(groups, users, replace=False, shuffle=False) for _ in range(texts)])
+
+    of_groups, of_users = different(), different()
+    return (of_groups[:, :1] if one_group else of_groups) * groups + of_users
+
+
+def _written(case: NamesCase, mark: Numbered, messages: Messages, rng: np.random.Generator) -> list[Ids]:
+    """The texts of a case; several users' stand in pieces by turns, as much of each."""
+
+    def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
+        return choices[:, 0]
+
+    def shared_alone(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
+        shared = mark.group_steps(*synthetic_texts.after(contexts, choices[:, :1]))
+        return choices[np.arange(len(best)), best * shared]
+
+    if case.kind is not Kind.WRONG:
+        edit = unmarked if case.kind is Kind.UNMARKED else shared_alone
+        return synthetic_texts.write_marked(mark, messages[:, 0], case.tokens, rng, edit)
+    of_each = [synthetic_texts.write_marked(mark, own, case.tokens // case.users, rng) for own in messages.T]
+    return [synthetic_texts.by_turns(texts) for texts in zip(*of_each, strict=True)]
+
+
+def _chances(
+    case: NamesCase,
+    mark: Numbered,
+    scored: NDArray[np.int64],
+    of_users: NDArray[np.int64],
+    thresholds: Sequence[float],
+) -> NDArray[np.float64]:
+    """What is stated of each text: float64[D, J]."""
+    if case.kind is Kind.WRONG:
+        stated = np.minimum((1 + case.users) * np.asarray(thresholds), 1.0)
+        return np.broadcast_to(stated, (len(scored), len(stated)))
+    tests, positions = (case.messages, scored) if case.kind is Kind.UNMARKED else (case.groups, of_users)
+    distinct, which = np.unique(positions, return_inverse=True)
+    return chances(mark.law, distinct, thresholds, tests)[which]
