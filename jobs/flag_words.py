@@ -12,6 +12,7 @@ LONGEST = 60
 
 NOBODY: Mapping[Naming, str] = {
     Naming.UNALLOCATED: "no user held the message then",
+    Naming.EVERYBODY: "its key marks for everybody alike",
     Naming.HELD_LATER: "its user got the message later",
     Naming.RESERVED: "the message is reserved: a false accusation",
     Naming.REMOVED: "the user was removed",
@@ -28,7 +29,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
     if row["naming"] == Naming.HELD_LATER:
         seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
-    if row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1:
+    if row["naming"] == Naming.EVERYBODY or (row["naming"] == Naming.UNALLOCATED and row["messages_tested"] == 1):
         return "nobody: its key marks for everybody alike"
     return {
         Naming.NAMED: printable(row["user_id"] or "(name erased)", LONGEST),

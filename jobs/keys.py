@@ -29,6 +29,9 @@ _registry_or_uri = click.option("--registry", required=True, type=Folder(), help
 USERS = 100_000
 """For so many a new key has room, of which nothing else is said; messages of one of version 1."""
 
+ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
+"""Of a key whose law is assumed."""
+
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
@@ -159,6 +162,7 @@ def _messages(version: int, users: float | None, messages: int | None, window: i
 @click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
 @click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
+@click.option("--active-from", type=_DATE, help="Since when (UTC) the stack marks with it.  [default: now]")
 def add(
     key_id: str,
     registry: Path | str,
@@ -168,6 +172,7 @@ def add(
     messages: int,
     tokenizer: str,
     secret: str | None,
+    active_from: datetime | None,
 ) -> None:
     """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's research code.
 
@@ -181,6 +186,9 @@ def add(
       brickscan keys add chat --registry registry --format vllm-gumbel --set context_width=4 \\
           --secret file:/etc/keys/chat.key --tokenizer tokenizer.json
     """
+    from scanner.registry.tokenizer_files import narrow, pin_tokenizer
+    from scanner.watermark.formats import format_of
+
     stack = _read_stack_config(config) if config else None
     if stack is not None and name not in (None, stack.format):
         raise Refused(f"--format {name}: {config} is one of {stack.format}; leave one of the two out")
@@ -209,6 +217,7 @@ def add(
         tokenizer=tokenizer,
         secret=secret,
         known=stack.secret if stack else None,
+        active_from=active_from and active_from.replace(tzinfo=UTC),
     )
     tell(f"key         {key.key_id}: {_what(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
@@ -216,6 +225,8 @@ def add(
     tell(*_weight(key))
     tell(*_floor(registry, key))
     tell(*_price(registry, key))
+    caution = narrow(format_of(key), pin_tokenizer(local_folder(registry), tokenizer))
+    complain(*([] if caution is None else [f"key {key.key_id!r}: {caution}"]))
 
 
 def _read_stack_config(path: Path) -> "StackKey":
@@ -271,8 +282,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     lines = [f"strength    {basis}: {2.0**basis.bits:.0e} trials find a key that makes the same marks"]
     if basis.assumed:
         lines = [
-            "strength    assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is "
-            "ever named by it. A scan takes it down to the rate that an audit of your own texts showed "
+            f"strength    {ASSUMED}. A scan takes it down to the rate that an audit of your own texts showed "
             "(`brickscan calibrate`, then `brickscan keys admit`)."
         ]
     if least > math.log10(ASKED):
@@ -320,6 +330,7 @@ def _lines(key: MasterKey) -> list[str]:
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
+        *_strength(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
         *(
             line
@@ -327,6 +338,17 @@ def _lines(key: MasterKey) -> list[str]:
             for line in textwrap.wrap(f"  careful: {caution}", 100, subsequent_indent="    ")
         ),
     ]
+
+
+def _strength(key: MasterKey) -> list[str]:
+    """Over what its p-values hold, where that is no key that nobody can search."""
+    from scanner.watermark.formats import format_of
+
+    basis = format_of(key).basis()
+    if basis.proven:
+        return []
+    said = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
+    return textwrap.wrap(f"  strength {said}", 100, subsequent_indent="    ")
 
 
 def _cautions(key: MasterKey) -> list[str]:

@@ -160,7 +160,8 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
     if counts.older_than_key:
         yield (
             f"{_count(counts.older_than_key, 'flagged document')} older than the key, by the text's own time or, where "
-            "it has none, the file's: chance flagged it, or these times are wrong"
+            "it has none, the file's: chance flagged it, these times are wrong, or text was marked with the key before "
+            "it came into the registry (then set its `active_from` in keys.toml)"
         )
     if over:
         from scanner.cluster.unread import other_names

@@ -150,6 +150,10 @@ class MasterKey(_Frozen):
         """Whether text may be marked with it at a time (with a zone)."""
         return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
 
+    def marked_since(self) -> datetime:
+        """From when on text may carry its mark: one of another stack may have marked before it was added."""
+        return self.created_at if self.active_from is None else min(self.created_at, self.active_from)
+
     def tested_among(self, keys_tested: int, variants: int = 1) -> int:
         """K of SPEC §3 for this key: of its own weight where it has one, else `keys_tested`, of all keys.
 

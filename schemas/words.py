@@ -4,10 +4,11 @@ from enum import StrEnum
 
 
 class Naming(StrEnum):
-    """Why a row names a user or does not. Before there was `held_later`, its rows read `unallocated`."""
+    """Why a row names a user or does not. Before there was `held_later` or `everybody`, rows read `unallocated`."""
 
     NAMED = "named"
     UNALLOCATED = "unallocated"  # no user had the message when it was scanned
+    EVERYBODY = "everybody"  # the key marks for everybody alike: its one message names nobody
     HELD_LATER = "held_later"  # its user got it after `first_seen_at`
     RESERVED = "reserved"  # the message is never given to anybody
     REMOVED = "removed"  # the message was a user's whose allocation was withdrawn

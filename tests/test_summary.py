@@ -132,7 +132,8 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
         (
             {"totals": Totals(counts=Counts(older_than_key=1))},
             "1 flagged document older than the key, by the text's own time or, where it has none, the file's: chance "
-            "flagged it, or these times are wrong",
+            "flagged it, these times are wrong, or text was marked with the key before it came into the registry (then "
+            "set its `active_from` in keys.toml)",
         ),
         (
             {"unread": Unread(passed_over=("/in/\x1b.csv",))},

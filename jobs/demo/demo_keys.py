@@ -8,6 +8,7 @@ mark for any of these users: the secrets are a demonstration and protect nothing
 """
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ KEYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Key id → format and its parameters."""
 
+MARKED_SINCE = datetime(2026, 10, 1, tzinfo=UTC)
+"""When the users of the demo got their messages, and its texts were marked thereafter."""
+
 MESSAGES = {"demo-greenlist": GROUPS**2, "demo-gumbel": GROUPS**2, "demo-paper": 100_000, "demo-vllm": 1}
 
 
@@ -54,6 +58,7 @@ def make_registry(folder: Path) -> None:
             messages=MESSAGES[key_id],
             tokenizer=TOKENIZER,
             secret=f"file:secrets/{copy.name}",
+            active_from=MARKED_SINCE,
         )
     if USERS_FILE.exists():
         restore_users(folder, pq.read_table(USERS_FILE).cast(USER_EVENTS))

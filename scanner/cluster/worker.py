@@ -183,7 +183,7 @@ class Worker:
 
     def _odd_times(self, verdicts: list[pa.RecordBatch], written: datetime | None) -> Counts:
         """Times that cannot be right, or that show a flag to be false."""
-        made = {key.key_id: key.created_at for key in self._plan.keys}
+        made = {key.key_id: key.marked_since() for key in self._plan.keys}
         future = older = 0
         for batch in verdicts:
             times = batch["created_at"] if written is None else pc.fill_null(batch["created_at"], written)

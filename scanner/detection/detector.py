@@ -120,6 +120,7 @@ class Detector:
         self._min_scored = min_scored
         self._false_positive_rate, self._misnaming_rate = false_positive_rate, misnaming_rate
         self._prover = prover
+        self._for_everybody = {test.key.key_id for test in self._keys if test.key.messages == 1}
         self._normalised = normalised
         self.tokenising = 0.0  # wall seconds so far
 
@@ -309,6 +310,8 @@ class Detector:
             each = []
             for log10_p, key_id, message in self._to_be_named(found, decided, i):
                 who = self._holders.naming(key_id, message, first or known.began)
+                if key_id in self._for_everybody and who.naming == Naming.UNALLOCATED:
+                    who = who._replace(naming=Naming.EVERYBODY)
                 each.append((who, {"key_id": key_id, "message": message, "log10_p_global": log10_p}))
             naming[i], user_id[i], held_since[i] = each[0][0]
             first_seen[i] = first or (known.began if naming[i] == Naming.HELD_LATER else None)

@@ -1,16 +1,14 @@
 """The master keys of a registry: made, retired, admitted. What is on record is in keys.toml, secrets are not."""
 
-import hashlib
-import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from scanner.errors import Refused, SecretError, TokenizerError
+from scanner.errors import Refused, SecretError
 from scanner.registry.audit_secret import audit_secret_beside
 from scanner.registry.keys_file import (
     KEYS_FILE,
@@ -19,11 +17,13 @@ from scanner.registry.keys_file import (
     find_key,
     gives_p_values,
     load_registry,
+    model_of,
     write_registry,
 )
 from scanner.registry.locked_files import local_folder, locked
 from scanner.registry.opening import commitment_of, read_secret_of
 from scanner.registry.secrets import new_secret_file, secret_path
+from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.registry.weights import with_weights
 from scanner.storage.permissions import make_private
 from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
@@ -89,12 +89,13 @@ def new_key(
     try:
         made_for = checked_format(key)
     except ValidationError as error:
-        raise Refused(_told(error)) from None
+        raise Refused(_told(error, model_of(key))) from None
     except ValueError as error:
         raise Refused(str(error)) from None
-    pinned = _pin_tokenizer(folder, os.fspath(tokenizer))
+    pinned = pin_tokenizer(folder, os.fspath(tokenizer))
+    refuse_narrow(made_for, pinned)
     # with the format's defaults, which then are on record
-    key = key.model_copy(update={"tokenizer": pinned, "parameters": made_for.model_dump(exclude_none=True)})
+    key = key.model_copy(update={"tokenizer": pinned.entry, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
     if known is not None and (path is None or os.path.lexists(path)):
         raise Refused(f"secret {reference}: is there already, and the key is given too; name a file that is not there")
@@ -162,42 +163,25 @@ def _checked(**values: object) -> MasterKey:
     try:
         return MasterKey.model_validate(values)
     except ValidationError as error:
-        raise Refused(_told(error)) from None
+        raise Refused(_told(error, MasterKey)) from None
 
 
-def _told(error: ValidationError) -> str:
+def _told(error: ValidationError, model: type[BaseModel]) -> str:
     lines = []
     for item in error.errors():
         field = ".".join(str(part) for part in item["loc"])
-        value = f" = {item['input']!r}" if field not in ("secret", "") and item["type"] != "missing" else ""
+        if item["type"] == "missing":
+            lines.append(f"{field}: is needed{_about(model, field)}; give it with --set {field}=…")
+            continue
+        value = f" = {item['input']!r}" if field not in ("secret", "") else ""
         lines.append(f"{field}{value}: {item['msg'].removeprefix('Value error, ')}".removeprefix(": "))
     return "; ".join(lines)
 
 
-def _pin_tokenizer(folder: Path, given: str) -> TokenizerFile:
-    """Path and SHA-256 of a tokenizer.json. Kept relative to the registry when it was given so or lies inside it."""
-    here, there = Path(given), folder / given
-    if here.is_file() and there.is_file() and not here.samefile(there):
-        raise TokenizerError(f"tokenizer {given} is two files, {here.absolute()} and {there}; give an absolute path")
-    path = here if here.is_file() else there
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(
-            f"tokenizer {given}: cannot be read ({error.strerror}); name a tokenizer.json, from the working folder, "
-            "from the registry's folder or absolute"
-        ) from None
-    try:
-        fields = json.loads(raw)
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or "model" not in fields:
-        raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
-    if path is here:
-        given = os.path.abspath(path)
-        if Path(given).is_relative_to(os.path.abspath(folder)):
-            given = os.path.relpath(given, os.path.abspath(folder))
-    return TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest())
+def _about(model: type[BaseModel], field: str) -> str:
+    """What a field of a format is, if it says so."""
+    found = model.model_fields.get(field)
+    return f" ({found.description})" if found is not None and found.description else ""
 
 
 def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:

@@ -52,7 +52,7 @@ def load_registry(folder: Path | str) -> Registry:
             if weighted and key.one_of is None and gives_p_values(key):
                 raise ValueError("has no weight (one_of), while others have; add keys with `brickscan keys` alone")
         except ValidationError as error:
-            raise Refused(f"{path}: {explained(error, _model_of(key), f'keys.{number}.parameters.')}") from None
+            raise Refused(f"{path}: {explained(error, model_of(key), f'keys.{number}.parameters.')}") from None
         except ValueError as error:
             raise Refused(f"{path}: keys.{number}: {error}") from None
     return registry
@@ -78,7 +78,8 @@ def checked_format(key: MasterKey) -> "Format":
     return found
 
 
-def _model_of(key: MasterKey) -> "type[Format]":
+def model_of(key: MasterKey) -> "type[Format]":
+    """The class of a key's format."""
     from scanner.watermark.formats import FORMATS
 
     return FORMATS[key.format]

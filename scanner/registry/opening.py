@@ -50,7 +50,9 @@ def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
 
 def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
     """The secret of a key of a format; where nobody is ever named, it may be a published one. Raises SecretError."""
-    return read_secret(reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed)
+    return read_secret(
+        reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, instead=made_for.if_guessed
+    )
 
 
 def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:

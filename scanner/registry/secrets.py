@@ -38,7 +38,12 @@ def secret_path(reference: str, base: Path | str) -> Path | None:
     return Path(base) / path if kind == "file" else None
 
 
-def read_secret(reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False) -> bytes:
+_DRAW = "Draw one with `brickscan keys new`, or with `openssl rand -hex 32`"
+
+
+def read_secret(
+    reference: str, base: Path | str, sizes: range = SIZES, *, guessable: bool = False, instead: str | None = None
+) -> bytes:
     """Key bytes behind a reference: `file:PATH` or `env:NAME`, hexadecimal text in both.
 
     Args:
@@ -46,18 +51,19 @@ def read_secret(reference: str, base: Path | str, sizes: range = SIZES, *, guess
         base: the registry's folder, where a relative path starts.
         sizes: how many bytes it may have (those of the key's format).
         guessable: whether it may be one that anybody guesses, as other stacks' published keys are.
+        instead: of one that can be guessed, what to do; None: draw another.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
             Names the place only.
     """
-    path = secret_path(reference, base)
+    path, told = secret_path(reference, base), None if guessable else instead or _DRAW
     if path is not None:
-        return _decode(_read_file(path), f"secret file {path}", sizes, guessable)
+        return _decode(_read_file(path), f"secret file {path}", sizes, told)
     name = reference.removeprefix("env:")
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
-    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, guessable)
+    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, told)
 
 
 def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
@@ -117,7 +123,8 @@ def _read_file(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _decode(raw: bytes, where: str, sizes: range, guessable: bool) -> bytes:
+def _decode(raw: bytes, where: str, sizes: range, instead: str | None) -> bytes:
+    """Key bytes of hexadecimal text; instead: what to do where they can be guessed, None: they may be."""
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
@@ -126,12 +133,8 @@ def _decode(raw: bytes, where: str, sizes: range, guessable: bool) -> bytes:
         allowed = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
         raise SecretError(f"{where}: holds a secret of {size} bytes; {allowed} are allowed")
     secret = bytes.fromhex(digits.decode("ascii"))
-    pattern = None if guessable else _pattern(secret)
-    if pattern:
-        raise SecretError(
-            f"{where}: holds a secret that can be guessed: {pattern}. Draw one with `brickscan keys new`, or with "
-            "`openssl rand -hex 32`"
-        )
+    if instead is not None and (pattern := _pattern(secret)):
+        raise SecretError(f"{where}: holds a secret that can be guessed: {pattern}. {instead}")
     return secret
 
 

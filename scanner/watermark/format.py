@@ -261,6 +261,9 @@ class Format(BaseModel, ABC):
     secret_bytes: ClassVar[range] = range(16, 65)
     """How many bytes a secret may have."""
 
+    if_guessed: ClassVar[str | None] = None
+    """What to do instead of a secret that can be guessed; None: draw another."""
+
     title: ClassVar[str]
     """For people, such as `Kirchenbauer et al. (green list)`."""
 
@@ -322,6 +325,10 @@ class Format(BaseModel, ABC):
         """
         if count != 1:
             raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
+
+    def vocabulary(self) -> int | None:
+        """Of how many tokens a draw is, where that is a parameter; None: of any."""
+        return None
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
         """Those of some choices of repeats that score more than one position of a text."""

@@ -21,7 +21,7 @@ from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.mersenne import first_of_permutation, is_among_first, permutation, product_mod
-from scanner.watermark.opened import Held, Opened, StackFormat, check_message
+from scanner.watermark.opened import Held, Opened, VocabularyFormat, check_message
 from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, ragged
 from scanner.watermark.seeded import BySeed, Seeds, seeded_positions, told_apart, without
 
@@ -145,12 +145,11 @@ class AfterOneToken:
         return tuple(tokens.ids[place - 1 : place + 1].tolist())
 
 
-class _KgwFormat(StackFormat):
+class _KgwFormat(VocabularyFormat):
     """What both share."""
 
     secret_bytes = range(8, 9)
     seeding: ClassVar[Literal["lefthash", "selfhash"]]
-    vocab_size: int = Field(ge=2, le=2**31 - 1)
     greenlist_ratio: float = Field(default=0.25, gt=0, lt=1)
     context_width: int = Field(default=1, ge=1, le=WIDEST)
 

@@ -5,6 +5,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from scanner.watermark.format import Basis, Format, Watermark
 from scanner.watermark.laws import Law
@@ -29,6 +30,8 @@ class Held(Generic[Secret]):
 class StackFormat(Format):
     """A format of another stack, which draws its keys."""
 
+    if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
+
     def decoy_key(self, entropy: bytes) -> bytes:
         """The secret that 32 uniform bytes make: as many of them as a secret has."""
         return entropy[: self.secret_bytes.stop - 1]
@@ -40,6 +43,16 @@ class DrawnFormat(StackFormat):
     def draw_key(self, entropy: bytes) -> bytes:
         """See DrawsKeys."""
         return self.decoy_key(entropy)
+
+
+class VocabularyFormat(StackFormat):
+    """One whose draws are of a whole vocabulary: the width of the model's logits, padding included."""
+
+    vocab_size: int = Field(ge=2, le=2**31 - 1, description="the width of the model's logits, in its config.json")
+
+    def vocabulary(self) -> int | None:
+        """See Format."""
+        return self.vocab_size
 
 
 class Opened:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from scanner.watermark.huggingface import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.opened import Held
 from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat, parse_key
-from scanner.watermark.synthid import PUBLISHED, SynthIdTableFormat
+from scanner.watermark.synthid import SynthIdTableFormat, not_drawn
 from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
 
 _VLLM = {"gumbel": VllmGumbelFormat.name, "dual_key_gumbel": VllmDualKeyFormat.name}
@@ -20,6 +20,8 @@ _KGW = {"lefthash": KgwLefthashFormat.name, "selfhash": KgwSelfhashFormat.name}
 _KGW_FIELDS = ("greenlist_ratio", "context_width")
 _SYNTHID_FIELDS = ("ngram_len", "sampling_table_size", "sampling_table_seed")
 _SYNTHID_MARKS = {"context_history_size", "skip_first_ngram_calls", "debug_mode"}
+_WITHIN = ("watermarking_config", "watermark_config")
+"""Where a generation_config.json of transformers, or a whole configuration of vLLM, has it."""
 _SGLANG_FIELDS = {"key", "key_b", "context_window", "mixing_probability"}
 _SGLANG_MARKS = {"max_probability", "default_enabled", "enforce_all"}
 
@@ -36,7 +38,7 @@ def read_config(text: str) -> StackKey:
     """Read the JSON of a vLLM `watermark_config`, an SGLang watermark file, or a configuration of transformers.
 
     vLLM writes a key as a number, SGLang as hexadecimal text; transformers has a `hashing_key` for green lists, and
-    `keys` for SynthID.
+    `keys` for SynthID. A whole configuration that holds one of these, such as a generation_config.json, is read too.
 
     Raises:
         ValueError: it is neither, by field; no value of a key is repeated.
@@ -47,6 +49,14 @@ def read_config(text: str) -> StackKey:
         raise ValueError("is not JSON") from None
     if not isinstance(fields, dict):
         raise ValueError("is not a JSON object")
+    for name in _WITHIN:
+        if name in fields:
+            fields = fields[name]
+            if not isinstance(fields, dict):
+                raise ValueError(
+                    f"field {name!r}: an object is needed, as the stack writes it; it says that nothing is marked"
+                )
+            break
     if "hashing_key" in fields:
         return _green_lists(fields)
     if "keys" in fields:
@@ -102,9 +112,10 @@ def _synthid(fields: Mapping[str, Any]) -> StackKey:
     if not isinstance(keys, list) or not keys:
         raise ValueError("field 'keys': a list of numbers is needed")
     parameters = _given(fields, _SYNTHID_FIELDS) | {"depth": len(keys)}
-    if tuple(keys) == PUBLISHED[: len(keys)]:
+    secret = b"".join(_whole(key, "keys") for key in keys)
+    if not_drawn(keys):
         parameters["published"] = True
-    return StackKey(SynthIdTableFormat.name, parameters, Held(b"".join(_whole(key, "keys") for key in keys)))
+    return StackKey(SynthIdTableFormat.name, parameters, Held(secret))
 
 
 def _whole(number: object, field: str) -> bytes:

@@ -9,6 +9,7 @@ exact law, the same for all layers, that one transform of the text's hashes give
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
@@ -34,6 +35,9 @@ PUBLISHED = (
     990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
 )  # fmt: skip
 """The keys of the examples of both packages: anybody can make their mark."""
+
+SMALL = 2**16
+"""As many places the stack's table has; keys drawn of 2^63 numbers are not all below."""
 
 
 @inlined
@@ -153,10 +157,11 @@ class _SynthIdFormat(StackFormat):
     """What both share."""
 
     secret_bytes = range(8, 8 * 64 + 1)
+    if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
     depth: int = Field(default=30, ge=1, le=64)
     ngram_len: int = Field(default=5, ge=2, le=WIDEST + 1)
     score: Literal["weighted", "mean"] = "weighted"
-    published: bool = False
+    published: bool = False  # public keys, or small ones that can be guessed: no law over drawn keys holds
 
     def weights(self) -> NDArray[np.int64]:
         """Of the layers, whole numbers in the ratios of the stack's: int64[m]."""
@@ -189,9 +194,21 @@ class _SynthIdFormat(StackFormat):
 
     def _checked(self, secret: bytes) -> list[int]:
         keys = [int(key) for key in keys_of(secret, self.depth)]
-        if tuple(keys) == PUBLISHED[: self.depth] and not self.published:
-            raise ValueError("these keys are the published ones, whose mark anybody makes; set published = true")
+        if not self.published and (why := not_drawn(keys)):
+            raise ValueError(f"{why}, so anybody may make their mark; set published = true")
         return keys
+
+
+def not_drawn(keys: Sequence[int]) -> str | None:
+    """Why no law over drawn keys holds for a list; None: it may have been drawn of all that a key can be.
+
+    Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
+    """
+    if tuple(keys) == PUBLISHED[: len(keys)]:
+        return "these keys are the published ones"
+    if max(keys) < SMALL:
+        return f"these keys are all below {SMALL:,}"
+    return None
 
 
 class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):

@@ -27,7 +27,7 @@ from scanner.watermark.mersenne import (
     product_mod,
     word_at,
 )
-from scanner.watermark.opened import Held, Opened, StackFormat
+from scanner.watermark.opened import Held, Opened, VocabularyFormat
 from scanner.watermark.philox import term
 from scanner.watermark.positions import WIDEST, Positions, Tokens, ragged
 from scanner.watermark.seeded import BySeed, Seeds, told_apart
@@ -200,12 +200,11 @@ class ThreeBricks(Opened):
         return Candidates(message, score)
 
 
-class _ThreeBricksFormat(StackFormat):
+class _ThreeBricksFormat(VocabularyFormat):
     """What both share."""
 
     secret_bytes = range(16, 17)
     window: int = Field(default=4, ge=0, le=WIDEST)
-    vocab_size: int = Field(ge=2, le=2**31 - 1)
     seeding: Seeding = "hash"
     table_seed: int = Field(default=0, ge=0, lt=2**32)
     green: ClassVar[Any] = 0

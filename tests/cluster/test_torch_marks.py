@@ -92,7 +92,7 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     assert assumed["user_id"].null_count() == assumed.height == 5
     assert assumed["log10_p_global"].min() == pytest.approx(-5.0)  # as far as its admission reaches, and no further
     own = rows[3].row(0, named=True)
-    assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "unallocated")
+    assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "everybody")
     assert own["log10_p_global"] < -6
 
 

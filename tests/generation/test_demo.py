@@ -19,6 +19,7 @@ def test_the_demo(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         assert "beside the truth" in done.stdout
+        assert "older than the key" not in done.stdout
         rows = compare(results)
         assert rows.filter(pl.col("kind") != "marked", "flagged").is_empty()
         marked = rows.filter(pl.col("kind") == "marked")

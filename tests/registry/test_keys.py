@@ -101,7 +101,7 @@ def test_both_methods_and_a_secret_of_the_environment(folder, make_key, monkeypa
         ({"gamma": "0.25"}, "gamma = '0.25'"),
         ({"gamma": "1/512"}, "gamma = '1/512'"),
         ({"gamma": "1/1"}, "gamma = '1/1'"),
-        ({"gamma": None}, "gamma: Field required"),
+        ({"gamma": None}, "gamma: is needed"),
         ({"format": "gumbel"}, "gamma = '1/4': Extra inputs are not permitted"),
         ({"format": "exp"}, "its format is unknown; allowed: greenlist, gumbel"),
         ({"window": -1}, "window = -1.*greater than or equal to 0"),
@@ -223,6 +223,8 @@ def test_generations_at_once(folder, make_key):
     make_key("old", active_from=now - 9 * DAY, active_until=now - DAY)
     make_key("now", active_from=now - DAY, active_until=now + DAY)
     make_key("next", active_from=now + DAY)
+    early, _, late = load_registry(folder).keys
+    assert (early.marked_since(), late.marked_since()) == (now - 9 * DAY, late.created_at)
     make_key("retired")
     retire_key(folder, "retired")
     keys = load_registry(folder).keys

@@ -164,7 +164,11 @@ def test_configurations_of_transformers(folder):
         "own": "synthid-table;ngram_len=5;depth=30;score=weighted;table=65536;table_seed=3",
     }
     for config, why in (
-        ({"hashing_key": 7}, "vocab_size"),
+        (
+            {"hashing_key": 7},
+            "is needed (the width of the model's logits, in its config.json); give it with --set vocab_",
+        ),
+        ({"watermarking_config": None}, "field 'watermarking_config': an object is needed"),
         ({"hashing_key": -1}, "field 'hashing_key': a whole number"),
         ({"hashing_key": 7, "seeding_scheme": "right"}, "allowed are lefthash, selfhash"),
         ({"keys": []}, "a list of numbers"),
@@ -174,3 +178,52 @@ def test_configurations_of_transformers(folder):
         (folder / "bad.json").write_text(json.dumps(config))
         code, _, err = add(folder, "bad", "--from", folder / "bad.json")
         assert (code, why in err) == (2, True), (config, err)
+
+
+def test_a_whole_generation_config_is_read_for_the_watermark_in_it(folder):
+    """As transformers saves it, beside all else that it decides of a generation."""
+    own = random.Random(2).sample(range(2**62), 30)
+    for name, inner, label in (
+        ("table", {"keys": own, "ngram_len": 5}, "synthid-table;ngram_len=5;depth=30;"),
+        ("vllm", VLLM, "vllm-gumbel;"),
+    ):
+        within = {"table": "watermarking_config", "vllm": "watermark_config"}[name]
+        (folder / f"{name}.json").write_text(json.dumps({"do_sample": True, "top_p": 0.95, within: inner}))
+        code, _, err = add(folder, name, "--from", folder / f"{name}.json")
+        assert code == 0, err
+        key = load_registry(folder / "registry").keys[-1]
+        assert open_key(folder / "registry", key).label.startswith(label)
+
+
+def test_small_keys_of_synthid_are_read_as_keys_that_anybody_may_know(folder):
+    """Three digits a layer, as in the libraries' examples, are the user's own and yet no draw of all keys."""
+    small = random.Random(3).sample(range(1000), 30)
+    (folder / "small.json").write_text(json.dumps({"keys": small, "ngram_len": 5}))
+    code, out, err = add(folder, "small", "--from", folder / "small.json")
+    assert (code, "anyone can make this mark" in out) == (0, True), err
+    assert "strength assumed" in call("keys", "list", "--registry", folder / "registry")[1]
+    secret = folder / "again.key"
+    secret.write_text(b"".join((key + 1).to_bytes(8, "big") for key in small).hex())
+    secret.chmod(0o600)
+    words = ("--format", "synthid-table", "--set", "depth=30", "--secret", f"file:{secret}")
+    code, _, err = add(folder, "again", *words)
+    assert (code, "say that anybody may know it: --set published=true" in err) == (2, True), err
+    assert add(folder, "again", *words, "--set", "published=true")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("width", "refused", "warned"), [(299, True, False), (300, False, True), (309, False, True), (310, False, False)]
+)
+@pytest.mark.parametrize("unigram", [False, True])
+def test_a_vocabulary_that_lacks_tokens_of_the_tokenizer(folder, width, refused, warned, unigram):
+    """Of the model: refused with both figures. Of what was added to it, which may be beyond the logits: told."""
+    words = [f"t{number}" for number in range(300)]
+    vocabulary = [[word, 0.0] for word in words] if unigram else {word: n for n, word in enumerate(words)}
+    added = [{"id": number, "content": f"<{number}>"} for number in (0, 309)]
+    (folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}, "added_tokens": added}))
+    (folder / "left.json").write_text(json.dumps({"hashing_key": 15485863}))
+    code, _, err = add(folder, "left", "--from", folder / "left.json", "--set", f"vocab_size={width}")
+    assert code == (2 if refused else 0), err
+    assert (f"vocab_size = {width}: tokenizer" in err and "has 300 tokens" in err) == refused
+    assert ("less than the 310 tokens of the tokenizer with those that were added" in err) == warned
+    assert (folder / "registry/keys.toml").exists() != refused

@@ -1,0 +1,98 @@
+"""The tokenizer.json of a key, as it is pinned when the key is made, and how many tokens it has."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scanner.errors import Refused, TokenizerError
+from schemas.registry import TokenizerFile
+
+if TYPE_CHECKING:
+    from scanner.watermark import Format
+
+
+class Pinned(NamedTuple):
+    """A tokenizer's entry in keys.toml, and its tokens: those of its model, and with those that were added."""
+
+    entry: TokenizerFile
+    of_model: int
+    tokens: int
+
+
+def pin_tokenizer(folder: Path, given: str) -> Pinned:
+    """Path and SHA-256 of a tokenizer.json; the path is relative to the registry if it was given so or lies inside.
+
+    Args:
+        folder: of the registry.
+        given: a path; a relative one starts at the working folder or at the registry's.
+
+    Raises:
+        TokenizerError: it cannot be read, is two files, or no tokenizer.json.
+    """
+    here, there = Path(given), folder / given
+    if here.is_file() and there.is_file() and not here.samefile(there):
+        raise TokenizerError(f"tokenizer {given} is two files, {here.absolute()} and {there}; give an absolute path")
+    path = here if here.is_file() else there
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(
+            f"tokenizer {given}: cannot be read ({error.strerror}); name a tokenizer.json, from the working folder, "
+            "from the registry's folder or absolute"
+        ) from None
+    try:
+        fields = json.loads(raw)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict) or "model" not in fields:
+        raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
+    if path is here:
+        given = os.path.abspath(path)
+        if Path(given).is_relative_to(os.path.abspath(folder)):
+            given = os.path.relpath(given, os.path.abspath(folder))
+    return Pinned(TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest()), *_sizes(fields))
+
+
+def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:
+    """One more than the largest id of the model, and of all; 0 where a file says nothing that is understood."""
+    model = fields["model"]
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        of_model = _beyond(vocabulary.values())
+    else:  # of Unigram a list, whose places are the ids
+        of_model = len(vocabulary) if isinstance(vocabulary, list) else 0
+    added = fields.get("added_tokens")
+    ids = [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    return of_model, max(of_model, _beyond(ids))
+
+
+def _beyond(ids: Iterable[object]) -> int:
+    return 1 + max((number for number in ids if isinstance(number, int)), default=-1)
+
+
+def refuse_narrow(made_for: "Format", pinned: Pinned) -> None:
+    """Refuse a vocabulary that lacks tokens of the tokenizer: its draws would be others than those that mark.
+
+    Raises:
+        Refused: with both figures.
+    """
+    width = made_for.vocabulary()
+    if width is not None and width < pinned.of_model:
+        raise Refused(
+            f"vocab_size = {width:,}: tokenizer {pinned.entry.file} has {pinned.of_model:,} tokens; give the width of "
+            "the model's logits (vocab_size in its config.json), which is no less"
+        )
+
+
+def narrow(made_for: "Format", pinned: Pinned) -> str | None:
+    """What to look at where a vocabulary has room for the tokenizer's model, and not for what was added to it."""
+    width = made_for.vocabulary()
+    if width is None or width >= pinned.tokens:
+        return None
+    return (
+        f"vocab_size {width:,} is less than the {pinned.tokens:,} tokens of the tokenizer with those that were added: "
+        "is it the width of the model's logits (vocab_size in its config.json)?"
+    )
