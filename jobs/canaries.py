@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from jobs.mark import read_prompts
 from jobs.options import key_ids_option
+from jobs.prompts import read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
 

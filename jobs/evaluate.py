@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run, when_interrupted
-from jobs.mark import read_prompts
+from jobs.prompts import read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.interrupts import sigterm_interrupts

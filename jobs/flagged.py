@@ -9,7 +9,7 @@ import click
 from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
-from jobs.text import printable
+from jobs.text import counted, printable
 from schemas.words import Naming
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 _NEWEST = 20
 _FOR = "contains text marked for"
-_HEAD = ("scanned", "document", _FOR, "key", "p-value", "audit", "copies", "where")
+_HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "copies", "where")
 _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
-    *("path", "row", "text_sha256", "scan_id"),
+    *("accounts", "path", "row", "text_sha256", "scan_id"),
 )
 _SUMS = ("documents", "texts", "first", "last", "log10_p_global", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -39,7 +39,8 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @click.command()
 @results_argument
 @click.option("--limit", type=click.IntRange(min=1), help=f"How many to show.  [default: {_NEWEST}]")
-@click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own.")
+@click.option("--all", "everything", is_flag=True, help="Show all, each document on a line of its own, canaries too.")
+@click.option("--canaries", is_flag=True, help="Show texts of canaries too, though they were found and named right.")
 @since_option
 @until_option
 @_several("user", "user")
@@ -52,6 +53,7 @@ def flagged(
     results: str,
     limit: int | None,
     everything: bool,
+    canaries: bool,
     since: datetime | None,
     before: datetime | None,
     users: tuple[str, ...],
@@ -82,12 +84,13 @@ def flagged(
     if not scanned(place):
         return
     wanted, most = Wanted(since, before, users, accounts, keys, docs), None if everything else limit or _NEWEST
+    shown = canaries or everything or bool(users or accounts or docs)  # who asks for one by name gets it
     if by is None:
-        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything)
+        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=shown)
     else:
-        found = sums(place.folder, place.false_positive_rate, wanted, most, by)
+        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=shown)
     _show(found, by, form)
-    show_footer(form, _footer(found, place, wanted))
+    show_footer(form, _footer(found, place, wanted, listed=by is None))
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> None:
@@ -100,13 +103,13 @@ def _show(found: "FlagList", by: "By | None", form: Form) -> None:
     elif by is None:
         words, said = (user_or_nobody, "marked for") if on_terminal() else (marked_for, _FOR)
         head = [said if name == _FOR else name for name in _HEAD]
-        show_table(head, [_line(row, words(row)) for row in rows], {**_NARROWEST, said: 20})
+        show_table(head, [_line(row, words(row)) for row in rows], {**_NARROWEST, said: 18})
     else:
         head = [*_GROUPS[by], "documents", "texts", "first scanned", "last scanned", "least p", "in alarm"]
         show_table(head, [_sum(row, _GROUPS[by]) for row in rows], dict.fromkeys(_CUT & set(head), 12))
 
 
-_NARROWEST = {"document": 8, "key": 8, "where": 12}
+_NARROWEST = {"document": 6, "account": 6, "key": 5, "where": 12}
 _CUT = {"user_id", "account_id", "text_sha256", "key_id"}
 
 
@@ -114,6 +117,7 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
     return (
         f"{row['scanned_at']:%Y-%m-%d %H:%M}",
         printable(row["doc_id"] or "-", LONGEST),
+        _accounts(row),
         words,
         row["key_id"],
         p_value(row["log10_p_global"]),
@@ -121,6 +125,12 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
         f"{row['copies']:,}",
         f"{printable(row['path'])} row {row['row']}",
     )
+
+
+def _accounts(row: Mapping[str, Any]) -> str:
+    """Who posted the newest copy, and how many others posted one."""
+    others = row["accounts"] - (row["account_id"] is not None)
+    return _shown(row["account_id"]) + (f" and {others:,} more" if others else "")
 
 
 def _sum(row: Mapping[str, Any], group: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,23 +150,29 @@ def _shown(value: object) -> str:
     return "-" if value is None else printable(str(value), LONGEST)
 
 
-def _footer(found: "FlagList", place: Results, wanted: "Wanted") -> list[str]:
-    """What was counted of all that was asked for, shown or not."""
+def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool) -> list[str]:
+    """What was counted of all that was asked for, shown or not; listed: and not added up."""
     totals = found.totals
+    hidden = (
+        f"{counted(totals.canaries, 'document')} of canaries, found and named right, left out (--canaries shows them)"
+    )
+    canaries = [hidden] if totals.canaries else []
     if not totals.documents:
-        return [
-            _nothing(place.folder) if not any(wanted) else "No flagged document is among those that were asked for."
-        ]
+        asked = any(wanted) or totals.canaries
+        nothing = "No flagged document is among those that were asked for." if asked else _nothing(place.folder)
+        return [nothing, *canaries]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
+    folded = listed and totals.entries < totals.documents
     said = [
-        f"{len(found.rows):,} of {totals.entries:,} shown{more}; {_count(totals.documents, 'flagged document')}, "
-        f"{_count(totals.texts, 'distinct text')}"
+        f"{len(found.rows):,} of {totals.entries:,} shown{more}; {counted(totals.documents, 'flagged document')}, "
+        f"{counted(totals.texts, 'distinct text')}" + (", copies of one text on one line" if folded else ""),
+        *canaries,
     ]
     if totals.unnamed:
         said.append(_nobody(totals))
     if totals.alarmed:
         said.append(
-            f"AUDIT ALARM: {_count(totals.alarmed, 'document')} of scans whose audit alarmed: believe no such flag "
+            f"AUDIT ALARM: {counted(totals.alarmed, 'document')} of scans whose audit alarmed: believe no such flag "
             "before the cause is known"
         )
     return said
@@ -164,11 +180,7 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted") -> list[str]:
 
 def _nobody(totals: "Totals") -> str:
     why = "; ".join(f"{number:,}: {NOBODY[cast(Naming, naming)]}" for naming, number in totals.unnamed.items())
-    return f"{_count(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
+    return f"{counted(sum(totals.unnamed.values()), 'document')} for which nobody is named ({why})"
 
 
 def _nothing(results: str) -> str:

@@ -1,5 +1,6 @@
 """`brickscan init`: registry, first key and scan.toml from one file of somebody's own texts."""
 
+import os
 from pathlib import Path
 
 import click
@@ -45,6 +46,8 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     alone = folder.absolute().is_relative_to(sample.absolute().parent)  # where no results may lie
     if alone:
         path = str(sample.absolute())
+    if not sample.is_absolute():  # as it was named, so that all can be moved together
+        path = os.path.relpath(path, folder.absolute())
     ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")

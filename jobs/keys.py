@@ -13,7 +13,7 @@ import numpy as np
 
 from jobs.admission import admit, audit_secret
 from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
-from jobs.text import complain, tell
+from jobs.text import complain, counted, tell
 from scanner.errors import Refused
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
@@ -318,7 +318,7 @@ def _list_keys(registry: Path | str) -> None:
 def _what(key: MasterKey) -> str:
     """Its format, parameters and messages, in words."""
     parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
-    return f"{key.format}{parameters}, {key.messages:,} messages"
+    return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
 
 def _lines(key: MasterKey) -> list[str]:

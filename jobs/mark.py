@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from itertools import compress, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from jobs.prompts import read_asked
 from jobs.text import columns, complain, printable, tell
-from scanner.errors import Refused, TokenizerError, in_a_line
+from scanner.errors import Refused, TokenizerError
 from scanner.registry import find_key, load_registry, messages_held, open_key, users_named
 from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 
@@ -29,9 +30,6 @@ MARKED = pa.schema(
     ]
 )
 """What `brickscan mark` writes: one row a completion, with the truth."""
-
-TOLD = 10
-"""Of the prompts that are left out, how many are told by their numbers."""
 
 
 class Recipient(NamedTuple):
@@ -51,7 +49,8 @@ class Recipient(NamedTuple):
     "--prompts",
     type=click.Path(path_type=Path),
     required=True,
-    help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr.",
+    help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr. "
+    "A column 'user_id' says whom each is for, where neither --user nor --message does.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Of each completion.")
@@ -108,8 +107,13 @@ def mark(
         raise Refused(f"--out {out}: exists already; name a file that does not")
     if not out.absolute().parent.is_dir():
         raise Refused(f"--out {out}: there is no folder {out.parent}; make it first")
-    texts = read_prompts(prompts)
-    turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))
+    texts, users = read_asked(prompts)
+    if user_ids or messages or users is None:
+        turns = list(islice(cycle(recipients(registry, key, user_ids, messages)), len(texts)))
+    else:
+        turns = recipients_of_rows(registry, key, users)
+    if users is not None and (user_ids or messages):
+        complain(f"prompts {prompts}: its column user_id is not used, since --user or --message says whom to mark for")
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     try:
@@ -192,41 +196,6 @@ def _alike(of_token: float) -> str:
     return f"{p:.3f}, {-p * math.log(p):.3f}"
 
 
-def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
-    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file.
-
-    Blank ones and nulls are left out; stderr is told how many, and where the first of them are.
-
-    Args:
-        path: of the file.
-        field: where it was named, for the error.
-
-    Raises:
-        Refused: the file cannot be read, or holds no prompt.
-    """
-    rows = path.suffix == ".parquet"
-    try:
-        if rows and "prompt" not in (names := pq.read_schema(path).names):
-            raise Refused(f"{field} {path}: has no column 'prompt'; it has {', '.join(map(repr, names))}")
-        if rows:
-            found = pq.read_table(path, columns=["prompt"]).column("prompt").to_pylist()
-        else:
-            with path.open(encoding="utf-8") as lines:
-                found = [line.removesuffix("\n") for line in lines]
-    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
-        raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
-    there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
-    prompts = list(compress(found, there))
-    if not prompts:
-        raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
-    blank = [number for number, prompt in enumerate(there, 0 if rows else 1) if not prompt]
-    if blank:
-        what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
-        first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
-        complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
-    return prompts
-
-
 def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
     """Those whom completions are marked for, in the order given.
 
@@ -251,6 +220,25 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
     return [Recipient(user_id, message_of[user_id]) for user_id in user_ids] + [
         Recipient(user_of.get(message), message) for message in messages
     ]
+
+
+def recipients_of_rows(registry: Path, key: MasterKey, users: Sequence[Any]) -> list[Recipient]:
+    """Those whom prompts are for by their own rows, in order.
+
+    Raises:
+        Refused: a row names nobody, or a user who holds no message of the key.
+    """
+    for number, user in enumerate(users):
+        if not isinstance(user, str):
+            raise Refused(f"--prompts: row {number} (counted from 0), user_id = {user!r}: a text is needed")
+    message_of = messages_held(registry, key.key_id, list(dict.fromkeys(users)))
+    for number, user in enumerate(users):
+        if user not in message_of:
+            raise Refused(
+                f"--prompts: row {number} (counted from 0), user_id = {user!r}: holds no message of key "
+                f"{key.key_id!r}; give one with `brickscan users add`, or name others with --user"
+            )
+    return [Recipient(user, message_of[user]) for user in users]
 
 
 def _write(path: Path, rows: Iterable[tuple[object, ...]]) -> None:

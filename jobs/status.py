@@ -128,6 +128,13 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
         yield f"{what} could not be scored: `brickscan quarantine {place.config or place.folder}` says why"
 
 
+def _no_decoys(row: Mapping[str, Any]) -> str:
+    """Why a scan had none, as far as its row tells."""
+    if row["documents"] <= row["too_short"] + row["quarantined"]:
+        return "it scored no document; all that it read was too short or is in quarantine"
+    return "the registry has no audit secret (`brickscan keys audit-secret`), or audit.share is 0"
+
+
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Whether a scan stopped before its end, and none that is shown went on with it."""
     if ENDED.get(row["exit_code"]) not in _STOPPED or (
@@ -142,8 +149,8 @@ def _of_newest(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"scan {row['scan_id']}: nothing was read, or more is in quarantine than max_quarantined_share allows"
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
-            f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: see "
-            "`brickscan keys audit-secret`, and audit.share"
+            f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "
+            + _no_decoys(row)
         )
     unadmitted = [key["key_id"] for key in row["keys"] if key["admitted_by"] is None]
     if unadmitted:

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.text import printable
+from jobs.text import counted, printable
 
 if TYPE_CHECKING:
     from scanner.cluster import Outcome
@@ -33,7 +33,7 @@ def summary(
     for caution in cautions:
         lines += _line("careful", printable(caution))
     if outcome.dropped:
-        lines += _line("dropped", f"{_count(outcome.dropped, 'row')} of nights that are older than `retain`")
+        lines += _line("dropped", f"{counted(outcome.dropped, 'row')} of nights that are older than `retain`")
     if verbose and outcome.first_commit is not None:
         peak = outcome.totals.peak_memory / 2**20
         lines += _line("commits", f"first after {outcome.first_commit:.1f} s; a worker needed at most {peak:,.0f} MiB")
@@ -55,33 +55,29 @@ def _wrapped(line: str, indent: str) -> list[str]:
     return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
-
-
 def _read(outcome: "Outcome") -> Iterator[str]:
     """How much, how fast, and what of it was not scored."""
     from scanner.results.reasons import in_words
 
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
     yield from _wrapped(
-        f"scan {outcome.scan_id}: {_count(counts.documents, 'document')} in {seconds:.1f} s "
+        f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s)",
         " " * _MARGIN,
     )
     whole = _whole(outcome)
     if work.skipped:
         before = f"{work.skipped:,} of {work.shards:,} shards were committed before"
-        said = before if outcome.exit_code > 128 else f"{_count(whole.documents, 'document')}; {before}"
+        said = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
         yield from _line("whole input", said)
     if whole.too_short:
-        yield from _line("too short", _count(whole.too_short, "document"))
+        yield from _line("too short", counted(whole.too_short, "document"))
     if whole.scored_in_part:
         part = "invalid bytes replaced, the first 16 MiB scored"
-        yield from _line("in part", f"{_count(whole.scored_in_part, 'document')}: {part}")
+        yield from _line("in part", f"{counted(whole.scored_in_part, 'document')}: {part}")
     why = f" ({in_words(outcome.unread.reasons)})" if outcome.unread.reasons else ""
-    files = _count(whole.files_at_fault, "file")
-    yield from _line("quarantined", f"{_count(whole.quarantined, 'document')}, {files}{why}")
+    files = counted(whole.files_at_fault, "file")
+    yield from _line("quarantined", f"{counted(whole.quarantined, 'document')}, {files}{why}")
 
 
 def _whole(outcome: "Outcome") -> "WholeInput":
@@ -99,9 +95,9 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     """What is flagged, and how much of it chance explains."""
     from jobs.audit_words import false_flags_in_words
 
-    flagged = _count(_whole(outcome).flagged, "document")
+    flagged = counted(_whole(outcome).flagged, "document")
     if outcome.audit is not None:
-        flagged += f", {_count(outcome.audit.traffic.flagged, 'distinct text')}"
+        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {false_positive_rate:g}")
     yield from _proved(outcome)
     if outcome.audit is not None:
@@ -126,7 +122,7 @@ def _proved(outcome: "Outcome") -> Iterator[str]:
     }
     said = "".join(f"; {number:,} {what}" for what, number in others.items() if number)
     yield from _line(
-        "proved", f"{_count(counts.proved, 'flag')} came out the same when computed again by a slow path{said}"
+        "proved", f"{counted(counts.proved, 'flag')} came out the same when computed again by a slow path{said}"
     )
 
 
@@ -152,22 +148,22 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
     if outcome.audit is not None and outcome.audit.unadmitted:
         yield f"never passed an audit: {', '.join(outcome.audit.unadmitted)} (`brickscan keys admit`)"
     if counts.values_not_read:
-        documents = _count(counts.values_not_read, "document")
+        documents = counted(counts.values_not_read, "document")
         yield f"{documents} with an id, account or time that cannot be read, and is null"
     if counts.in_future:
-        documents = _count(counts.in_future, "document")
+        documents = counted(counts.in_future, "document")
         yield f"{documents} of a time to come, which counts as now: is the clock right, and input.time_zone?"
     if counts.older_than_key:
         yield (
-            f"{_count(counts.older_than_key, 'flagged document')} older than the key, by the text's own time or, where "
-            "it has none, the file's: chance flagged it, these times are wrong, or text was marked with the key before "
-            "it came into the registry (then set its `active_from` in keys.toml)"
+            f"{counted(counts.older_than_key, 'flagged document')} older than the key, by the text's own time or, "
+            "where it has none, the file's: chance flagged it, these times are wrong, or text was marked with the key "
+            "before it came into the registry (then set its `active_from` in keys.toml)"
         )
     if over:
         from scanner.cluster.unread import other_names
 
         yield (
-            f"{_count(len(over), 'file')} passed over, not ending in .parquet ({printable(other_names(over))}), such "
+            f"{counted(len(over), 'file')} passed over, not ending in .parquet ({printable(other_names(over))}), such "
             f"as {printable(over[0])}"
         )
 

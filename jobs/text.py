@@ -92,6 +92,11 @@ def _cut_to(text: str, room: int) -> str:
     return shown
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, such as `1 file` and `1,200 files`."""
+    return f"{number:,} {what}" + "s" * (number != 1)
+
+
 def tell(*lines: str) -> None:
     """Say something on stdout, each argument a line."""
     _say(lines, err=False)

@@ -3,7 +3,7 @@
 import click
 
 from jobs.options import dry_run_option, results_argument, results_at, sure, yes_option
-from jobs.text import tell
+from jobs.text import counted, tell
 from scanner.errors import Refused
 
 
@@ -22,7 +22,7 @@ def compact(results: str) -> None:
     from scanner.results import upkeep
 
     for table, gone, made in upkeep.compact(results_at(results).folder):
-        tell(f"{table:<13} {gone:,} files merged into {made:,}")
+        tell(f"{table:<13} {counted(gone, 'file')} merged into {made:,}")
 
 
 @click.command()
@@ -43,7 +43,7 @@ def vacuum(results: str, retention: int) -> None:
     from scanner.results import upkeep
 
     for table, gone, _ in upkeep.vacuum(results_at(results).folder, retention):
-        tell(f"{table:<13} {gone:,} files deleted")
+        tell(f"{table:<13} {counted(gone, 'file')} deleted")
 
 
 @click.command()

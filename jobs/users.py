@@ -8,7 +8,7 @@ import click
 import polars as pl
 
 from jobs.options import dry_run_option, key_ids_option, sure, yes_option
-from jobs.text import complain, printable, tell
+from jobs.text import complain, counted, printable, safe, tell
 from jobs.users_asked import list_, registry_option, show, verify, who
 from scanner.errors import Refused
 from scanner.registry import (
@@ -64,13 +64,14 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
-    warnings = [*_blank_edges(names), *_alike(registry, names)]
+    warnings = [*_blank_edges(names), *_unseen(names), *_alike(registry, names)]
     complain(*warnings[:WARNED])
     if len(warnings) > WARNED:
         complain(f"and {len(warnings) - WARNED:,} more such users")
     for done in add_users(registry, key_ids or None, names):
         kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
-        tell(f"{done.key_id}: {done.added:,} users added{kept}; {done.left:,} messages are left")
+        left = "1 message is left" if done.left == 1 else f"{done.left:,} messages are left"
+        tell(f"{done.key_id}: {counted(done.added, 'user')} added{kept}; {left}")
 
 
 def _blank_edges(names: Sequence[str | None]) -> list[str]:
@@ -79,6 +80,15 @@ def _blank_edges(names: Sequence[str | None]) -> list[str]:
         f"user {name!r} begins or ends with a blank, and is another user than {name.strip()!r}"
         for name in names
         if name is not None and name != name.strip() and name.strip()
+    ]
+
+
+def _unseen(names: Sequence[str | None]) -> list[str]:
+    """A warning for each id with a character that no list shows as it is."""
+    return [
+        f"user {name!r} has characters that cannot be seen or that steer terminals; lists show {safe(name)}"
+        for name in names
+        if name is not None and safe(name) != name
     ]
 
 
@@ -145,7 +155,7 @@ def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results:
 
 def _withdraw(registry: Path | str, names: Sequence[str]) -> None:
     removed = remove_users(registry, names)
-    tell(f"{removed:,} messages withdrawn" if removed else "no message was withdrawn: none is held any more")
+    tell(f"{counted(removed, 'message')} withdrawn" if removed else "no message was withdrawn: none is held any more")
 
 
 def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], results: str | None) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 import polars as pl
 
+from jobs.listing import Form, form_option, show_footer, show_records
 from jobs.options import Folder, key_ids_option, time_of
 from jobs.text import columns, complain, printable, tell
 from scanner.errors import Refused
@@ -19,6 +21,7 @@ PAGE = 1000
 
 registry_option = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
 _time = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
+_RECORD = ("user_id", "key_id", "message", "allocated_at", "removed_at")
 _HEAD = ("user", "key", "message", "allocated", "removed")
 
 
@@ -33,6 +36,7 @@ _HEAD = ("user", "key", "message", "allocated", "removed")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=PAGE, show_default=True, help="How many to show; more are told of."
 )
+@form_option
 def list_(
     registry: Path | str,
     key_ids: tuple[str, ...],
@@ -42,6 +46,7 @@ def list_(
     until: datetime | None,
     after: str | None,
     limit: int,
+    form: Form,
 ) -> None:
     """Show who holds which message since when, in order of keys and messages.
 
@@ -61,6 +66,12 @@ def list_(
         until=until and until.replace(tzinfo=UTC),
     )
     rows = (row for page in pages(registry, wanted) for row in page.iter_rows())
+    if form != "table":
+        shown = list(islice(rows, limit))
+        more = len(shown) == limit and next(rows, None) is not None
+        show_records(form, [*map(_record, shown)], {"more": more}, _RECORD)
+        complain(*([_after(shown[-1])] if more else []))
+        return
     left, last, head = limit, None, [_HEAD]
     while left and (page := list(islice(rows, min(PAGE, left)))):
         tell(*columns([*head, *map(_line, page)]))
@@ -68,13 +79,18 @@ def list_(
     if head:
         tell(*columns(head))
     if last is not None and not left and next(rows, None) is not None:
-        complain(f"there are more: --after {last[1]}:{last[2]} shows what follows")
+        complain(_after(last))
+
+
+def _after(row: tuple[Any, ...]) -> str:
+    return f"there are more: --after {row[1]}:{row[2]} shows what follows"
 
 
 @click.command("show")
 @click.argument("user_ids", nargs=-1, required=True, metavar="USER_ID...")
 @registry_option
-def show(user_ids: tuple[str, ...], registry: Path | str) -> None:
+@form_option
+def show(user_ids: tuple[str, ...], registry: Path | str, form: Form) -> None:
     """Show all messages that users were ever given, in a registry of any size.
 
     \b
@@ -85,14 +101,15 @@ def show(user_ids: tuple[str, ...], registry: Path | str) -> None:
     unknown = sorted(set(user_ids) - set(rows["user_id"]))
     if unknown:
         raise Refused(f"user {unknown[0]!r} holds no message in this registry; see `brickscan users list`")
-    _table(rows)
+    _table(rows, form)
 
 
 @click.command("who")
 @click.argument("key_id")
 @click.argument("message", type=int)
 @registry_option
-def who(key_id: str, message: int, registry: Path | str) -> None:
+@form_option
+def who(key_id: str, message: int, registry: Path | str, form: Form) -> None:
     """Show whom a message of a key was given to, in a registry of any size.
 
     \b
@@ -100,11 +117,12 @@ def who(key_id: str, message: int, registry: Path | str) -> None:
       brickscan users who summer-2026 73311 --registry registry
     """
     rows = holder_of(registry, key_id, message)
+    if rows.height or form != "table":
+        _table(rows, form)
     if rows.height:
-        _table(rows)
         return
     why = "is reserved, and never given to anybody" if is_reserved(message) else "was never given to anybody"
-    tell(f"message {message} of key {key_id} {why}")
+    show_footer(form, [f"message {message} of key {key_id} {why}"])
 
 
 @click.command("verify")
@@ -170,8 +188,15 @@ def _place(after: str) -> tuple[str, int]:
     return key_id, int(message)
 
 
-def _table(rows: pl.DataFrame) -> None:
+def _table(rows: pl.DataFrame, form: Form) -> None:
+    if form != "table":
+        show_records(form, [*map(_record, rows.iter_rows())], {}, _RECORD)
+        return
     tell(*columns([_HEAD, *map(_line, rows.iter_rows())]))
+
+
+def _record(row: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(_RECORD, row, strict=True))
 
 
 def _line(row: tuple[str | None, str, int, datetime, datetime | None]) -> tuple[str, ...]:

@@ -170,6 +170,10 @@ class MasterKey(_Frozen):
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
 
+CANARY_ID = "^canary-[0-9a-f]{16}$"
+"""What ids of canaries look like."""
+
+
 class Canary(_Frozen):
     """A user who is nobody, and a message of theirs: texts that their account posts are marked by the serving side.
 

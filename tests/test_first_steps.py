@@ -174,3 +174,15 @@ def test_every_help_shows_an_example():
     helps = {name: call(*name.split(), "--help")[1] for name in commands}
     assert [name for name in commands if not re.search(rf"Example:\n    brickscan {name}\s", helps[name])] == []
     assert len(commands) > 20
+
+
+def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):
+    """So that all can be moved together."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("incoming/2026-11-20")
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"text": [LONG]}), folder / "part-0.parquet")
+    code, _, _ = call("init", folder / "part-0.parquet", "--tokenizer", TOKENIZER, "--folder", "made")
+    assert code == 0
+    assert 'paths = [\n    "../incoming/{date}",\n]' in Path("made/scan.toml").read_text()
+    assert make_plan(Path("made/scan.toml"), NOW.date()).locations == (str(tmp_path / folder),)

@@ -104,6 +104,8 @@ class _Corpus:
         try:
             self._sources = sources(plan.locations, plan.columns)
         except FileFault as fault:
+            if fault.reason in ("missing_column", "wrong_type"):
+                raise Refused(f"[input]: {fault.detail}; name columns that every file of the corpus has") from None
             raise ScanFailed(f"corpus: a file cannot be read ({fault.reason}: {fault.detail})") from None
         self._workers, self._watch = workers, watch
         self._known: dict[Encoding, list[Part]] = {}

@@ -73,7 +73,7 @@ def sources(locations: tuple[str, ...], columns: Columns) -> list[Source]:
     with Inspector() as inspector:
         for file, groups in inspector.inspect_all(list_files(locations), columns):
             if isinstance(groups, FileFault):
-                raise groups
+                raise FileFault(groups.reason, f"{file.path}: {groups.detail}")
             found += [
                 Source(file, columns, rows.start, rows.stop, len(found) + i) for i, rows in enumerate(cut(groups))
             ]

@@ -82,9 +82,19 @@ _READY = {
 }
 
 
+def _corrected(plan: Plan) -> str:
+    """What p-values are corrected for besides messages, in words."""
+    if any(key.one_of is not None for key in plan.keys):
+        return "each with its own weight in the false-positive rate"
+    normalised = plan.config.variants.normalised
+    registry = plan.keys_tested // (1 + normalised)
+    second = ", each with a second look at normalised text" if normalised else ""
+    return f"p-values corrected for {_count(registry, 'key')} of the registry{second}"
+
+
 def _registry(plan: Plan) -> Looked:
     unadmitted = [key.key_id for key in plan.keys if key.admitted_by is None]
-    says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test of {plan.keys_tested}"]
+    says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
     says += [f"never passed an audit: {', '.join(unadmitted)}"] * bool(unadmitted)
     facts = {
         "folder": plan.registry,

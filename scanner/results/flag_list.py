@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
+from schemas.registry import CANARY_ID
 from schemas.words import AuditState, Naming
 
 By = Literal["user", "account", "text"]
@@ -20,6 +21,12 @@ _SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
 
 _GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
 _DOCUMENT = ("path", "row")
+_OF_CANARY = (
+    (pl.col("naming") == Naming.NAMED)
+    & (pl.col("account_id") == pl.col("user_id"))
+    & pl.col("user_id").str.contains(CANARY_ID)
+).fill_null(value=False)
+"""A canary's text as it is meant to come: under its own account, and named right; nobody else's flag hides so."""
 
 
 class Wanted(NamedTuple):
@@ -46,7 +53,7 @@ class Totals(NamedTuple):
     """Of all that was asked for.
 
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
-    alarmed: documents of scans whose audit alarmed.
+    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own.
     """
 
     entries: int
@@ -54,6 +61,7 @@ class Totals(NamedTuple):
     texts: int
     unnamed: Mapping[str, int]
     alarmed: int
+    canaries: int = 0
 
 
 class FlagList(NamedTuple):
@@ -63,11 +71,13 @@ class FlagList(NamedTuple):
     totals: Totals
 
 
-def newest(results: str, rate: float, wanted: Wanted, limit: int | None, *, fold: bool = True) -> FlagList:
-    """The newest flags that are asked for, newest first, those of one text in one row.
+def newest(
+    results: str, rate: float, wanted: Wanted, limit: int | None, *, fold: bool = True, canaries: bool = True
+) -> FlagList:
+    """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
 
     Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
-    alarmed; copies, int64.
+    alarmed; copies and accounts, int64, of all copies, distinct accounts without null.
 
     Args:
         results: folder or URI.
@@ -75,6 +85,7 @@ def newest(results: str, rate: float, wanted: Wanted, limit: int | None, *, fold
         wanted: which.
         limit: how many rows at most; None: all.
         fold: False: each document has a row.
+        canaries: False: texts of canaries that were named right are left out, and counted.
 
     Raises:
         Refused: there are no results.
@@ -83,16 +94,20 @@ def newest(results: str, rate: float, wanted: Wanted, limit: int | None, *, fold
     same = _SAME if fold else (*_SAME, *_DOCUMENT)
 
     def question() -> FlagList:
-        entries = _entries(_found(results, rate, wanted), same)
-        shown = entries.sort("last", *same, descending=True, nulls_last=True).head(_most(limit, entries))
+        entries, left_out = _entries(_found(results, rate, wanted), same, canaries=canaries)
+        down = [name not in _DOCUMENT for name in same]  # of one time the surest, and documents as their file has them
+        order = entries.sort(
+            "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
+        )
+        shown = order.head(_most(limit, entries))
         few = None if limit is None else shown["text_sha256"]
         rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
-        return FlagList(rows, _totals(entries, len(entries)))
+        return FlagList(rows, _totals(entries, len(entries), left_out))
 
     return ask(results, question)
 
 
-def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By) -> FlagList:
+def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *, canaries: bool = True) -> FlagList:
     """The flags that are asked for, added up by user, account or text, those with most texts first.
 
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
@@ -104,7 +119,7 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By) -
     group = _GROUPS[by]
 
     def question() -> FlagList:
-        entries = _entries(_found(results, rate, wanted), (*_SAME, "account_id"))
+        entries, left_out = _entries(_found(results, rate, wanted), (*_SAME, "account_id"), canaries=canaries)
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
         summed = entries.group_by(group).agg(
             documents=pl.col("copies").sum(),
@@ -115,7 +130,7 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By) -
             alarmed=pl.col("alarmed").sum(),
         )
         largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
-        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest)))
+        return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), left_out))
 
     return ask(results, question)
 
@@ -127,20 +142,24 @@ def _found(results: str, rate: float, wanted: Wanted, texts: pl.Series | None = 
     return with_audit(results, standing_flags(results, rate, asked))
 
 
-def _entries(found: pl.LazyFrame, same: tuple[str, ...]) -> pl.DataFrame:
-    grouped = found.group_by(same).agg(
+def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> tuple[pl.DataFrame, int]:
+    """What is asked for, added up, and how many documents of canaries were left out."""
+    grouped = found.with_columns(of_canary=pl.lit(value=False) if canaries else _OF_CANARY)
+    counted = grouped.group_by(*same, "of_canary").agg(
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
         first=pl.col("scanned_at").min(),
         last=pl.col("scanned_at").max(),
         log10_p_global=pl.col("log10_p_global").min(),
+        accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
-    return grouped.collect(engine="streaming")
+    entries = counted.collect(engine="streaming")
+    return entries.filter(~pl.col("of_canary")), int(entries.filter("of_canary")["copies"].sum())
 
 
 def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     """A whole row of each entry, in their order."""
-    place = shown.select(*same, "copies", "alarmed", scanned_at="last").with_row_index("place")
+    place = shown.select(*same, "copies", "accounts", "alarmed", scanned_at="last").with_row_index("place")
     latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
     rows = latest.collect(engine="streaming").sort(
         "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]
@@ -154,7 +173,7 @@ def _most(limit: int | None, rows: pl.DataFrame) -> int:
     return len(rows) if limit is None else limit
 
 
-def _totals(entries: pl.DataFrame, shown_at_most: int) -> Totals:
+def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> Totals:
     nobody = entries.filter(pl.col("naming") != Naming.NAMED).group_by("naming").agg(pl.col("copies").sum())
     return Totals(
         entries=shown_at_most,
@@ -162,4 +181,5 @@ def _totals(entries: pl.DataFrame, shown_at_most: int) -> Totals:
         texts=entries["text_sha256"].n_unique(),
         unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
+        canaries=left_out,
     )

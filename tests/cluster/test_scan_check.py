@@ -39,10 +39,18 @@ def test_all_is_looked_at_and_nothing_is_written(night, plain):
     assert "1 of 32 too short to be scored" in out
     assert "1 of 32 for quarantine" in out
     assert "never passed an audit: green, gum" in out
+    assert "2 keys under test, p-values corrected for 2 keys of the registry\n" in out
     assert "1 file passed over (.csv 1)" in out
     assert out.endswith(f"Nothing stands in the way of: brickscan scan {night.config}\n")
     assert everything_in(night.folder) == before
     assert not exist(night.results)
+
+
+def test_a_second_look_is_not_told_as_a_second_key(night, plain):
+    night.write("a", [plain(40, 1)])
+    night.configure(more="variants = { normalised = true }")
+    out = call("scan", night.config, "--check")[1]
+    assert "p-values corrected for 2 keys of the registry, each with a second look at normalised text\n" in out
 
 
 def test_a_date_is_filled_in_and_told(night, plain):

@@ -227,3 +227,29 @@ def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts
         verdicts = check_text(Check.of_registry(registry, [], 1e-6), text.encode())
         flagged = {verdict["key_id"]: verdict["flagged"] for verdict in verdicts}
         assert flagged == {"green": False, "gum": False, "stack": True}
+
+
+def test_prompts_that_say_whom_they_are_for_are_marked_for_these(
+    registry: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    """As `brickscan canaries` writes them; --user says otherwise, and tells so."""
+    prompts, out = tmp_path / "asked.parquet", tmp_path / "marked.parquet"
+    users = ["bob", "cy", "ada", "bob"]
+    pl.DataFrame({"user_id": users, "prompt": ["w3 w4", "w5 w6", " ", "w6 w7"]}).write_parquet(prompts)
+    short = ("--key", "green", "--max-new-tokens", "5")
+    call(registry, tiny_folder, prompts, out, *short)
+    rows = pl.read_parquet(out)
+    message_of = dict(list_users(registry, ["green"]).select("user_id", "message").iter_rows())
+    assert rows.select("user_id", "message", "prompt").rows() == [
+        ("bob", message_of["bob"], "w3 w4"),
+        ("cy", message_of["cy"], "w5 w6"),
+        ("bob", message_of["bob"], "w6 w7"),
+    ]
+    told = call(registry, tiny_folder, prompts, tmp_path / "ada.parquet", *short, "--user", "ada")
+    assert "its column user_id is not used" in told
+    assert set(pl.read_parquet(tmp_path / "ada.parquet")["user_id"]) == {"ada"}
+    for wrong, said in (("nobody", "user_id = 'nobody': holds no message of key 'green'"), (None, "a text is needed")):
+        pl.DataFrame({"user_id": ["bob", wrong], "prompt": ["w3 w4", "w4 w5"]}).write_parquet(prompts)
+        with pytest.raises(Refused, match=r"row 1 \(counted from 0\)") as refused:
+            call(registry, tiny_folder, prompts, tmp_path / "no.parquet", *short)
+        assert said in str(refused.value)

@@ -1,5 +1,8 @@
 """`brickscan users list`, `show`, `who`, `verify`: what people ask of a registry, however large."""
 
+import csv
+import io
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -143,3 +146,26 @@ def test_what_cannot_be_verified_is_refused(cli, registry, option, value, what):
     done = cli("users", "verify", "--registry", registry, option, value)
     assert (done.code, done.out) == (2, "")
     assert what in done.err
+
+
+def test_programs_are_given_the_same_rows_as_json_and_csv(cli, registry):
+    """Of a list as much as was asked for, and whether there is more."""
+    rows = all_rows(registry)
+    for arguments, wanted in (
+        (("list", "--limit", "2"), rows[:2]),
+        (("show", "bob"), [row for row in rows if row[0] == "bob"]),
+        (("who", rows[0][1], rows[0][2]), rows[:1]),
+    ):
+        found = json.loads(cli("users", *arguments, "--registry", registry, "--format", "json").out)
+        said = [(row["user_id"] or "-", row["key_id"], str(row["message"])) for row in found["rows"]]
+        assert said == [tuple(map(str, row)) for row in wanted]
+        assert set(found) == ({"rows", "more"} if "list" in arguments else {"rows"})
+        table = cli("users", *arguments, "--registry", registry, "--format", "csv").out
+        head, *lines = csv.reader(io.StringIO(table))
+        assert head == ["user_id", "key_id", "message", "allocated_at", "removed_at"]
+        assert [line[1:3] for line in lines] == [[row[1], str(row[2])] for row in wanted]
+    done = cli("users", "list", "--limit", "2", "--registry", registry, "--format", "json")
+    assert json.loads(done.out)["more"]
+    assert done.err.startswith("there are more: --after k")
+    nobody = cli("users", "who", "k1", 39, "--registry", registry, "--format", "json")
+    assert (json.loads(nobody.out)["rows"], "is reserved" in nobody.err) == ([], True)

@@ -179,8 +179,8 @@ def test_users_are_added_listed_and_removed(cli, registry):
         "k1: 2 users added; 948 messages are left\n"
     )
     again = cli("users", "add", "bob", "carol", "--key", "k1", "--registry", registry)
-    assert again.out == "k1: 1 users added, 1 had a message and keep it; 947 messages are left\n"
-    assert cli("users", "remove", "bob", "--registry", registry, "--yes").out == "1 messages withdrawn\n"
+    assert again.out == "k1: 1 user added, 1 had a message and keep it; 947 messages are left\n"
+    assert cli("users", "remove", "bob", "--registry", registry, "--yes").out == "1 message withdrawn\n"
     again = cli("users", "remove", "bob", "--registry", registry, "--yes")
     assert (again.code, again.out) == (0, "no message was withdrawn: none is held any more\n")
     lines = [line.split() for line in cli("users", "list", "--registry", registry).out.splitlines()]
@@ -248,6 +248,15 @@ def test_ids_that_look_like_others_are_warned_of(cli, registry, name, warning):
     assert done.code == 0
     assert warning in done.err
     assert cli("users", "add", name, "carol", "--registry", registry).err.count("looks like") == 0  # known by now
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a\x1b[2Jb", "a\\x1b[2Jb"), ("a\nb", "a\\nb"), ("a\u2066b", "a\\u2066b")])
+def test_ids_that_no_list_shows_as_they_are_are_warned_of(cli, registry, name, shown):
+    done = cli("users", "add", name, "--registry", registry)
+    assert done.code == 0
+    assert "has characters that cannot be seen or that steer terminals; lists show" in done.err
+    assert shown in done.err
+    assert cli("users", "add", "Zoë 漢", "o'neil", "--registry", registry).err == ""
 
 
 def test_many_warnings_are_summed_up(cli, registry):
@@ -353,7 +362,7 @@ def test_erasing_reaches_the_results_even_for_a_name_that_only_they_hold(cli, re
     assert (done.code, done.out.splitlines()) == (
         0,
         [
-            "1 messages withdrawn",
+            "1 message withdrawn",
             "names erased from 3 rows of the results",
             "names erased from 2 rows of the registry",
             "the names may still stand in backups, and in what was exported from tables",

@@ -79,8 +79,9 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     found = newest(flags, 1.0, Wanted(), 20)
     assert ids(found) == ["doc-0", "doc-1", "doc-4", "doc-6"]
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
-    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", "copies"}
-    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0)
+    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", "copies", "accounts"}
+    assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
+    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0)
     assert ids(newest(flags, 1.0, Wanted(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
     assert ids(newest(flags, 1.0, Wanted(), 2)) == ["doc-0", "doc-1"]
     assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
@@ -197,11 +198,14 @@ def test_the_list_and_what_stands_below(flags):
     code, out, err = call("flagged", flags)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    head = ["scanned", "document", "contains text marked for", "key", "p-value", "audit", "copies", "where"]
+    head = ["scanned", "document", "account", "contains text marked for"]
+    head += ["key", "p-value", "audit", "copies", "where"]
     assert re.split("  +", lines[0]) == head
-    assert lines[1].split()[2:] == ["doc-0", "alice", "key", "1.0e-9", "no", "alarm", "3", "/in/a.parquet", "row", "0"]
+    assert lines[1].split()[2:7] == ["doc-0", "a1", "alice", "key", "1.0e-9"]
+    assert lines[1].split()[7:] == ["no", "alarm", "3", "/in/a.parquet", "row", "0"]
+    assert "doc-1     a2 and 1 more  bob" in lines[2]
     assert lines[5:] == [
-        "4 of 4 shown; 7 flagged documents, 4 distinct texts",
+        "4 of 4 shown; 7 flagged documents, 4 distinct texts, copies of one text on one line",
         "2 documents for which nobody is named (1: the message is reserved: a false accusation; "
         "1: no user held the message then)",
     ]
@@ -246,7 +250,8 @@ def test_nothing_that_was_asked_for(flags):
     assert call("flagged", flags, "--user", "nosuch")[1] == "No flagged document is among those that were asked for.\n"
     code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
     assert (code, err) == (0, "No flagged document is among those that were asked for.\n")
-    assert json.loads(out) == {"rows": [], "entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0}
+    nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0}
+    assert json.loads(out) == {"rows": [], **nothing}
 
 
 def test_json_holds_what_the_table_holds(flags):
@@ -257,6 +262,7 @@ def test_json_holds_what_the_table_holds(flags):
         "texts": 4,
         "unnamed": {"reserved": 1, "unallocated": 1},
         "alarmed": 0,
+        "canaries": 0,
     }
     first = out["rows"][0]
     assert (first["doc_id"], first["copies"], first["log10_p_global"]) == ("doc-0", 3, -9.0)
@@ -321,7 +327,7 @@ def test_three_thousand_copies_do_not_drown_the_list(folder):
     assert len(out) == 4
     assert "  3,000  " in out[1]
     assert "bob" in out[2]
-    assert out[3] == "2 of 2 shown; 3,001 flagged documents, 2 distinct texts"
+    assert out[3] == "2 of 2 shown; 3,001 flagged documents, 2 distinct texts, copies of one text on one line"
 
 
 def test_every_naming_is_told_below(folder):
@@ -341,3 +347,45 @@ def test_an_id_that_imitates_columns_stays_one(folder):
 def test_it_runs_where_nothing_is_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert not listing.on_terminal()
+
+
+CANARY = "canary-0123456789abcdef"
+
+
+def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
+    """Nothing else hides so: not what names them elsewhere, nor others under such a name."""
+    own = {"user_id": CANARY, "account_id": CANARY}
+    shown = [
+        {"user_id": CANARY, "account_id": "a thief"},
+        {"user_id": "alice", "account_id": CANARY},
+        {"user_id": "canary-me", "account_id": "canary-me"},
+        {"user_id": None, "account_id": CANARY, "naming": "undecided"},
+    ]
+    put(folder, [flag(i, i, **about) for i, about in enumerate([own, *shown, own])])
+    lines = call("flagged", folder)[1].splitlines()
+    assert [line.split()[2] for line in lines[1:5]] == ["doc-1", "doc-2", "doc-3", "doc-4"]
+    assert lines[5:7] == [
+        "4 of 4 shown; 4 flagged documents, 4 distinct texts",
+        "2 documents of canaries, found and named right, left out (--canaries shows them)",
+    ]
+    for arguments in (("--canaries",), ("--all",), ("--user", CANARY, "--user", "alice", "--user", "canary-me")):
+        out = call("flagged", folder, *arguments)[1]
+        assert "of canaries" not in out
+        assert {"doc-0", "doc-5"} <= set(out.split())
+    by_user = call("flagged", folder, "--group-by", "user")[1]
+    assert "2 documents of canaries" in by_user
+    (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]
+    assert row[3] == "1"  # documents
+    put(str(folder) + "-alone", [flag(0, 0, **own)])
+    assert call("flagged", str(folder) + "-alone")[1].splitlines()[1].startswith("1 document of canaries")
+
+
+def test_of_one_time_the_surest_comes_first_and_documents_in_order(folder):
+    at = {"scanned_at": NOW}
+    p = {1: -7.0, 2: -9.0, 3: -8.0, 4: -9.0}
+    put(folder, [flag(i, i, log10_p_global=log10_p, **at) for i, log10_p in p.items()])
+    assert ids(newest(folder, 1.0, Wanted(), None))[2:] == ["doc-3", "doc-1"]
+    assert ids(newest(folder, 1.0, Wanted(), None, fold=False))[2:] == ["doc-3", "doc-1"]
+    copies = [flag(i, 9, log10_p_global=-20.0, **at) for i in (5, 6, 7)]
+    put(str(folder) + "-copies", copies)
+    assert ids(newest(str(folder) + "-copies", 1.0, Wanted(), None, fold=False)) == ["doc-5", "doc-6", "doc-7"]

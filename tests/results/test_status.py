@@ -23,6 +23,7 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
     times = {"started_at": began, "finished_at": began + timedelta(seconds=75)}
     counts = {"shards": shards, "shards_skipped": 0, "files_quarantined": 0, "quarantined": 2, "documents": 12_345}
     well = {"audit": "no alarm", "audited_scans": [f"s{i}"], "keys": [], "values_not_read": 0, "exit_code": exit_code}
+    counts["too_short"] = 3
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 
 
@@ -70,7 +71,14 @@ def test_every_exit_code_has_its_word():
         ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
         ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
         ({"exit_code": 4}, "nothing was read, or more is in quarantine than max_quarantined_share allows"),
-        ({"audit": "no decoys"}, "no document was scored under decoy keys"),
+        (
+            {"audit": "no decoys", "too_short": 0},
+            "the registry has no audit secret (`brickscan keys audit-secret`), or",
+        ),
+        (
+            {"audit": "no decoys", "documents": 5, "too_short": 3},
+            "it scored no document; all that it read was too short",
+        ),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
         (
             {"keys": [{"key_id": "green", "admitted_by": None}, {"key_id": "gum", "admitted_by": "a"}]},

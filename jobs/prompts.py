@@ -1,0 +1,65 @@
+"""Prompts that commands are given in files: a line each, or Parquet, which may say whom each is for."""
+
+from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.text import complain
+from scanner.errors import Refused, in_a_line
+
+TOLD = 10
+"""Of the prompts that are left out, how many are told by their numbers."""
+
+
+class Asked(NamedTuple):
+    """Prompts, and whom each is for: ids, or None where a file has no column `user_id`."""
+
+    prompts: list[str]
+    users: list[Any] | None
+
+
+def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
+    """The prompts of a file alone; see `read_asked`."""
+    return read_asked(path, field).prompts
+
+
+def read_asked(path: Path, field: str = "--prompts") -> Asked:
+    """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
+
+    Blank ones and nulls are left out; stderr is told how many, and where the first of them are.
+
+    Args:
+        path: of the file.
+        field: where it was named, for the error.
+
+    Raises:
+        Refused: the file cannot be read, or holds no prompt.
+    """
+    rows = path.suffix == ".parquet"
+    try:
+        names = pq.read_schema(path).names if rows else []
+        if rows and "prompt" not in names:
+            raise Refused(f"{field} {path}: has no column 'prompt'; it has {', '.join(map(repr, names))}")
+        users = None
+        if rows:
+            columns = pq.read_table(path, columns=[name for name in ("prompt", "user_id") if name in names])
+            found = columns.column("prompt").to_pylist()
+            users = columns.column("user_id").to_pylist() if "user_id" in names else None
+        else:
+            with path.open(encoding="utf-8") as lines:
+                found = [line.removesuffix("\n") for line in lines]
+    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
+        raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
+    there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
+    prompts = list(compress(found, there))
+    if not prompts:
+        raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
+    blank = [number for number, prompt in enumerate(there, 0 if rows else 1) if not prompt]
+    if blank:
+        what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
+        first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
+        complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
+    return Asked(prompts, None if users is None else list(compress(users, there)))
