@@ -7,6 +7,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint infra/constraints.txt
 CORPUS ?=
+PVALUES ?=
 SEED ?= 0
 TOKENIZERS ?=
 SCALE ?=
@@ -65,6 +66,18 @@ names: .venv/installed-dev
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev
 	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/cluster/test_fuzz.py
+
+# unmarked text under fresh keys of each mark of other stacks, and under one key that has no law: how often p-values are
+# small, with exact intervals; 1e8 p-values take an hour: make null CORPUS=human.parquet PVALUES=1e8
+null: .venv/installed-dev
+	$(BIN)/python -m tests.bench.null_counts --corpus $(CORPUS)
+	$(BIN)/python -m tests.bench.fresh_keys --corpus $(CORPUS) $(if $(PVALUES),--p-values $(PVALUES))
+	$(BIN)/python -m tests.bench.one_key --corpus $(CORPUS)
+
+# completions that transformers' own classes mark, among text of people, in one night; then its detectors beside ours
+stacks-night: model
+	$(BIN)/python -m tests.bench.stacks_night --corpus $(CORPUS)
+	$(BIN)/python -m tests.bench.torch_stacks --corpus $(CORPUS) --marked build/stacks-night/marked.parquet
 
 # needs `make model`
 test-model: model

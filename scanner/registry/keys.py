@@ -117,7 +117,7 @@ def new_key(
         )
         try:
             read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
-            _refuse_reuse(registry, folder, key_bytes)
+            _refuse_reuse(registry, folder, key_bytes, made_for)
             key = key.model_copy(update={"commitment": commitment_of(key_bytes, made_for)})
             audit_secret = registry.audit_secret or audit_secret_beside(folder, reference)
             keys = with_weights(registry.keys, key, gives_p_values)
@@ -196,8 +196,11 @@ def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> 
     return new_secret_file(path, made_for.draw_key)
 
 
-def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes) -> None:
+def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: "Format") -> None:
     for key in registry.keys:
+        # several formats share a default key that is public, and nobody is named by any of them
+        if key.format != made_for.name and made_for.basis().assumed:
+            continue
         if _is_secret_of(key, folder, key_bytes):
             raise Refused(
                 f"this is the secret of key {key.key_id!r}; two keys with one secret are not independent tests: "

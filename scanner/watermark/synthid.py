@@ -140,10 +140,16 @@ class SynthId(Opened):
         check_message(messages)
         states = self.states(tokens, positions)
         sums = _count(states, positions.offsets, self._keys.value, self._table) @ self._weights
-        scored = positions.scored
+        return self.surprise(sums, states, positions.offsets)
+
+    def surprise(
+        self, sums: NDArray[np.int64], states: NDArray[np.uint64], offsets: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """−ln p of weighted sums, int64[D], of documents with these hashes, uint64[P] cut by int64[D+1]: float64[D]."""
+        scored = np.diff(offsets)
         surprise = -log10_normal(sums, scored, self._weights, self._share, self._spread) * math.log(10.0)
         for d in np.flatnonzero((surprise >= -EXACT_BELOW * math.log(10.0)) & (scored > 0)):
-            own = states[positions.offsets[d] : positions.offsets[d + 1]]
+            own = states[offsets[d] : offsets[d + 1]]
             surprise[d] = -log_tail(int(sums[d]), self._weights, self._layer(own))
         return np.where(scored > 0, surprise, 0.0)
 

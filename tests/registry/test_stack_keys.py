@@ -147,6 +147,7 @@ def test_configurations_of_transformers(folder):
         "left": ({"hashing_key": 15485863, "bias": 2.5, "context_width": 1}, ["--set", "vocab_size=49152"]),
         "self": ({"hashing_key": 99991, "seeding_scheme": "selfhash", "context_width": 4}, ["--set", "vocab_size=99"]),
         "public": ({"keys": published, "ngram_len": 5, "context_history_size": 1024}, []),
+        "many": ({"keys": random.Random(4).sample(range(2**62), 64), "ngram_len": 5}, []),
         "own": ({"keys": random.Random(1).sample(range(2**62), 30), "ngram_len": 5, "sampling_table_seed": 3}, []),
     }
     labels = {}
@@ -156,12 +157,13 @@ def test_configurations_of_transformers(folder):
         assert code == 0, err
         key = load_registry(folder / "registry").keys[-1]
         labels[name] = open_key(folder / "registry", key).label
-        assert ("anyone can make this mark" in out) == (name != "own")
+        assert ("anyone can make this mark" in out) == (name not in ("own", "many"))
     assert labels == {
         "left": "hf-lefthash;vocab_size=49152;greenlist_ratio=0.25;context_width=1",
         "self": "hf-selfhash;vocab_size=99;greenlist_ratio=0.25;context_width=4",
         "public": "synthid-table;ngram_len=5;depth=9;score=weighted;published;table=65536;table_seed=0",
         "own": "synthid-table;ngram_len=5;depth=30;score=weighted;table=65536;table_seed=3",
+        "many": "synthid-table;ngram_len=5;depth=64;score=weighted;table=65536;table_seed=0",
     }
     for config, why in (
         (
@@ -227,3 +229,12 @@ def test_a_vocabulary_that_lacks_tokens_of_the_tokenizer(folder, width, refused,
     assert (f"vocab_size = {width}: tokenizer" in err and "has 300 tokens" in err) == refused
     assert ("less than the 310 tokens of the tokenizer with those that were added" in err) == warned
     assert (folder / "registry/keys.toml").exists() != refused
+
+
+def test_the_default_key_of_several_formats_is_a_key_of_each_and_of_none_twice(folder):
+    """Both seedings of transformers have hashing key 15485863 where nothing is said."""
+    for scheme, code in (("lefthash", 0), ("selfhash", 0), ("selfhash", 2)):
+        file = folder / "default.json"
+        file.write_text(json.dumps({"hashing_key": 15485863, "seeding_scheme": scheme}))
+        found = add(folder, f"{scheme}-{code}", "--from", file, "--set", "vocab_size=300")
+        assert (found[0], "this is the secret of key 'selfhash-0'" in found[2]) == (code, code == 2), found

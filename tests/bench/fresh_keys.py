@@ -1,0 +1,279 @@
+"""How often text that nobody marked reaches small p-values of transformers', SynthID's and the research code's marks.
+
+`python -m tests.bench.fresh_keys --corpus human.parquet` draws a new key for every p-value, or for the 10,000 payloads
+of one piece of text, whose draws are others. Then p-values are independent if draws are random, and the intervals of
+Clopper and Pearson are exact. The research code's payloads are scored all at once, as its search does; SynthID's sums
+under many keys are looked up in the transform of a piece's hashes.
+"""
+
+import argparse
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import stats
+
+from scanner.tokens import load_tokenizer, sha256_file
+from scanner.watermark import Tokens
+from scanner.watermark.formats import make_format
+from scanner.watermark.huggingface import TABLE
+from scanner.watermark.laws import Law, least_score
+from scanner.watermark.mersenne import permutation
+from scanner.watermark.synthid import _FACTOR, _count, hashes
+from scanner.watermark.three_bricks import _all_greens, _all_sums
+from tests.bench.null_counts import DEMO, pieces_of
+
+LEVELS = 10.0 ** -np.arange(1, 8)
+PAYLOADS = 10_000  # of one piece; there are as many as tokens
+KEYS_A_PIECE = 100_000  # of SynthID's table
+KEYS_A_TABLE = 1000  # of selfhash, whose table takes a thousand times as long as a piece
+
+
+class Tally(NamedTuple):
+    """Counts of p-values at or below each of LEVELS.
+
+    trials: p-values; hits: int64[J]; expected: float64[J], how many the law itself expects, which of whole numbers
+    are fewer than the level says.
+    """
+
+    trials: int
+    hits: NDArray[np.int64]
+    expected: NDArray[np.float64]
+
+    def plus(self, scores: NDArray[np.generic], least: NDArray[np.float64], chance: NDArray[np.float64]) -> "Tally":
+        """With scores of one piece under several keys, the least score of each level and its chance."""
+        hits = (scores[:, None] >= least).sum(axis=0)
+        return Tally(self.trials + len(scores), self.hits + hits, self.expected + len(scores) * chance)
+
+
+NONE = Tally(0, np.zeros(len(LEVELS), np.int64), np.zeros(len(LEVELS)))
+
+
+class Limits:
+    """The least score of each level over T positions, and the chance that the law gives it; remembered by T."""
+
+    def __init__(self, law: Law) -> None:
+        self._law, self._known = law, dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]()
+
+    def of(self, scored: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if scored not in self._known:
+            places = np.array([scored])
+            least = np.concatenate([least_score(self._law, places, level) for level in np.log10(LEVELS)])
+            chance = 10.0 ** self._law.log10_p(least, scored) if self._law.discrete else LEVELS
+            self._known[scored] = least, np.where(least > self._law.largest(scored), 0.0, chance)
+        return self._known[scored]
+
+
+def entropy(*words: object) -> bytes:
+    """32 bytes, the same in every run."""
+    return hashlib.sha256(" ".join(map(str, words)).encode()).digest()
+
+
+def piece(tokens: Tokens, number: int) -> Tokens:
+    """One of the pieces, around and around."""
+    number %= len(tokens.offsets) - 1
+    own = tokens.ids[tokens.offsets[number] : tokens.offsets[number + 1]]
+    return Tokens(own, np.array([0, len(own)]))
+
+
+def by_payload(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """The research code: a fresh seed and salt for every piece, and PAYLOADS payloads of it."""
+    form: Any = make_format(name, parameters)
+    limits, tally = Limits(form.law()), NONE
+    for number in range(-(-wanted // PAYLOADS)):
+        text, mark = piece(tokens, number), form.open(form.decoy_key(entropy(form.label(), number)))
+        index = mark.rule.positions(text, "ngram").index
+        tally = tally.plus(payload_scores(mark, text, index, PAYLOADS), *limits.of(len(index)))
+    return tally
+
+
+def payload_scores(mark: Any, text: Tokens, index: NDArray[np.int64], count: int) -> NDArray[np.generic]:
+    """Scores of a piece at these places, int64[T], for the payloads 0 … count−1."""
+    seeds, ids = mark.seeds(text)[index], text.ids[index]
+    if mark._first:
+        greens = np.zeros(count, np.int64)
+        _all_greens(seeds, ids, greens, mark._size, mark._first)
+        return greens
+    sums = np.zeros(count)
+    _all_sums(seeds, ids, sums, mark._size)
+    return sums
+
+
+def by_key(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """Green lists of transformers, and the research code without payloads: a fresh key for every piece."""
+    form: Any = make_format(name, parameters)
+    limits, tally, table = Limits(form.law()), NONE, np.empty(0, np.int32)
+    for number in range(wanted):
+        secret, text = form.decoy_key(entropy(form.label(), "key", number)), piece(tokens, number)
+        if name == "hf-selfhash" and number % KEYS_A_TABLE == 0:
+            table = permutation(int.from_bytes(secret, "big"), TABLE)
+        mark = form.under(secret, table) if name.startswith("hf") else form.open(secret)
+        positions = mark.rule.positions(text, "ngram")
+        tally = tally.plus(mark.score(text, positions, 0), *limits.of(int(positions.scored[0])))
+    return tally
+
+
+def from_table(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """SynthID of transformers: KEYS_A_PIECE fresh lists of keys for every piece, whose own law is exact."""
+    form: Any = make_format(name, parameters)
+    mark, tally = form.open(form.decoy_key(entropy(name))), NONE
+    random = np.random.default_rng(22)
+    for number in range(-(-wanted // KEYS_A_PIECE)):
+        text = piece(tokens, number)
+        states = mark.states(text, mark.rule.positions(text, "ngram"))
+        keys = random.integers(0, 2**63, (KEYS_A_PIECE, form.depth), np.uint64)
+        least = least_sums(mark, states, int(form.weights().sum()) * len(states))
+        chance = np.exp(-surprises(mark, least, states))
+        tally = tally.plus(sums_under(keys, states, mark._table, form.weights()), least.astype(np.float64), chance)
+    return tally
+
+
+def sums_under(
+    keys: NDArray[np.uint64], states: NDArray[np.uint64], table: NDArray[np.uint8], weights: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The weighted sum of a piece under each of N lists of keys, uint64[N, m]: float64[N] of whole numbers.
+
+    A layer's sum depends on A·k mod the table's size alone, and one correlation has it for every such number.
+    """
+    size = np.uint64(len(table) - 1)
+    starts = np.bincount(((states * _FACTOR + np.uint64(1)) & size).astype(np.int64), minlength=len(table))
+    layer = np.rint(np.fft.irfft(np.conj(np.fft.rfft(starts)) * np.fft.rfft(table), len(table)))
+    return np.asarray(layer[((keys * _FACTOR) & size).astype(np.int64)] @ weights.astype(np.float64))
+
+
+def surprises(mark: Any, sums: NDArray[np.int64], states: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """−ln p of several sums of one piece, as a scan computes it."""
+    return np.concatenate([mark.surprise(np.array([one]), states, np.array([0, len(states)])) for one in sums])
+
+
+def least_sums(mark: Any, states: NDArray[np.uint64], largest: int) -> NDArray[np.int64]:
+    """The least sum whose p is at most each level, by halving: int64[J]; one more than the largest where none is."""
+    low, high = np.zeros(len(LEVELS), np.int64), np.full(len(LEVELS), largest + 1)
+    while np.any(high - low > 1):
+        middle = (low + high) // 2
+        enough = (surprises(mark, middle, states) >= -np.log(LEVELS)) & (middle <= largest)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return high
+
+
+@numba.njit
+def _mixed_ones(
+    ids: NDArray[np.uint32],
+    index: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    length: int,
+    starts: NDArray[np.uint64],
+    keys: NDArray[np.uint64],
+) -> NDArray[np.int64]:
+    """Ones of pieces, each under keys of its own, uint64[N, m]: int64[N, m]. Key i takes piece i mod D."""
+    out, table = np.empty(keys.shape, np.int64), np.empty(0, np.uint8)
+    for i in range(len(keys)):
+        d = i % (len(offsets) - 1)
+        states = hashes(ids, index[offsets[d] : offsets[d + 1]], length, starts[i])
+        out[i] = _count(states, np.array([0, len(states)]), keys[i], table)[0]
+    return out
+
+
+def starts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Where hashes begin under each of N lists of keys, uint64[N, m]: uint64[N]."""
+    packed, size = keys.astype("<u8").tobytes(), 8 * keys.shape[1]
+    digests = (hashlib.sha256(packed[i : i + size]).digest() for i in range(0, len(packed), size))
+    return np.fromiter((int.from_bytes(one, "big") % (2**63 - 1) for one in digests), np.uint64, len(keys))
+
+
+def mixed(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """SynthID of June 2025: a fresh list of keys for every p-value; fair bits, whose law depends on T alone."""
+    form: Any = make_format(name, parameters)
+    mark, tally, limits = form.open(form.decoy_key(bytes(32))), NONE, {}
+    positions, random = mark.rule.positions(tokens, "ngram"), np.random.default_rng(23)
+    for scored in np.unique(positions.scored):
+        states = np.zeros(scored, np.uint64)
+        least = least_sums(mark, states, int(form.weights().sum()) * int(scored))
+        limits[scored] = least.astype(np.float64), np.exp(-surprises(mark, least, states))
+    pieces = len(positions.scored)
+    for _ in range(-(-wanted // pieces)):
+        keys = random.integers(0, 2**63, (pieces, form.depth), np.uint64)
+        starts = starts_of(keys)
+        sums = _mixed_ones(tokens.ids, positions.index, positions.offsets, form.ngram_len, starts, keys)
+        sums = sums @ form.weights()
+        for scored, of_level in limits.items():
+            tally = tally.plus(sums[positions.scored == scored], *of_level)
+    return tally
+
+
+Way = Callable[[str, dict[str, Any], Tokens, int], Tally]
+ROWS: dict[str, tuple[str, dict[str, Any], Way, float]] = {
+    "hf-lefthash": ("hf-lefthash", {}, by_key, 1e-2),
+    "hf-selfhash, h = 4": ("hf-selfhash", {"context_width": 4}, by_key, 1e-2),
+    "synthid-table": ("synthid-table", {}, from_table, 1.0),
+    "synthid-mixed": ("synthid-mixed", {}, mixed, 1.0),
+    "three-bricks-openai": ("three-bricks-openai", {}, by_payload, 1.0),
+    "three-bricks-openai, payload 0": ("three-bricks-openai", {}, by_key, 1e-2),
+    "three-bricks-maryland": ("three-bricks-maryland", {}, by_payload, 1.0),
+    "three-bricks-maryland, payload 0": ("three-bricks-maryland", {}, by_key, 1e-3),
+}
+"""What is counted: format, parameters beside the vocabulary's size, how, and how many p-values of --p-values."""
+
+FAMILY_ERROR = 0.01
+"""Chance that any level of any row is said not to hold though all do."""
+
+
+def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
+    """Rows of the table: observed beside stated, with the exact 95 % interval of Clopper and Pearson."""
+    for j in np.flatnonzero(tally.trials * LEVELS >= 1.0):
+        hits, stated = int(tally.hits[j]), tally.trials * LEVELS[j]
+        low, high = clopper_pearson(hits, tally.trials)
+        chance = stats.binom.sf(hits - 1, tally.trials, LEVELS[j])
+        yield {
+            "what": what,
+            "p-values": f"{tally.trials:.0e}",
+            "level": f"{LEVELS[j]:.0e}",
+            "observed": hits,
+            "by the law": f"{tally.expected[j]:,.1f}",
+            "observed / stated": f"{hits / stated:.4f}",
+            "95 % interval": f"{low / LEVELS[j]:.4f} to {high / LEVELS[j]:.4f}",
+            "holds": "yes" if chance > FAMILY_ERROR / len(ROWS) / len(LEVELS) else "NO",
+        }
+
+
+def clopper_pearson(hits: int, trials: int) -> tuple[float, float]:
+    """The exact 95 % interval of a rate."""
+    low = stats.beta.ppf(0.025, hits, trials - hits + 1) if hits else 0.0
+    high = stats.beta.ppf(0.975, hits + 1, trials - hits) if hits < trials else 1.0
+    return float(low), float(high)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.fresh_keys", description=__doc__)
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--corpus", type=Path, required=True, help="Parquet file with a column text, of people")
+    parser.add_argument("--tokenizer", type=Path, default=DEMO / "tokenizer.json")
+    parser.add_argument("--p-values", type=float, default=1e6, help="a format; a hundredth with a key a piece of text")
+    parser.add_argument("--pieces", type=int, default=100_000)
+    parser.add_argument("--length", type=int, default=64, help="tokens of a piece")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    tokens, size = pieces_of(options), load_tokenizer(options.tokenizer, sha256_file(options.tokenizer)).vocab_size
+    for what in options.rows:
+        name, parameters, way, share = ROWS[what]
+        parameters = parameters | ({} if name.startswith("synthid") else {"vocab_size": size})
+        began = time.process_time()
+        tally = way(name, parameters, tokens, round(options.p_values * share))
+        show(list(rows_of(what, tally)))
+        print(f"{time.process_time() - began:.0f} s of a core", flush=True)
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a table."""
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=160, tbl_hide_dataframe_shape=True, fmt_str_lengths=40):
+        print(pl.DataFrame(rows))
+
+
+if __name__ == "__main__":
+    main()
