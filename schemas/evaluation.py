@@ -1,6 +1,6 @@
 """What `brickscan evaluate` is told: the paper's experiments, their sizes and strengths."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,10 @@ Attack = Annotated[
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
+
+
+MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (2, 9))}
+"""M of Table 3 by version of the marks: each message of version 1 is scored, and seconds a text are enough."""
 
 
 class RobustnessConfig(_Frozen):
@@ -60,14 +64,8 @@ class IdentificationConfig(_Frozen):
     delta: Positive = 3.0
     greenlist_temperature: Positive = 0.8
     gumbel_temperature: Positive = 1.0
-    messages: Annotated[tuple[Annotated[int, Field(ge=2, le=MAX_MESSAGES)], ...], Field(min_length=1)] = (
-        10,
-        100,
-        1_000,
-        10_000,
-        100_000,
-        1_000_000,
-    )  # M, the users that a text is searched among: its own and others without texts
+    # M, the users that a text is searched among: its own and others without texts; None: MESSAGES of the version
+    messages: Annotated[tuple[Annotated[int, Field(ge=2, le=MAX_MESSAGES)], ...], Field(min_length=1)] | None = None
     false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)
 
 
@@ -88,6 +86,7 @@ class EvaluationConfig(_Frozen):
     results: PathText  # a folder; the texts are kept in it
     model: PathText  # a folder as `save_pretrained` writes it, with tokenizer.json
     prompts: PathText  # one a line, or Parquet with a column `prompt`
+    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
     batch: int = Field(default=32, ge=1)
     top_p: Annotated[float, Field(gt=0, le=1)] = 0.95

@@ -21,13 +21,12 @@ from scanner.evaluation.exams import Answer, Answers, Exam
 from scanner.evaluation.figures import Figure
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.robustness import Written, detect, detection_figures, similarity_figure
-from scanner.evaluation.scores import Search
+from scanner.evaluation.scores import GroupSearch, Search
 from scanner.evaluation.units import Setting, Unit
 from scanner.evaluation.written_texts import Texts
 from scanner.input.documents import Columns, Unreadable, read, read_text
 from scanner.tokens import Tokenizer, load_tokenizer
 from schemas.config import InputConfig
-from schemas.evaluation import IdentificationConfig
 
 TEXTS_A_SEARCH = 16
 """Texts that are searched for all messages in one call."""
@@ -55,14 +54,14 @@ class How(NamedTuple):
     other_tokenizer: Path | None
 
     @classmethod
-    def of(cls, plan: EvaluationPlan) -> "How":
-        """What a plan says of it."""
+    def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "How":
+        """What a plan says of it; counts: numbers of messages that texts are searched among."""
         config = plan.config
         return cls(
             config.seed,
             config.min_scored,
             config.robustness.false_positive_rate if config.robustness else 1.0,
-            config.identification.messages if config.identification else (),
+            counts,
             plan.attacks,
             plan.tokenizer,
             plan.tokenizer_sha256,
@@ -159,7 +158,9 @@ def measure(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch) -> l
         found += _similarities(plan.sentence_model, cells, pairs, workers, watch)
     if plan.config.identification:
         for cell in plan.identification:
-            found += _identified(plan, plan.config.identification, _read(cell, texts), workers, watch)
+            how = How.of(plan, cell.searched)
+            rates = plan.config.identification.false_positive_rates
+            found += _identified(how, rates, _read(cell, texts), workers, watch)
     return found
 
 
@@ -247,23 +248,23 @@ def _similarities(
 
 
 def _identified(
-    plan: EvaluationPlan, how: IdentificationConfig, cell: Written, workers: int, watch: Watch
+    how: How, false_positive_rates: Sequence[float], cell: Written, workers: int, watch: Watch
 ) -> list[Figure]:
     begins = range(0, len(cell.texts), TEXTS_A_SEARCH)
     calls = []
     for begin in begins:
         rows = slice(begin, begin + TEXTS_A_SEARCH)
-        calls.append(Call(begin, search_part, (How.of(plan), cell.setting, cell.texts[rows], cell.messages[rows])))
-    parts: dict[int, list[Search]] = {}
+        calls.append(Call(begin, search_part, (how, cell.setting, cell.texts[rows], cell.messages[rows])))
+    parts: dict[int, list[Search | GroupSearch]] = {}
     for begin, searches in spread(calls, workers):
         parts[begin] = searches
         watch(f"{cell.setting.columns()['method']} searched", len(parts), len(begins))
     each = zip(*(parts[begin] for begin in begins), strict=True)
-    said = {count: together(searches) for count, searches in zip(how.messages, each, strict=True)}
-    return identification_figures(cell.setting, said, np.array(cell.messages), how.false_positive_rates)
+    said = {count: together(searches) for count, searches in zip(how.counts, each, strict=True)}
+    return identification_figures(cell.setting, said, np.array(cell.messages), false_positive_rates)
 
 
-def search_part(how: How, setting: Setting, texts: tuple[str, ...], own: tuple[int, ...]) -> list[Search]:
+def search_part(how: How, setting: Setting, texts: tuple[str, ...], own: tuple[int, ...]) -> list[Search | GroupSearch]:
     """Search some texts for all numbers of messages, on a worker."""
     tokenizer = _tokenizer(how.tokenizer, how.tokenizer_sha256)
     return search_texts(setting, how.seed, texts, own, how.counts, tokenizer, how.min_scored)

@@ -9,12 +9,14 @@ import numpy as np
 from scanner.errors import Refused
 from scanner.evaluation.attacks import EVERY, Tools
 from scanner.evaluation.exams import Exam, exams
+from scanner.evaluation.identification import groups_of
 from scanner.evaluation.units import Setting, Unit, batches
 from scanner.input.files import resolve
 from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark.native.version2 import of_the_paper
-from schemas.evaluation import EvaluationConfig
+from schemas.evaluation import MESSAGES, EvaluationConfig, IdentificationConfig
+from schemas.registry import MOST_NUMBERS
 
 PAPER_SIZE = {
     "robustness": {"prompts": 1000, "keys": 10, "keys_a_prompt": 10},
@@ -32,10 +34,11 @@ PROMPT_STRIDE = 7
 
 @dataclass(frozen=True)
 class Cell:
-    """Texts of one setting: all units, in order."""
+    """Texts of one setting: all units, in order; searched: numbers of messages that they are searched among."""
 
     setting: Setting
     units: tuple[Unit, ...]
+    searched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Ce
     ]
     ends = (config.top_p, config.max_new_tokens)
     for window in how.windows:
-        green, gumbel = of_the_paper([how.gamma], [window])
+        green, gumbel = of_the_paper([how.gamma], [window], config.version)
         for setting in (
             *(Setting(gumbel, None, temperature, *ends) for temperature in how.temperatures),
             *(Setting(green, delta, how.greenlist_temperature, *ends) for delta in how.deltas),
@@ -229,24 +232,47 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 
 
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
-    """A cell a method: each user writes with prompts of its own, and with one message under one key."""
+    """Cells of each method: each user writes with prompts of its own, and with one message under one key.
+
+    Under version 2 more messages than a key without groups has are searched in texts of their own, of a key with as
+    many groups as the most need.
+    """
     how = config.identification
     if how is None:
         return
+    counts = MESSAGES[config.version] if how.messages is None else how.messages
+    many = tuple(count for count in counts if config.version == 2 and count > MOST_NUMBERS)
+    few = tuple(count for count in counts if count not in many)
+    if few:
+        yield from _named_cells(config, how, prompts, None, user_messages(config.seed, how.users), few)
+    if many:
+        groups = groups_of(max(many))
+        messages = messages_in_groups(config.seed, how.users, groups_of(min(many)), groups)
+        yield from _named_cells(config, how, prompts, groups, messages, many)
+
+
+def _named_cells(
+    config: EvaluationConfig,
+    how: IdentificationConfig,
+    prompts: Sequence[str],
+    groups: int | None,
+    messages: Sequence[int],
+    counts: tuple[int, ...],
+) -> Iterator[Cell]:
+    """A cell a method, of users who hold these messages."""
     chosen = _first(prompts, how.texts, "identification.texts", least=True)
-    messages = user_messages(config.seed, how.users)
     rows = [
         (chosen[(PROMPT_STRIDE * user + text) % len(chosen)], 0, messages[user])
         for text in range(how.texts)
         for user in range(how.users)
     ]
-    green, gumbel = of_the_paper([how.gamma], [how.window])
+    green, gumbel = of_the_paper([how.gamma], [how.window], config.version, groups)
     ends = (config.top_p, config.max_new_tokens)
     for setting in (
         Setting(gumbel, None, how.gumbel_temperature, *ends),
         Setting(green, how.delta, how.greenlist_temperature, *ends),
     ):
-        yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
+        yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)), counts)
 
 
 def user_messages(seed: str, users: int) -> list[int]:
@@ -255,10 +281,29 @@ def user_messages(seed: str, users: int) -> list[int]:
     Raises:
         Refused: there are more users than messages.
     """
-    if users > USER_MESSAGES // 2:
-        raise Refused(f"identification.users = {users}: at most {USER_MESSAGES // 2} users have texts")
-    order = np.random.default_rng(list(seed.encode("ascii"))).permutation(USER_MESSAGES)
-    return [int(message) for message in order[:users]]
+    return _drawn(seed, users, USER_MESSAGES)
+
+
+def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[int]:
+    """The same of a key with groups: of its first groups and their first users, which every search of it looks into.
+
+    Args:
+        seed: as configured.
+        users: how many.
+        first: of so many groups.
+        groups: of the key.
+
+    Raises:
+        Refused: there are more users than messages.
+    """
+    return [place // first * groups + place % first for place in _drawn(seed, users, first**2)]
+
+
+def _drawn(seed: str, users: int, places: int) -> list[int]:
+    if users > places // 2:
+        raise Refused(f"identification.users = {users}: at most {places // 2} users have texts")
+    order = np.random.default_rng(list(seed.encode("ascii"))).permutation(places)
+    return [int(place) for place in order[:users]]
 
 
 def _first(prompts: Sequence[str], count: int, field: str, least: bool = False) -> dict[int, str]:

@@ -74,7 +74,7 @@ def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     sampled = (how.gumbel_temperature, config.top_p, 0)  # tasks say how long answers are
     settings = [Setting(None, None, GREEDY, 1.0, 0), Setting(None, None, *sampled)]
     for window in how.windows:
-        green, gumbel = of_the_paper([how.gamma], [window])
+        green, gumbel = of_the_paper([how.gamma], [window], config.version)
         settings += [Setting(gumbel, None, *sampled), Setting(green, how.delta, GREEDY, 1.0, 0)]
     files = [base / task for task in how.tasks]
     return [Exam(file, setting, how.documents, config.batch, config.seed) for file in files for setting in settings]

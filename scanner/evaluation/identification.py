@@ -1,19 +1,24 @@
 """The paper's Table 3: how often the user is found whom a text was marked for, among how many, and how often not."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.evaluation.clustered_means import share
 from scanner.evaluation.figures import Figure, figure
-from scanner.evaluation.scores import Search, name, search
+from scanner.evaluation.scores import GroupSearch, Search, name, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
 from scanner.tokens import Tokenizer
+from scanner.watermark.native.numbered import Numbered
 
 LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
 """Scored tokens of the texts that are counted: from, to; the first is all texts."""
+
+Searched = TypeVar("Searched", Search, GroupSearch)
 
 FLAG_RATE = 1e-5
 """At which texts are flagged by their own message alone, as in Table 2."""
@@ -27,7 +32,7 @@ def search_texts(
     counts: Sequence[int],
     tokenizer: Tokenizer,
     min_scored: int,
-) -> list[Search]:
+) -> list[Search | GroupSearch]:
     """Search texts for their own message and others.
 
     Args:
@@ -46,16 +51,26 @@ def search_texts(
     if mark is None:
         raise ValueError("texts that nobody marked are of no user")
     messages = np.array(own, np.int64)
+    if isinstance(mark, Numbered) and mark.groups is not None:
+        return [search_groups(mark, tokens, messages, groups_of(count), min_scored) for count in counts]
     return [search(mark, tokens, messages, count, min_scored) for count in counts]
 
 
-def together(parts: Sequence[Search]) -> Search:
+def groups_of(messages: int) -> int:
+    """The least number of groups, of as many users each, that have so many messages."""
+    return math.isqrt(messages - 1) + 1
+
+
+def together(parts: Sequence[Searched]) -> Searched:
     """Searches of several parts of the texts as one."""
-    return Search(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return type(parts[0])(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def identification_figures(
-    setting: Setting, said: Mapping[int, Search], own: NDArray[np.int64], false_positive_rates: Sequence[float]
+    setting: Setting,
+    said: Mapping[int, Search | GroupSearch],
+    own: NDArray[np.int64],
+    false_positive_rates: Sequence[float],
 ) -> list[Figure]:
     """Figures of one method.
 
@@ -65,6 +80,7 @@ def identification_figures(
         own: the message of each text, which is its user: int64[D].
         false_positive_rates: at which users are named, over all messages together.
     """
+    independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []
     for least, most in LENGTHS:
         some = next(iter(said.values()))
@@ -82,7 +98,7 @@ def identification_figures(
         rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
         for count, one in said.items():
             for rate in false_positive_rates:
-                named = name(one, count, rate)
+                named = name(one, count, rate, independent=independent)
                 rows += [
                     make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
                     for measure, hits in named._asdict().items()

@@ -37,9 +37,14 @@ _TABLE_1: Mapping[str, tuple[float, ...]] = {
 _MARKS = ((None, None), ("gumbel", 1), ("greenlist", 1), ("gumbel", 4), ("greenlist", 4))
 
 
+def name_of(method: str) -> str:
+    """The paper's mark that a format is of, in its first version or the second."""
+    return method.removesuffix("-v2")
+
+
 def utility(task: str, method: str | None, window: int | None) -> float | None:
     """A figure of Table 1 for LLaMA-7B, or None where the paper has none; tasks by lm_eval's names, or nearly so."""
-    row = _TABLE_1.get(task.replace("_", ""))
+    row, method = _TABLE_1.get(task.replace("_", "")), method and name_of(method)
     return row[_MARKS.index((method, window))] if row is not None and (method, window) in _MARKS else None
 
 
@@ -47,10 +52,11 @@ def robustness(method: str, strength: float, window: int, measure: str, attack: 
     """A figure of Table 2, or None where the paper has none."""
     row = _TABLE_2.get((window, measure, attack))
     columns = [(name, strength) for name, strengths in _STRENGTHS.items() for strength in strengths]
-    return row[columns.index((method, strength))] if row is not None and (method, strength) in columns else None
+    mine = (name_of(method), strength)
+    return row[columns.index(mine)] if row is not None and mine in columns else None
 
 
 def identification(method: str, messages: int, false_positive_rate: float) -> float | None:
     """A figure of Table 3, or None where the paper has none."""
-    row = _TABLE_3.get((false_positive_rate, method))
+    row = _TABLE_3.get((false_positive_rate, name_of(method)))
     return row[_MESSAGES.index(messages)] if row is not None and messages in _MESSAGES else None

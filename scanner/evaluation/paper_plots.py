@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scanner.evaluation import paper
 from scanner.evaluation.figures import Figure
 from scanner.evaluation.paper_report import STRENGTHS, strength
 from scanner.watermark.formats import FORMATS
@@ -31,7 +32,7 @@ def robustness_png(figures: Sequence[Figure]) -> bytes | None:
     axes = drawing.subplots(1, 2, sharey=True)
     similar = any(row["measure"] == "similarity" for row in rows)
     for ax, method in zip(axes, STRENGTHS, strict=True):
-        mine = [row for row in rows if row["method"] == method]
+        mine = [row for row in rows if paper.name_of(row["method"]) == method]
         for i, window in enumerate(sorted({row["window"] for row in mine})):
             here = [row for row in mine if row["window"] == window]
             for attack, line in ((None, "-"), (_PAPERS_ATTACK, ":")):
@@ -64,7 +65,7 @@ def identification_png(figures: Sequence[Figure]) -> bytes | None:
         for rate, line in zip(
             sorted({row["false_positive_rate"] for row in rows}), ("--", "-", ":", "-."), strict=False
         ):
-            mine = [row for row in rows if (row["method"], row["false_positive_rate"]) == (method, rate)]
+            mine = [row for row in rows if (paper.name_of(row["method"]), row["false_positive_rate"]) == (method, rate)]
             _draw(ax, [row["messages"] for row in mine], mine, f"C{i}", line, f"{FORMATS[method].title}, FPR {rate:g}")
     ax.set(xscale="log", xlabel="users", ylabel="share of texts whose user is named", ylim=(-0.02, 1.02))
     ax.legend(fontsize=8)

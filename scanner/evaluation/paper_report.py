@@ -9,7 +9,7 @@ from scanner.evaluation.robustness import NOT_MARKED
 from scanner.watermark.formats import FORMATS
 
 STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
-"""The formats of the experiments in the paper's order, and what is varied of each."""
+"""The paper's marks in its order, and what is varied of each."""
 
 _TABLE_2 = (
     ("S-BERT similarity", "similarity", None),
@@ -24,8 +24,10 @@ _HOW_TO_READ = (
     " not flagged. The paper's figures are of another model (Guanaco-7B) on other prompts."
 )
 _NAMING = (
-    "Share of texts whose user is named. `wrong`: somebody else is named; `ambiguous`: several messages pass, so that"
-    " nobody is; both as counts of texts, with the limits of their share."
+    "Share of texts whose user is named. `wrong`: somebody else is named; `ambiguous`: the text is flagged, and nobody"
+    " is: several messages of version 1 pass, or none of version 2 does by the steps that are its own. Both as counts"
+    " of texts, with the limits of their share. Under version 2 more than 65,536 messages are searched in texts of"
+    " their own, under a key with groups."
 )
 
 _LONG_MESSAGES = 100_000
@@ -63,7 +65,7 @@ def _robustness(rows: Sequence[Figure]) -> list[str]:
     parts = [f"## Robustness (the paper's Table 2): TPR at a false-positive rate of {rate:g}"]
     for window in sorted({row["window"] for row in marked}):
         cells = _cells(_where(marked, window=window))
-        head = ["", *(f"{STRENGTHS[method]} {strength:g}" for method, strength in cells)]
+        head = ["", *(f"{STRENGTHS[paper.name_of(method)]} {strength:g}" for method, strength in cells)]
         counted = [_where(cell, measure="scored")[0] for cell in cells.values()]
         parts += [f"### Window h = {window}", table([head, *_table_2(window, cells)]), _clusters(counted)]
         attacks = dict.fromkeys(row["attack"] for row in _where(marked, window=window, measure="flagged"))
@@ -206,7 +208,7 @@ def _where(rows: Sequence[Figure], **wanted: float | str | None) -> list[Figure]
 def _cells(rows: Sequence[Figure]) -> dict[tuple[str, float], list[Figure]]:
     """The rows of each method and strength, in the order of the paper's columns."""
     keys = {(row["method"], strength(row)) for row in rows}
-    ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(key[0]), key[1]))
+    ordered = sorted(keys, key=lambda key: (list(STRENGTHS).index(paper.name_of(key[0])), key[1]))
     return {key: [row for row in rows if (row["method"], strength(row)) == key] for key in ordered}
 
 

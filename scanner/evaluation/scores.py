@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from scanner.watermark import Dedup, Tokens, Watermark, take
 from scanner.watermark.format import Basis
-from scanner.watermark.search import Found, corrected, decide, log10_p_of
+from scanner.watermark.native.numbered import Numbered
+from scanner.watermark.search import Found, corrected, decide, found_of, log10_p_of
 from scanner.watermark.search import search as search_key
 from schemas.words import Naming
 
@@ -35,8 +36,26 @@ class Search(NamedTuple):
     scored: NDArray[np.int64]
 
 
+class GroupSearch(NamedTuple):
+    """D texts searched for their own message and others in groups, float64[D] each: log10 of what p-values reach.
+
+    own: of its own message alone; own_named, other_named, flagged: the smallest rate at which its own message is named,
+    any other is, and the text is flagged; 0 where there is none, or a text is too short.
+    """
+
+    own: NDArray[np.float64]
+    own_named: NDArray[np.float64]
+    other_named: NDArray[np.float64]
+    flagged: NDArray[np.float64]
+    scored: NDArray[np.int64]
+
+
 class Named(NamedTuple):
-    """Who is named by a scan's rule, bool[D] each: the right user, a wrong one, or nobody since several pass."""
+    """Who is named by a scan's rule, bool[D] each: the right user, a wrong one, or nobody though the text is flagged.
+
+    Under version 1 nobody is where several pass, under version 2 where nobody passes by what is their own, and there
+    the right user and a wrong one can both be named.
+    """
 
     found: NDArray[np.bool_]
     wrong: NDArray[np.bool_]
@@ -92,12 +111,54 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
     return Search(found["own"], found["first"], found["second"], positions.scored)
 
 
-def name(said: Search, count: int, false_positive_rate: float) -> Named:
+def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups: int, min_scored: int) -> GroupSearch:
+    """Search each text among the first so many groups of a key, and as many users of each, by the rules of a scan.
+
+    All groups are alike, and all users of one, so that texts of one key count for every smaller number of users.
+
+    Args:
+        mark: of the key.
+        tokens: D texts.
+        own: the message that each text was marked for, int64[D], of a user there.
+        groups: of the key, or fewer.
+        min_scored: scored tokens below which a text is too short.
+    """
+    positions = mark.rule.positions(tokens, DEDUP)
+    enough = positions.scored >= min_scored
+    said = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
+    both = np.nan_to_num(np.maximum(said.log10_p_global, said.log10_p_own))  # a name needs both
+    mine = said.message == own[:, None]
+    alone = log10_p_of(mark.law, mark.score(tokens, positions, own), positions.scored)
+
+    def least(log10_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(enough, log10_p.min(axis=1), 0.0)
+
+    return GroupSearch(
+        own=np.where(enough, alone, 0.0),
+        own_named=least(np.where(mine, both, 0.0)),
+        other_named=least(np.where(mine, 0.0, both)),
+        flagged=least(np.nan_to_num(said.log10_p_global)),
+        scored=positions.scored,
+    )
+
+
+def name(said: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
     """Name users of `count` messages by the rule of a scan (scanner.watermark.search.decide; SPEC §3).
 
     When a text's own message is one of the two best of all, the third best is not known and need not be: it passes only
     if the second does.
+
+    Args:
+        said: what was found.
+        count: M.
+        false_positive_rate: also the misnaming rate.
+        independent: whether one message's mark leaves the scores of others as they were, so that all that pass are
+            named.
     """
+    if isinstance(said, GroupSearch):
+        limit = np.log10(false_positive_rate)
+        found, wrong, flagged = said.own_named <= limit, said.other_named <= limit, said.flagged <= limit
+        return Named(found, wrong, flagged & ~found & ~wrong)
     log10_p = np.stack([said.own, said.first, said.second], axis=1)
     nothing = np.zeros(log10_p.shape)
     found = Found(
@@ -106,8 +167,8 @@ def name(said: Search, count: int, false_positive_rate: float) -> Named:
         score=nothing,
         log10_p=log10_p,
         log10_p_global=corrected(log10_p, count),
-        log10_p_own=nothing,
-        independent=False,  # of the paper's marks, each raises the scores of others
+        log10_p_own=np.full(log10_p.shape, -np.inf),  # without groups nothing more is asked
+        independent=independent,
         basis=Basis(bits=256),  # of its keys, all are long enough
         p_rank=nothing,
     )

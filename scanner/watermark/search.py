@@ -151,7 +151,19 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
         messages: M.
         keys: K.
     """
-    best, scored = candidates(mark, tokens, positions, messages), positions.scored
+    return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, keys)
+
+
+def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: int = 1) -> Found:
+    """What candidates of D documents say: the p-values of their scores.
+
+    Args:
+        mark: the opened key.
+        best: of the documents.
+        scored: int64[D], positions.
+        messages: M, among which they are the best.
+        keys: K.
+    """
     there = best.message >= 0
     log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
     own = np.where(there, -np.inf, np.nan)

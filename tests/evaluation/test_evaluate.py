@@ -45,7 +45,7 @@ NAMED = """\
 users = 4
 texts = 4
 window = 2
-messages = [10, 1000]
+messages = [10, 1000, 1000000, 1000000000]
 """
 
 
@@ -66,11 +66,11 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     path = config(tmp_path, tiny_folder, ROBUST.format(sentence=sentence_folder), NAMED)
     assert run(evaluate, [str(path)]) == 0
     said = capsys.readouterr()
-    assert "12 batches of texts, 12 of them written now" in said.out
+    assert "16 batches of texts, 16 of them written now" in said.out
     assert "1 of 13 left out, blank lines (counted from 1): 13\n" in said.err
     texts = pl.read_parquet(tmp_path / "out" / "texts" / "*.parquet")
     assert texts.columns == TEXTS.names
-    assert len(texts) == 2 * 16 + 2 * 2 * 8 + 2 * 16  # two cells, two temperatures twice unmarked, two methods
+    assert len(texts) == 2 * 16 + 2 * 2 * 8 + 4 * 16  # two cells, two temperatures twice unmarked, two methods twice
     rows = pl.read_parquet(tmp_path / "out" / "figures.parquet")
     assert rows.columns == FIGURES.names
     assert set(rows["measure"]) == set(MEASURES) - {"correct"}  # which is of utility alone
@@ -80,7 +80,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     assert set(robust["n"]) == {16}
     assert set(robust["clusters"]) == {"8 prompts, 2 keys"}
     flagged = {(m, a): v for m, a, v in robust.filter(measure="flagged").select("method", "attack", "value").rows()}
-    for method in ("gumbel", "greenlist"):
+    for method in ("gumbel-v2", "greenlist-v2"):
         assert flagged[method, None] == 1.0  # 100 tokens of a model of much entropy
         assert flagged[method, "not marked"] == 0.0
         assert flagged[method, "substitute:0.9"] == 0.0
@@ -90,7 +90,10 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     named = rows.filter(pl.col("experiment") == "identification", pl.col("least_scored").is_null())
     found = named.filter(pl.col("most_scored").is_null(), measure="found", false_positive_rate=1e-6)
     assert found.select("method", "messages", "hits", "n").rows() == [
-        (method, count, 16, 16) for method in ("gumbel", "greenlist") for count in (10, 1000)
+        (method, count, 16, 16)
+        for counts in ((10, 1000), (10**6, 10**9))
+        for method in ("gumbel-v2", "greenlist-v2")
+        for count in counts
     ]
     assert rows.filter(measure="wrong")["hits"].sum() == 0
     report = (tmp_path / "out" / "report.md").read_text()
@@ -101,7 +104,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
 
     before = kept(tmp_path)
     assert run(module, ["--config", str(path)]) == 0
-    assert "12 batches of texts, 0 of them written now" in capsys.readouterr().out
+    assert "16 batches of texts, 0 of them written now" in capsys.readouterr().out
     assert kept(tmp_path) == before
     assert pl.read_parquet(tmp_path / "out" / "figures.parquet").equals(rows)
 
@@ -115,7 +118,9 @@ def batches(folder: Path) -> dict[str, int]:
 def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
     """Two drivers, each a process with a cluster of its own; what they leave is finished in this one."""
     units = 12  # so many that a driver on a busy machine has not written them all before it is ended
-    path = config(tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12"), tokens=120)
+    path = config(
+        tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12").replace(", 1000000, 1000000000", ""), tokens=120
+    )
     command = [sys.executable, "-m", "jobs.evaluate", "--config", str(path)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

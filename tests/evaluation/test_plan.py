@@ -32,7 +32,7 @@ def plan(path: Path, prompts: list[str] = PROMPTS, paper_size: bool = False) -> 
 def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, ROBUST))
     assert [(*c.setting.format.columns()[:2], c.setting.strength) for c in made.robustness] == [
-        ("gumbel", 0, 1.0), ("greenlist", 0, 2.0), ("gumbel", 4, 1.0), ("greenlist", 4, 2.0),
+        ("gumbel-v2", 0, 1.0), ("greenlist-v2", 0, 2.0), ("gumbel-v2", 4, 1.0), ("greenlist-v2", 4, 2.0),
     ]  # fmt: skip
     for cell in made.robustness:
         assert [len(unit.prompts) for unit in cell.units] == [4, 4, 4]
@@ -40,7 +40,7 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
         assert len(set(pairs)) == 12
         assert Counter(p for p, _ in pairs) == dict.fromkeys(PROMPTS[:6], 2)
         assert {message for unit in cell.units for message in unit.messages} == {0}
-        assert cell.setting.temperature == (1.0 if cell.setting.format.name == "gumbel" else 0.8)
+        assert cell.setting.temperature == (1.0 if cell.setting.format.name == "gumbel-v2" else 0.8)
     assert [pair[0].setting.temperature for pair in made.unmarked] == [0.8, 1.0]
     for first, second in made.unmarked:
         assert [unit.prompts for unit in first.units] == [unit.prompts for unit in second.units]
@@ -51,8 +51,9 @@ def test_every_prompt_is_written_under_its_keys_and_twice_without(tmp_path, tiny
 
 
 def test_each_user_has_a_message_and_prompts_of_its_own(tmp_path, tiny_folder):
-    made = plan(config(tmp_path, tiny_folder, NAMED))
+    made = plan(config(tmp_path, tiny_folder, NAMED, "version = 1\n"))
     assert [cell.setting.format.name for cell in made.identification] == ["gumbel", "greenlist"]
+    assert {cell.searched for cell in made.identification} == {tuple(10**k for k in range(1, 7))}
     for cell in made.identification:
         rows = [(m, p) for unit in cell.units for m, p in zip(unit.messages, unit.prompts, strict=True)]
         assert len(set(rows)) == len(rows) == 15
@@ -60,6 +61,23 @@ def test_each_user_has_a_message_and_prompts_of_its_own(tmp_path, tiny_folder):
         assert {key for unit in cell.units for key in unit.keys} == {0}
     assert user_messages("1", 9)[:5] == user_messages("1", 5)
     assert user_messages("1", 9) != user_messages("2", 9)
+
+
+def test_of_version_2_many_messages_are_searched_in_texts_under_keys_with_groups(tmp_path, tiny_folder):
+    made = plan(config(tmp_path, tiny_folder, NAMED))
+    few, many = tuple(10**k for k in range(1, 5)), tuple(10**k for k in range(5, 10))
+    groups = 31623  # whose square is just beyond 10^9
+    assert [(cell.setting.format.name, cell.setting.format.groups, cell.searched) for cell in made.identification] == [
+        (name, count, searched)
+        for count, searched in ((None, few), (groups, many))
+        for name in ("gumbel-v2", "greenlist-v2")
+    ]
+    for cell in made.identification[2:]:
+        messages = {message for unit in cell.units for message in unit.messages}
+        assert len(messages) == 5
+        assert {message // groups < 317 and message % groups < 317 for message in messages} == {True}
+    alone = plan(config(tmp_path, tiny_folder, NAMED + "messages = [100000]\n"))
+    assert [cell.setting.format.groups for cell in alone.identification] == [317, 317]
 
 
 def test_the_papers_size_is_one_flag_away(tmp_path, tiny_folder):

@@ -13,12 +13,13 @@ from tokenizers import Tokenizer
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
-from scanner.evaluation.scores import Search, name, score_each, score_one, search
+from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import Named
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
+from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 
@@ -26,6 +27,13 @@ SEED = "scores"
 SETTINGS = {
     "greenlist": Setting(GreenListFormat(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64),
     "gumbel": Setting(GumbelFormat(window=2), None, 1.0, 0.95, 64),
+    "greenlist-v2": Setting(GreenListFormat2(window=2, gamma="1/4"), 3.0, 0.8, 0.95, 64),
+    "gumbel-v2": Setting(GumbelFormat2(window=2), None, 1.0, 0.95, 64),
+}
+GROUPS = 30
+IN_GROUPS = {
+    "greenlist-v2": Setting(GreenListFormat2(window=2, gamma="1/4", groups=GROUPS), 3.0, 0.8, 0.95, 64),
+    "gumbel-v2": Setting(GumbelFormat2(window=2, groups=GROUPS), None, 1.0, 0.95, 64),
 }
 MIN_SCORED = 16
 
@@ -74,18 +82,22 @@ def test_a_search_finds_what_trying_every_message_finds(method, count):
         for rate in rates:
             threshold = math.log10(rate)
             passing = [p for p in (mine, *others) if log10_any_of(p, count) <= threshold]
+            alone, own_passes = len(passing) == 1, bool(log10_any_of(mine, count) <= threshold)
             named = name(said, count, rate)
-            own_passes = bool(log10_any_of(mine, count) <= threshold)
-            assert bool(named.found[row]) == (len(passing) == 1 and own_passes)
-            assert bool(named.wrong[row]) == (len(passing) == 1 and not own_passes)
+            assert bool(named.found[row]) == (alone and own_passes)
+            assert bool(named.wrong[row]) == (alone and not own_passes)
             assert bool(named.ambiguous[row]) == (len(passing) > 1)
+            named = name(said, count, rate, independent=True)
+            assert (bool(named.found[row]), bool(named.wrong[row])) == (own_passes, len(passing) > own_passes)
+            assert not named.ambiguous[row]
     assert said.own[5] == said.first[5] == 0.0  # ten tokens are too short
 
 
-@pytest.mark.parametrize("method", SETTINGS)
-def test_users_are_named_as_a_scan_names_them(method):
+@pytest.mark.parametrize("setting", [*SETTINGS.values(), *IN_GROUPS.values()], ids=lambda s: s.format.label())
+def test_users_are_named_as_a_scan_names_them(setting):
     """The scan's own detector on the text of these tokens, for a key of as many messages."""
-    setting, count, rate = SETTINGS[method], 50, 0.02
+    grouped, rate = setting in IN_GROUPS.values(), 0.02
+    count = GROUPS**2 if grouped else 50
     mark = setting.watermark(key_secret(SEED, 0))
     own = [7, 11, 19, 23, 49, 0, 31, 8, 9, 10]
     tokens = texts_of(mark, own, [12, 20, 22, 24, 26, 30, 40, 60, 80, 100])
@@ -119,17 +131,68 @@ def test_users_are_named_as_a_scan_names_them(method):
     rows = [{"row": i, "doc_id": str(i), "text": text.encode()} for i, text in enumerate(texts)]
     verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))
     (said,) = search_texts(setting, SEED, texts, own, [count], tokenizer, MIN_SCORED)
-    named = name(said, count, rate)
+    named = name(said, count, rate, independent=not setting.format.can_be_framed())
     for row, verdict in enumerate(verdicts.to_pylist()):
         assert verdict["scored"] == said.scored[row]
-        right = verdict["user_id"] == f"user-{own[row]}"
-        assert bool(named.found[row]) == right
-        assert bool(named.wrong[row]) == (verdict["naming"] == "named" and not right)
-        assert bool(named.ambiguous[row]) == (verdict["naming"] == "ambiguous")
-        best = min(said.own[row], said.first[row])
-        assert verdict["log10_p"] == pytest.approx(best, rel=1e-12)
+        names = {one["user_id"] for one in verdict["named"] or []}
+        right = f"user-{own[row]}"
+        assert bool(named.found[row]) == (right in names)
+        assert bool(named.wrong[row]) == bool(names - {right})
+        assert bool(named.ambiguous[row]) == (verdict["naming"] in ("ambiguous", "undecided"))
+        if not grouped:
+            best = min(said.own[row], said.first[row])
+            assert verdict["log10_p"] == pytest.approx(best, rel=1e-12)
     assert named.found.any()
     assert not named.found.all()
+
+
+@pytest.mark.parametrize("method", IN_GROUPS)
+@pytest.mark.parametrize("groups", [7, GROUPS])
+def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
+    """Each message is scored by itself: the rates at which names are given are those of the rule's two p-values."""
+    mark = IN_GROUPS[method].watermark(key_secret(SEED, 0))
+    own = [0, 6 * GROUPS + 5, 2 * GROUPS + 1, 3, 4 * GROUPS]
+    tokens = texts_of(mark, own, [60, 40, 10, 90, 24])
+    said = search_groups(mark, tokens, np.array(own), groups, MIN_SCORED)
+    positions = mark.rule.positions(tokens, "ngram")
+    of_group = mark.group_steps(tokens, positions)
+    for row, message in enumerate(own):
+        text = take(tokens, np.array([row]))
+        here = mark.rule.positions(text, "ngram")
+        scored = int(positions.scored[row])
+        if scored < MIN_SCORED:
+            assert [field[row] for field in said[:-1]] == [0.0] * 4
+            continue
+        shared = int(of_group[positions.offsets[row] : positions.offsets[row + 1]].sum())
+        named, flagged = {}, 0.0
+        for g in looked_into(mark, text, here, groups, shared):
+            parts = {v: mark.parts(text, here, g * GROUPS + v) for v in range(groups)}
+            v = max(parts, key=lambda v: (parts[v][1][0], -v))
+            in_group, alone = (float(part[0]) for part in parts[v])
+            p = log10_any_of(mark.law.log10_p(in_group + alone, scored), groups**2)
+            flagged = min(flagged, float(p))
+            named[g * GROUPS + v] = max(p, log10_any_of(mark.law.log10_p(alone, scored - shared), groups))
+        others = [float(p) for user, p in named.items() if user != message]
+        assert said.own[row] == pytest.approx(float(mark.law.log10_p(mark.score(text, here, message), scored)[0]))
+        assert said.own_named[row] == pytest.approx(float(named.get(message, 0.0)), rel=1e-9)
+        assert said.other_named[row] == pytest.approx(min([0.0, *others]), rel=1e-9)
+        assert said.flagged[row] == pytest.approx(flagged, rel=1e-9)
+    assert (said.own_named[[0, 3]] < -3).all()
+
+
+def looked_into(mark, text: Tokens, positions, groups: int, shared: int) -> list[int]:
+    """The best group by its steps, and others whose p is 1 / groups at most: the eight best of all."""
+    score = {g: float(mark.parts(text, positions, g * GROUPS)[0][0]) for g in range(groups)}
+    best_first = sorted(score, key=lambda g: (-score[g], g))
+    enough = [g for g in best_first if mark.law.log10_p(score[g], shared) <= 1e-9 - math.log10(groups)]
+    return list(dict.fromkeys([best_first[0], *enough]))[:8]
+
+
+def test_no_more_groups_are_searched_than_a_key_has():
+    for setting in (SETTINGS["gumbel-v2"], IN_GROUPS["gumbel-v2"]):
+        mark = setting.watermark(key_secret(SEED, 0))
+        with pytest.raises(ValueError, match=r"31 groups cannot be searched; this key has (30|none)"):
+            search_groups(mark, ragged([list(range(30))]), np.array([0]), GROUPS + 1, MIN_SCORED)
 
 
 def test_texts_under_keys_of_their_own_are_scored_as_one_by_one():

@@ -117,14 +117,24 @@ class Numbered(Sealed, ABC):
         self._check_count(count)
         if self.groups is None and count == 1:
             return Best.of_one(self.score(tokens, positions, 0)).candidates()._replace(independent=True)
-        nonces = self._nonces(tokens, positions)
         if self.groups is None:
-            return self._among_all(steps_of(tokens, positions, nonces), count)
+            return self._among_all(steps_of(tokens, positions, self._nonces(tokens, positions)), count)
         if count != self.groups**2:
             raise ValueError(f"{count} messages cannot be searched; this key has {self.groups**2}")
+        return self.search_groups(tokens, positions, self.groups)
+
+    def search_groups(self, tokens: Tokens, positions: Positions, groups: int) -> Candidates:
+        """As `search`, among the first so many groups alone, and as many users of each: what experiments count.
+
+        Raises:
+            ValueError: more groups than the key has.
+        """
+        if self.groups is None or groups > self.groups:
+            raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
+        nonces = self._nonces(tokens, positions)
         of_group = is_group_step(nonces)
         shared, own = (steps_of(tokens, chosen(positions, mask), nonces[mask]) for mask in (of_group, ~of_group))
-        return self._in_groups(shared, own, self.groups)
+        return self._in_groups(shared, own, groups, self.groups)
 
     def _among_all(self, steps: Steps, count: int) -> Candidates:
         """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
@@ -146,8 +156,8 @@ class Numbered(Sealed, ABC):
         width = max(2, int((message >= 0).sum(axis=1).max(initial=0)))
         return message[:, :width], score[:, :width]
 
-    def _in_groups(self, shared: Steps, own: Steps, groups: int) -> Candidates:
-        """The best user of each group that is looked into (SPEC_2 §3)."""
+    def _in_groups(self, shared: Steps, own: Steps, groups: int, users: int) -> Candidates:
+        """The best user of each group that is looked into (SPEC_2 §3); users: B, by which messages are numbered."""
         documents = np.arange(len(shared.scored))
         floors = self._floors_of(shared.scored, groups)
         asked = Asked(documents, np.zeros_like(documents), groups, 1, MOST_GROUPS_SEARCHED, floors)
@@ -161,7 +171,7 @@ class Numbered(Sealed, ABC):
         none = np.full(len(rows), np.inf)
         user, score_user = self._best(own, Asked(rows, group[looked_into] * MOST_NUMBERS, groups, 1, 1, none))
         message, score_own = np.full(group.shape, -1), np.zeros_like(score_group)
-        message[looked_into] = group[looked_into] * groups + user[:, 0]
+        message[looked_into] = group[looked_into] * users + user[:, 0]
         score_own[looked_into] = score_user[:, 0]
         total = np.where(looked_into, score_group + score_own, 0)
         best_first = np.lexsort((message, np.where(looked_into, -total, np.inf)), axis=1)
