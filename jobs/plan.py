@@ -10,7 +10,7 @@ import click
 from jobs.options import Folder
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
-from schemas.registry import MAX_WINDOW
+from schemas.registry import MAX_WINDOW, MOST_NUMBERS
 
 if TYPE_CHECKING:
     from scanner.power import Aim, Marked
@@ -56,10 +56,12 @@ class Row(NamedTuple):
     "--messages",
     type=click.IntRange(min=1),
     multiple=True,
-    default=(1, 1000, 100_000),
-    show_default=True,
-    help="Of each key; may be given several times.",
+    help="Of each key; may be given several times.  [default: 1, 1000, 100000]",
 )
+@click.option(
+    "--users", type=float, help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
+)
+@click.option("--misnaming-rate", type=float, help="With --users: as in scan.toml.  [default: that of --fpr]")
 @click.option("--keys", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that are tested.")
 @click.option(
     "--power",
@@ -85,6 +87,8 @@ def plan(
     probability: float | None,
     fpr: float,
     messages: tuple[int, ...],
+    users: float | None,
+    misnaming_rate: float | None,
     keys: int,
     powers: tuple[float, ...],
     simulate: int,
@@ -97,11 +101,15 @@ def plan(
     green list --delta or --green-share, for Gumbel --entropy or --probability; the answer is exact if that is true.
     With --entropy it is the paper's bound, which asks for many times more than suffices, beside an estimate.
 
+    With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
+    found and its user is named, in text that is marked for one user alone.
+
     \b
     Example:
       brickscan plan --from marked.parquet --registry registry
       brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
       brickscan plan --method gumbel --entropy 0.2
+      brickscan plan --method greenlist --green-share 0.6 --users 1e9 --misnaming-rate 1e-4
     """
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib; install it with `pip install 'brickscan[audit]'`, or leave --plot out")
@@ -109,7 +117,7 @@ def plan(
         raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np
 
-    from scanner.power import Aim, marked_text, tokens_needed
+    from scanner.power import Aim, NamedToo, marked_text, tokens_needed
 
     if not 0 < fpr < 1:
         raise Refused(f"--fpr {fpr} is not allowed; a number between 0 and 1 is needed")
@@ -126,15 +134,20 @@ def plan(
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
         marked = marked_text(method, given | {"gamma": gamma})
+    groups = _groups(users, messages, misnaming_rate)
+    aims = [Aim(fpr, count, keys) for count in (messages or (1, 1000, 100_000) if groups is None else (groups**2,))]
     generator = np.random.default_rng(seed)
-    rows = []
-    for count in messages:
-        aim = Aim(fpr, count, keys)
-        for power in powers:
-            scored = tokens_needed(marked, aim, power)
-            passed = marked.passed(scored, aim, simulate, generator) if simulate else None
-            kind = _kind(marked, scored, aim, of_a_mean=green_share is not None)
-            rows.append(Row(aim, power, scored, passed, _estimate(marked, aim, power), kind))
+
+    def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> Row:
+        scored = tokens_needed(marked, aim, power)
+        passed = marked.passed(scored, aim, simulate, generator) if simulate else None
+        kind = kind or _kind(marked, scored, aim, of_a_mean=green_share is not None)
+        return Row(aim, power, scored, passed, _estimate(marked, aim, power), kind)
+
+    rows = [row(aim, power, marked, None) for aim in aims for power in powers]
+    if groups is not None:
+        named = NamedToo(marked, groups, misnaming_rate or fpr)
+        rows += [row(aims[0], power, named, "named") for power in powers]
     tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
     tell(f"Assumes: {marked.assumes}")
     for claim in _CLAIMS:
@@ -143,6 +156,22 @@ def plan(
     if plot is not None:
         plot.write_bytes(power_png(marked, rows, f"{method}, FPR {fpr:g}\n{marked.assumes}"))
         tell(f"wrote {plot}")
+
+
+def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: float | None) -> int | None:
+    """Groups of a key for so many users; None where none are asked for."""
+    from scanner.watermark.native.version2 import groups_for, users_of
+
+    if users is None and misnaming_rate is not None:
+        raise click.UsageError("--misnaming-rate goes with --users.")
+    if users is not None and messages:
+        raise click.UsageError("Give --messages, or --users of a key in groups; one of the two.")
+    if misnaming_rate is not None and not 0 < misnaming_rate < 1:
+        raise Refused(f"--misnaming-rate {misnaming_rate} is not allowed; a number between 0 and 1 is needed")
+    most = users_of(MOST_NUMBERS)
+    if users is not None and not 1 <= users <= most:
+        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
+    return None if users is None else groups_for(users)
 
 
 def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
@@ -200,7 +229,7 @@ def _table(rows: list[Row], window: int, texts: int) -> list[str]:
         if row.passed is not None:
             interval = stats.binomtest(row.passed, texts).proportion_ci(0.95)
             shown = f"{row.passed / texts:.3f} ({interval.low:.3f} to {interval.high:.3f}), n = {texts}"
-        most = "at most " if row.kind == "bound" else ""
+        most = "at most " if row.kind in ("bound", "named") else ""
         about = "" if row.estimate is None else f"; about {row.estimate:,} if all tokens are alike"
         cells = (f"{most}{row.scored:,}", f"{most}{row.scored + window:,}", f"{row.kind}{about}", shown)
         lines.append((f"{row.aim.messages:,}", f"{row.power:g}", *cells))

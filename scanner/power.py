@@ -186,6 +186,67 @@ def gumbel_tail(score: float, scored: int, probability: float) -> float:
             return min(max(0.5 + total / math.pi, 0.0), 1.0)
 
 
+@dataclass(frozen=True)
+class NamedToo:
+    """Text of a user of a key in groups (SPEC_2 §3) that is found, and its user named; the power is a lower bound.
+
+    Each step is the user's own with chance 2/3, independently. Named is who passes over all steps, and over their own
+    among the users of the group. That one of the two fails has at most the sum of both chances.
+
+    marked: how strongly; groups: B; misnaming_rate: for what is the user's own.
+    """
+
+    marked: Marked
+    groups: int
+    misnaming_rate: float
+    exact: bool = False
+
+    @property
+    def assumes(self) -> str:
+        """The assumption in words."""
+        return self.marked.assumes
+
+    @property
+    def sawtooth(self) -> bool:
+        """See Marked."""
+        return self.marked.sawtooth
+
+    def power(self, scored: _Ints, aim: Aim) -> _Floats:
+        """P(found) + P(passes by their own) − 1, at least 0."""
+        return np.maximum(self.marked.power(scored, aim) + self._own(scored, aim) - 1.0, 0.0)
+
+    def _own(self, scored: _Ints, aim: Aim) -> _Floats:
+        """Chance to pass by the user's own steps, over how many of T these are."""
+        own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
+        of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), own)])
+        return np.array([_mean_of_binomial(int(steps), OWN, of_steps) for steps in scored])
+
+    def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
+        """Those that are found, by what is marked, less those that fail by their own steps."""
+        own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
+        found = self.marked.passed(scored, aim, texts, generator)
+        steps = generator.binomial(scored, OWN, texts)
+        return max(found - sum(1 - self.marked.passed(int(of_text), own, 1, generator) for of_text in steps), 0)
+
+
+OWN = 2 / 3
+"""Of the steps of a key in groups, those that no two users share."""
+
+
+def _mean_of_binomial(number: int, chance: float, values: _Floats) -> float:
+    """E values[Binomial(number, chance)], but for what lies ten standard deviations away."""
+    middle, room = number * chance, 10 * math.sqrt(number * chance * (1 - chance)) + 1
+    k = np.arange(max(0, math.floor(middle - room)), min(number, math.ceil(middle + room)) + 1)
+    log_p = (
+        special.gammaln(number + 1)
+        - special.gammaln(k + 1)
+        - special.gammaln(number - k + 1)
+        + special.xlogy(k, chance)
+        + special.xlogy(number - k, 1 - chance)
+    )
+    return float(np.exp(log_p) @ values[k])
+
+
 def green_list(gamma: str, delta: float | None, green_share: float | None) -> GreenShare:
     """What `--delta` or `--green-share`, one of the two, states of text marked by a green list.
 

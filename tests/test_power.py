@@ -18,12 +18,15 @@ from scanner.power import (
     GreenShare,
     GumbelEntropy,
     GumbelProbability,
+    NamedToo,
     gumbel_tail,
     gumbel_thresholds,
     probabilities_of,
     share_on_flat_logits,
     tokens_needed,
 )
+from scanner.watermark import log10_greenlist
+from scanner.watermark.native.version2 import groups_for
 
 AIM = Aim(1e-6, 1000, 3)
 GREEN = GreenShare(Fraction(1, 4), 0.55, "")
@@ -162,3 +165,53 @@ def test_the_command_says_what_it_assumes_and_draws_it(tmp_path: Path) -> None:
 def test_refused(options: list[str], words: str) -> None:
     with pytest.raises(Refused, match=words):
         call(*options)
+
+
+@pytest.mark.parametrize(
+    ("share", "scored", "simulated"),
+    [(0.5, 200, 0.31), (0.5, 250, 0.58), (0.5, 300, 0.80), (0.6, 150, 0.76), (0.75, 60, 0.50), (0.75, 100, 0.97)],
+)
+def test_who_is_named_against_the_simulation_of_the_specification(share, scored, simulated) -> None:
+    """SPEC_2 §3 names users of a key for 1.05e9 in 80 to 300 simulated texts a point: 4 standard errors are 0.22."""
+    groups = groups_for(1.05e9)
+    named = NamedToo(GreenShare(Fraction(1, 4), share, ""), groups, 1e-4)
+    (bound,) = named.power(np.array([scored]), Aim(1e-6, groups**2, 1))
+    error = math.sqrt(simulated * (1 - simulated) / 80)
+    assert simulated - 0.12 - 4 * error < bound < simulated + 4 * error
+
+
+def test_the_bound_on_names_is_the_plain_sum_and_below_a_simulation_token_by_token() -> None:
+    """4,000 texts whose steps are dealt one by one; 5 standard errors, 1e-6."""
+    groups, scored, share, rate = 325, 220, 0.5, 1e-3
+    aim, own = Aim(1e-6, groups**2, 2), Aim(rate, groups, 2)
+    marked = GreenShare(Fraction(1, 4), share, "")
+    (bound,) = NamedToo(marked, groups, rate).power(np.array([scored]), aim)
+    chances = stats.binom.pmf(np.arange(scored + 1), scored, 2 / 3)
+    passes_own = [0.0] + [float(marked.power(np.array([k]), own)[0]) for k in range(1, scored + 1)]
+    found = float(marked.power(np.array([scored]), aim)[0])
+    assert bound == pytest.approx(max(0.0, found + float(chances @ passes_own) - 1), abs=1e-9)
+    generator = np.random.default_rng(16)
+    mine = generator.random((4000, scored)) < 2 / 3
+    green = generator.random((4000, scored)) < share
+    flagged = aim.passes(log10_greenlist(green.sum(axis=1), scored, Fraction(1, 4)))
+    by_own = own.passes(log10_greenlist((green & mine).sum(axis=1), mine.sum(axis=1), Fraction(1, 4)))
+    simulated = float((flagged & by_own).mean())
+    assert bound <= simulated + 5 * math.sqrt(simulated * (1 - simulated) / 4000)
+    assert bound > simulated - 0.15
+    passed = NamedToo(marked, groups, rate).passed(scored, aim, 2000, np.random.default_rng(17))
+    assert abs(passed / 2000 - bound) < 5 * math.sqrt(0.5 / 2000)
+
+
+def test_the_command_plans_names_of_a_key_in_groups() -> None:
+    out = call("--method", "greenlist", "--green-share", "0.6", "--users", "100000", "--misnaming-rate", "1e-4")
+    found, named = (line.split() for line in out.splitlines()[-2:])
+    assert found[0] == named[0] == "105,625"
+    assert named[2:4] == ["at", "most"]
+    assert int(named[4]) > int(found[2])
+    assert named[-1:] == found[-1:] == ["200"]
+    for wrong, words in (
+        (("--users", "1e12"), "a key has 1 to"),
+        (("--users", "10", "--misnaming-rate", "2"), "--misnaming-rate 2.0 is not allowed"),
+    ):
+        with pytest.raises(Refused, match=words):
+            call("--method", "greenlist", "--green-share", "0.6", *wrong)
