@@ -1,0 +1,20 @@
+"""What code that a model wrote is given, without the packages that judge it."""
+
+import sys
+
+from jobs.demo.tasks import check_code
+
+
+def test_code_starts_with_an_empty_environment(tmp_path, monkeypatch):
+    """Whatever is run in the place of Python passes only if it meets no variable of ours."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        '#!/bin/sh\ncat > /dev/null\n[ -z "$BRICKSCAN_KEY$AWS_SECRET_ACCESS_KEY$HOME" ] && echo passed\n'
+    )
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stand_in))
+    for name in ("BRICKSCAN_KEY", "AWS_SECRET_ACCESS_KEY", "HOME"):
+        monkeypatch.setenv(name, "secret")
+    assert check_code.process_results({}, ["return 1"]) == {"pass@1": 1.0}
+    stand_in.write_text("#!/bin/sh\ncat > /dev/null\nexit 1\n")
+    assert check_code.process_results({}, ["return 1"]) == {"pass@1": 0.0}
