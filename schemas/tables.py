@@ -62,7 +62,7 @@ NAMED = pa.list_(
         ]
     )
 )
-"""Every message that both rules of naming let through, of smallest corrected p first (SPEC_2 §3)."""
+"""Messages that the rules of naming let through, of smallest corrected p first (SPEC_2 §3)."""
 
 VERDICTS = pa.schema(
     [
@@ -100,8 +100,9 @@ VERDICTS = pa.schema(
         pa.field("proof", pa.string()),  # a Proof, of flagged rows; null in others and in rows of older versions
         pa.field("variant", pa.string()),  # normalised: of the text without what hides a mark; null: as it stands
         pa.field("runner_up_log10_p_global", pa.float64()),  # corrected as log10_p_global; null where there is none
-        # the first is that of `message`; null where there is none, where the flag is unproved, and in older rows
+        # every user once; the first is that of `message`; null: there is none, the flag is unproved, or the row is old
         pa.field("named", NAMED),
+        pa.field("named_again", NAMED),  # further messages of users that stand in `named`, as under a second key
     ]
 )
 """One row per document that was read, for the key with the smallest corrected p-value."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.existence import OfFile
+from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
 from scanner.detection.tokenising import Texts, read_texts
@@ -26,7 +27,7 @@ from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rank import ranked
-from scanner.watermark.search import Decision, Found, corrected, decide, instead, long_enough, passing, search
+from scanner.watermark.search import Decision, Found, decide, instead, long_enough, passing, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
@@ -150,9 +151,9 @@ class Detector:
         if witness is not None:
             witness.see(kept["text_sha256"].to_pylist(), seen)
         decided, lengths = self._decide(found), self._lengths(texts.tokens)
-        normalised = np.zeros(len(kept), np.bool_)
+        normalised, torn = np.zeros(len(kept), np.bool_), np.zeros(len(kept), np.bool_)
         if len(texts.differing):
-            found, decided, taken = self._either(found, decided, texts)
+            found, decided, taken, torn = self._either(found, decided, texts)
             normalised[texts.differing] = taken
             lengths[:, normalised] = self._lengths(texts.normalised)[:, taken]
         verdicts = self._verdicts(lengths, found, decided, kept["reason"])
@@ -166,7 +167,8 @@ class Detector:
 
             proof = self._prover.prove(text_of, list(lengths), found, decided, origin.shard_id.encode())
             verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
-        named = self._named(verdicts, found, decided, kept, known or OfFile(now, {}, None, None))
+        naming = np.asarray(verdicts["naming"])
+        named = self._named(naming, torn, found, decided, kept, known or OfFile(now, {}, None, None))
         return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
 
     def compile(self, witness: Witness | None = None) -> None:
@@ -212,10 +214,10 @@ class Detector:
 
     def _either(
         self, found: Sequence[Found], decided: Decision, texts: Texts
-    ) -> tuple[list[Found], Decision, NDArray[np.bool_]]:
+    ) -> tuple[list[Found], Decision, NDArray[np.bool_], NDArray[np.bool_]]:
         """Of each document what is said of the text that has the smaller p; where that is the second of V: bool[V].
 
-        Nobody is named where another message passes in the other text. A key whose p is proven by no law says
+        Nobody is named where another message passes in the other text: bool[D]. A key whose p is proven by no law says
         nothing of the second text: its rank counts one look.
         """
         rows = texts.differing
@@ -227,16 +229,17 @@ class Detector:
         second = self._decide(others)
         taken = _smallest(others) < _smallest(found)[rows]
         both = [instead(first, other, rows, taken) for first, other in zip(found, others, strict=True)]
-        said = self._decide(both)
+        said, torn = self._decide(both), np.zeros(len(decided.flagged), np.bool_)
         for place, row in enumerate(rows.tolist()):
             if decided.flagged[row] and second.flagged[place]:
                 names = passing(found, row, self._false_positive_rate) | passing(
                     others, place, self._false_positive_rate
                 )
                 shared = not both[said.key[row]].independent
-                if len(names) > 1 and shared and said.naming[row] == Naming.NAMED:
+                torn[row] = shared and len(names) > 1
+                if torn[row] and said.naming[row] == Naming.NAMED:
                     said.naming[row] = Naming.AMBIGUOUS
-        return both, said, taken
+        return both, said, taken, torn
 
     def _score_key(self, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> tuple[Found, Seen]:
         documents, kept = long_enough(positions, self._min_scored)
@@ -265,15 +268,10 @@ class Detector:
             # a key whose every document has fewer candidates is not the one that is chosen there
             return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
-        own = [_log10_reach(test) for test in self._keys]
-        of_all = [corrected(p, 1, self._tested_among(test)) for p, test in zip(own, self._keys, strict=True)]
-        reach, reach_global = (np.array(p, np.float64)[chosen] for p in (own, of_all))
+        reach = np.array([_log10_reach(test) for test in self._keys])[chosen]
 
         def p_values(log10_p: NDArray[np.float64]) -> pa.Array:
             return _p_values(np.maximum(log10_p, reach))
-
-        def p_values_global(log10_p: NDArray[np.float64]) -> pa.Array:
-            return _p_values(np.maximum(log10_p, reach_global))
 
         message = of_candidate(said.message for said in found)
         scored = message >= 0
@@ -289,13 +287,9 @@ class Detector:
             "score": of_candidate(said.score for said in found),
             # p = 1 of what is not scored
             "log10_p": p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
-            "log10_p_global": p_values_global(
-                np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)
-            ),
+            "log10_p_global": p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
             "runner_up_log10_p": p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
-            "runner_up_log10_p_global": p_values_global(
-                of_chosen(said.log10_p_global[rows, runner_up] for said in found)
-            ),
+            "runner_up_log10_p_global": p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.array([self._tested_among(test) for test in self._keys])[chosen],
             "flagged": decided.flagged,
@@ -305,40 +299,35 @@ class Detector:
 
     def _named(
         self,
-        verdicts: Mapping[str, Any],
+        naming: NDArray[np.object_],
+        torn: NDArray[np.bool_],
         found: Sequence[Found],
         decided: Decision,
         documents: pa.RecordBatch,
         known: OfFile,
     ) -> dict[str, NDArray[np.object_]]:
-        """Columns of VERDICTS that say who had the messages that the rule names."""
-        naming = verdicts["naming"].copy()
-        user_id, first_seen, held_since, named = (np.full(len(naming), None) for _ in range(4))
-        for i in np.flatnonzero(naming == Naming.NAMED).tolist():
+        """Columns of VERDICTS that say who had the messages that the rule names, or who alone had all that pass."""
+        names, passing_too = Names.of_nobody(naming), passing_of(found, self._false_positive_rate)
+        for i in to_be_looked_at(naming, torn, found, passing_too):
             first = known.first_seen(documents["created_at_latest"][i].as_py(), documents["text_sha256"][i].as_py())
-            each = []
-            for log10_p, key_id, message in self._to_be_named(found, decided, i):
-                who = self._holders.naming(key_id, message, first or known.began)
-                if key_id in self._for_everybody and who.naming == Naming.UNALLOCATED:
-                    who = who._replace(naming=Naming.EVERYBODY)
-                each.append((who, {"key_id": key_id, "message": message, "log10_p_global": log10_p}))
-            naming[i], user_id[i], held_since[i] = each[0][0]
-            first_seen[i] = first or (known.began if naming[i] == Naming.HELD_LATER else None)
-            named[i] = [of_it | {"user_id": who.user_id, "naming": who.naming} for who, of_it in each]
-        columns = {"naming": naming, "user_id": user_id, "first_seen_at": first_seen, "held_since": held_since}
-        return columns | {"named": named}
+            chosen = decided.named if naming[i] == Naming.NAMED else passing_too
+            best = int(decided.key[i]), int(decided.candidate[i])
+            entries = entries_of(found, chosen, i, best, self._who_at(first or known.began))
+            if naming[i] == Naming.NAMED or of_one_user(entries):
+                names.put(i, entries, first, known.began)
+        return names._asdict()
 
-    def _to_be_named(self, found: Sequence[Found], decided: Decision, document: int) -> list[tuple[float, str, int]]:
-        """What the rule names of a document, the verdict's own first: corrected log10 p, key and message."""
-        each = [
-            (float(said.log10_p_global[document, c]), key, int(c))
-            for key, (said, named) in enumerate(zip(found, decided.named, strict=True))
-            for c in np.flatnonzero(named[document])
-        ]
-        return [
-            (p, self._keys[key].key.key_id, int(found[key].message[document, c]))
-            for p, key, c in sorted(each, key=lambda one: (one[0], one[1], one[2]))
-        ]
+    def _who_at(self, at: datetime) -> Callable[[int, int], tuple[str, Named]]:
+        """Key id and who is named, by place of the key and message, for a document that existed at `at`."""
+
+        def who(key: int, message: int) -> tuple[str, Named]:
+            key_id = self._keys[key].key.key_id
+            named = self._holders.naming(key_id, message, at)
+            if key_id in self._for_everybody and named.naming == Naming.UNALLOCATED:
+                named = named._replace(naming=Naming.EVERYBODY)
+            return key_id, named
+
+        return who
 
 
 def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:

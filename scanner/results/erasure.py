@@ -16,6 +16,9 @@ from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, open_tables
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.words import Naming
 
+_LISTS = ("named", "named_again")
+"""Columns that list names."""
+
 
 def erase_user(
     results: str, user_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
@@ -49,7 +52,7 @@ def erase_user(
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
-    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", "named")])
+    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", *_LISTS)])
     there = [column for column in columns.names if column in file.schema_arrow.names]
     anywhere = _anywhere(whole(file.read(there), columns), user_ids)
     if not anywhere.any():
@@ -58,7 +61,8 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
     user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
-    for column, values in (("user_id", user), ("naming", naming), ("named", _others(rows, user_ids))):
+    lists = [(column, _others(rows, column, user_ids)) for column in _LISTS]
+    for column, values in (("user_id", user), ("naming", naming), *lists):
         at = rows.schema.get_field_index(column)
         rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
     return Anew(int(anywhere.sum()), rows)
@@ -67,21 +71,22 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
 def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
     """Whether each row names one of them, alone or among others."""
     one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
-    among = pl.col("named").list.eval(one_of.fill_null(value=False)).list.any().fill_null(value=False)
+    of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in _LISTS)
+    among = pl.any_horizontal(listed.fill_null(value=False) for listed in of_each)
     alone = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
     frame = pl.DataFrame(rows)
     return frame.select(alone | among).to_series()
 
 
-def _others(rows: pa.Table, user_ids: Sequence[str]) -> pa.ChunkedArray:
-    """The column `named` without these names."""
+def _others(rows: pa.Table, column: str, user_ids: Sequence[str]) -> pa.ChunkedArray:
+    """One of _LISTS without these names."""
     gone = pl.field("user_id").is_in(list(user_ids)).fill_null(value=False)
     without = pl.element().struct.with_fields(
         user_id=pl.when(~gone).then(pl.field("user_id")),
         naming=pl.when(gone).then(pl.lit(str(Naming.REMOVED))).otherwise(pl.field("naming")),
     )
-    frame = pl.DataFrame(rows.select(["named"]))
-    return frame.select(pl.col("named").list.eval(without)).to_arrow()["named"]
+    frame = pl.DataFrame(rows.select([column]))
+    return frame.select(pl.col(column).list.eval(without)).to_arrow()[column]
 
 
 def _delete_replaced(uri: str) -> None:

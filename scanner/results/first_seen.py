@@ -21,6 +21,9 @@ _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_z
 _FIRST = pl.min_horizontal("first", _BEGAN).alias("first")
 """When the scan of a row began, by its id: its input was there then, whenever it came to this row."""
 
+_OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "named_again"))
+"""All messages that the rules of naming let through; the first is that of the row."""
+
 
 def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime) -> Sightings:
     """What a scan of files knows of earlier ones when it begins.
@@ -79,15 +82,16 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
     flagged = (
         flags(plan.results)
         .with_columns(first="scanned_at")
-        .select("text_sha256", "key_id", "message", "named", _FIRST, same=same_message)
+        .with_columns(others=_OTHERS)
+        .select("text_sha256", "key_id", "message", "others", _FIRST, same=same_message)
     )
-    others = pl.col("named").struct
+    others = pl.col("others").struct
     more = (
-        flagged.filter(pl.col("named").list.len() > 1)
-        .explode("named")
+        flagged.filter(pl.col("others").list.len() > 0)
+        .explode("others")
         .with_columns(key_id=others.field("key_id"), message=others.field("message"))
     )
-    flagged = pl.concat([flagged.drop("named"), more.drop("named")])
+    flagged = pl.concat([flagged.drop("others"), more.drop("others")])
     rows = (
         flagged.join(_given_since(plan, flagged.filter("same")), on=["key_id", "message"], how="left")
         .filter(~pl.col("same") | (pl.col("allocated_at") > pl.col("first")))

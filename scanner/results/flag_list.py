@@ -4,6 +4,7 @@ Filters go into the read of the table `flags`. What is kept is a digest, a messa
 that was asked for; whole rows are read of those alone that are shown.
 """
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -29,6 +30,26 @@ _OF_CANARY = (
 """A canary's text as it is meant to come: under its own account, and named right; nobody else's flag hides so."""
 
 
+_OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
+"""What NAMED says of each who is named."""
+
+_OF_FIRST = (
+    "score",
+    "log10_p",
+    "runner_up_log10_p",
+    "runner_up_log10_p_global",
+    "first_seen_at",
+    "held_since",
+    "p_rank",
+)
+"""What a row says of who is named first alone."""
+
+
+def _of_one_of(users: tuple[str, ...]) -> pl.Expr:
+    """Whether an entry of NAMED is of one of these users."""
+    return pl.element().struct.field("user_id").is_in(list(users)).fill_null(value=False)
+
+
 class Wanted(NamedTuple):
     """Which flags are asked for: those scanned since and before these times, and of one of each; empty: of any."""
 
@@ -44,9 +65,19 @@ class Wanted(NamedTuple):
         columns = {"account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
         asked = scanned_and_one_of(self.since, self.before, columns)
         if self.users:
-            among = pl.col("named").list.eval(pl.element().struct.field("user_id").is_in(list(self.users))).list.any()
+            among = pl.col("named").list.eval(_of_one_of(self.users)).list.any()
             asked &= pl.col("user_id").is_in(list(self.users)) | among.fill_null(value=False)
         return asked
+
+    def own(self) -> list[pl.Expr]:
+        """Of a row that names one of the users beside another, what it says of that user; null for what it does not.
+
+        A row of VERDICTS is about who comes first.
+        """
+        entry = pl.col("named").list.eval(pl.element().filter(_of_one_of(self.users))).list.first()
+        beside = pl.col("user_id").is_in(list(self.users)).fill_null(value=False).not_() & entry.is_not_null()
+        told = [pl.when(beside).then(entry.struct.field(name)).otherwise(name).alias(name) for name in _OF_ENTRY]
+        return told + [pl.when(~beside).then(name).alias(name) for name in _OF_FIRST]
 
 
 class Totals(NamedTuple):
@@ -139,7 +170,10 @@ def _found(results: str, rate: float, wanted: Wanted, texts: pl.Series | None = 
     asked = wanted.expression()
     if texts is not None:
         asked &= pl.col("text_sha256").is_in(texts.implode())
-    return with_audit(results, standing_flags(results, rate, asked))
+    rows = standing_flags(results, rate, asked)
+    if wanted.users:
+        rows = rows.with_columns(wanted.own()).filter(pl.col("log10_p_global") <= math.log10(rate))
+    return with_audit(results, rows)
 
 
 def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> tuple[pl.DataFrame, int]:

@@ -15,12 +15,18 @@ from scanner.input.shards import MAX_ROWS, key_set
 from scanner.results.tables import SCHEMAS, Entry, commit, committed, open_tables, read_whole, write_file
 from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS, SHARDS
+from schemas.words import Naming
 
 OLDER_ROWS = "older rows"
 """Transaction of `flags` and `shards` that says: what older versions wrote is in here too."""
 
 EVERY = pl.lit(value=True)
 """Of whatever is asked for: all of it."""
+
+_NAMES_NOBODY = [str(why) for why in (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED)]
+"""Namings of rows that no message of which may be named."""
+
+_LISTS = ("named", "named_again")
 
 _OF_SHARD = ["shard_id", "scan_id"]
 _OF_RANGE = [*_OF_SHARD, "path"]
@@ -165,9 +171,41 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _best(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Of several rows of a document that of smallest p-value, any before none, and of these the newest."""
-    ranked = rows.sort("log10_p_global", "scanned_at", "scan_id", descending=[False, True, True], nulls_last=True)
-    return ranked.unique(_DOCUMENT, keep="first", maintain_order=True)
+    """Of several rows of a document the best, with the names of all, as a scan under all of their keys would list them.
+
+    The best is that of smallest p-value, any before none, and of these the newest; of the rows of a document that are
+    flagged, one by which somebody may be named comes before all others.
+    """
+    ranked = rows.sort(
+        pl.col("naming").is_in(_NAMES_NOBODY),
+        *("log10_p_global", "scanned_at", "scan_id"),
+        descending=[False, False, True, True],
+        nulls_last=True,
+    )
+    each = pl.concat_list(pl.col(column).fill_null([]) for column in _LISTS)
+    rest = pl.all().exclude(*_DOCUMENT, *_LISTS, "each").first()
+    best = (
+        ranked.with_columns(each=each)
+        .group_by(_DOCUMENT, maintain_order=True)
+        .agg(rest, pl.col("each").list.explode(keep_nulls=False, empty_as_null=False))
+    )
+    once, again = (pl.col("each").list.eval(_entries(again=again)) for again in (False, True))
+    return best.with_columns(
+        pl.when(names.list.len() > 0).then(names).alias(column)
+        for column, names in zip(_LISTS, (once, again), strict=True)
+    )
+
+
+def _entries(*, again: bool) -> pl.Expr:
+    """Of entries of NAMED, which may come twice, those of smallest p of every user first, or all others."""
+    entry = (
+        pl.element().drop_nulls().sort_by(pl.element().drop_nulls().struct.field("log10_p_global"), maintain_order=True)
+    )
+    message = pl.struct(entry.struct.field("key_id"), entry.struct.field("message"))
+    entry = entry.filter(message.is_first_distinct())
+    user = entry.struct.field("user_id")
+    first = user.is_null() | user.is_first_distinct()
+    return entry.filter(~first if again else first)
 
 
 def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:

@@ -124,7 +124,7 @@ def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EV
 def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    return newest_flags(results, flags(results), strict & wanted)
+    return newest_flags(results, flags(results).filter(strict), wanted)
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:

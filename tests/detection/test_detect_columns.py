@@ -58,13 +58,25 @@ def verdict(detector, tokens, found, i, at):
         chosen = max(range(len(found)), key=lambda k: (found[k].scored[i], -k))
     key, said, message = detector._keys[chosen].key, found[chosen], int(found[chosen].message[i, 0])
     threshold = math.log10(detector._false_positive_rate)
-    passing = sum(float(p) <= threshold for one in found for p in one.log10_p_global[i])
-    named, entries = ("ambiguous" if passing > 1 else "none", None, None), None
-    if passing == 1:
-        named = detector._holders.naming(key.key_id, message, at)
-        p = float(said.log10_p_global[i, 0])
-        who = {"user_id": named.user_id, "naming": named.naming}
-        entries = [{"key_id": key.key_id, "message": message, "log10_p_global": p, **who}]
+    passing = [
+        (k != chosen, float(p), k, test.key, int(one.message[i, c]))
+        for k, (test, one) in enumerate(zip(detector._keys, found, strict=True))
+        for c, p in enumerate(one.log10_p_global[i])
+        if float(p) <= threshold
+    ]
+    everybody = {test.key.key_id for test in detector._keys if test.key.messages == 1}
+    who = []
+    for *_, own, held in sorted(passing, key=lambda one: one[:3]):
+        naming = detector._holders.naming(own.key_id, held, at)
+        if own.key_id in everybody and naming.naming == "unallocated":
+            naming = naming._replace(naming="everybody")
+        who.append(naming)
+    users = {naming.user_id for naming in who}
+    told = len(who) == 1 or (len(users) == 1 and None not in users)
+    named, entries = who[0] if told else ("ambiguous" if passing else "none", None, None), []
+    for (_, p, _, own, held), naming in zip(sorted(passing, key=lambda one: one[:3]), who, strict=True):
+        about = {"user_id": naming.user_id, "naming": naming.naming}
+        entries.append({"key_id": own.key_id, "message": held, "log10_p_global": p, **about})
     second, second_global = float(said.log10_p[i, 1]), float(said.log10_p_global[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
@@ -73,7 +85,7 @@ def verdict(detector, tokens, found, i, at):
         "key_id": key.key_id,
         "message": None if message < 0 else message,
         **dict(zip(("naming", "user_id", "held_since"), named, strict=True)),
-        "first_seen_at": at if passing == 1 else None,
+        "first_seen_at": at if told else None,
         "score": float(said.score[i, 0]),
         "log10_p": 0.0 if message < 0 else float(said.log10_p[i, 0]),
         "log10_p_global": 0.0 if message < 0 else float(said.log10_p_global[i, 0]),
@@ -81,11 +93,12 @@ def verdict(detector, tokens, found, i, at):
         "runner_up_log10_p_global": None if math.isnan(second) else second_global,
         "messages_tested": key.messages,
         "keys_tested": len(detector._keys),
-        "flagged": passing > 0,
+        "flagged": bool(passing),
         "basis": "key",
         "p_rank": None,
         "proof": None,
-        "named": entries,
+        "named": entries[:1] if told else None,
+        "named_again": (entries[1:] or None) if told else None,
         "variant": None,
     }
 

@@ -33,6 +33,7 @@ LATER = (
         "variant",
         "runner_up_log10_p_global",
         "named",
+        "named_again",
     ),
     ("account_id", "text_sha256"),
 )

@@ -42,13 +42,16 @@ def test_a_name_among_others_is_erased_too(folder):
     """Rows of this version and of one that had no such list; what stands beside the name stays."""
     entry = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     bob = entry | {"message": 2, "user_id": "bob"}
-    add(folder, "new", [verdict(0, user="bob", message=2, named=[bob, entry]), verdict(1, user="bob", named=[bob])])
+    again = entry | {"key_id": "late"}
+    more = {"named": [bob, entry], "named_again": [again]}
+    add(folder, "new", [verdict(0, user="bob", message=2, **more), verdict(1, user="bob", named=[bob])])
     add(folder, "old", [verdict(2, user="alice"), verdict(3)])
     assert erase_user(folder, ["alice", "carol"]) == 2
     rows = pl.read_delta(table_uri(folder, "verdicts")).sort("row")
     assert rows["user_id"].to_list() == ["bob", "bob", None, None]
     assert rows["naming"].to_list() == ["named", "named", "removed", "none"]
     assert rows["named"].to_list() == [[bob, entry | {"user_id": None, "naming": "removed"}], [bob], None, None]
+    assert rows["named_again"].to_list() == [[again | {"user_id": None, "naming": "removed"}], None, None, None]
     assert all(b"alice" not in file.read_bytes() for file in Path(table_uri(folder, "verdicts")).glob("*.parquet"))
 
 

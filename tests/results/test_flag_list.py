@@ -94,6 +94,22 @@ def test_who_is_named_beside_another_is_found_too(folder):
     assert ids(newest(folder, 1.0, Wanted(users=("bob",)), None)) == []
 
 
+def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder):
+    """And not at all where that is above the rate that is asked for; what is known of the first alone is left out."""
+    carol = {"key_id": "late", "message": 8, "user_id": "carol", "naming": "named", "log10_p_global": -7.5}
+    alice = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
+    put(folder, [flag(0, 1, user_id="alice", **{k: alice[k] for k in ("key_id", "message")}, named=[alice, carol])])
+    for rate in (1.0, 10**-7.4):
+        (row,) = newest(folder, rate, Wanted(users=("carol",)), None).rows.iter_rows(named=True)
+        assert {name: row[name] for name in carol} == carol
+        assert (row["score"], row["log10_p"], row["doc_id"]) == (None, None, "doc-0")
+        (row,) = sums(folder, rate, Wanted(users=("carol",)), None, "user").rows.iter_rows(named=True)
+        assert (row["user_id"], row["log10_p_global"], row["documents"]) == ("carol", -7.5, 1)
+    assert ids(newest(folder, 10**-7.6, Wanted(users=("carol",)), None)) == []
+    (row,) = newest(folder, 1.0, Wanted(users=("carol", "alice")), None).rows.iter_rows(named=True)
+    assert (row["user_id"], row["key_id"], row["score"] is None) == ("alice", "key", False)
+
+
 @pytest.mark.parametrize(
     ("wanted", "documents"),
     [

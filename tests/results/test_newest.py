@@ -1,5 +1,7 @@
 """Documents that were scanned more than once: which rows stand, against a plain reading of the rule, row by row."""
 
+from datetime import timedelta
+
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -8,12 +10,15 @@ from hypothesis import example, given, settings
 from scanner import results
 from scanner.registry import load_registry, new_key
 from scanner.results import newest
+from scanner.results.flag_list import Wanted
+from scanner.results.flag_list import newest as newest_list
 from scanner.results.newest import OLDER_ROWS, bring_up_to_date
 from scanner.results.tables import Entry, commit, committed, open_tables, write_file
 from scanner.results.upkeep import compact
-from schemas.tables import QUARANTINE, SHARDS, VERDICTS
+from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, rows_of, write
+from tests.support.rows import NOW, verdict
 from tests.support.two_keys import TOKENIZER, message_of
 
 
@@ -129,3 +134,64 @@ def test_nights_count_what_their_scans_finished(tmp_path):
     found = results.nights(folder).collect()
     assert found.select("night", "shards", "documents").rows() == [("3", 2, 6)]  # of the rows of `filled`: 3 each
     assert results.shards(folder).collect().columns == SHARDS.names
+
+
+def entry(key_id: str, message: int, user: str | None, log10_p: float) -> dict:
+    naming = "named" if user else "unallocated"
+    return {"key_id": key_id, "message": message, "user_id": user, "naming": naming, "log10_p_global": log10_p}
+
+
+def of_scan(scan: int, keys: str, naming: str, named: list[dict], log10_p: float, again: list[dict] | None = None):
+    """A row of flags of document 0 of /in/a.parquet, and the range of its scan."""
+    first = named[0] if named else entry(keys, 5, None, log10_p)
+    about = {"key_id": first["key_id"], "message": first["message"], "naming": naming, "log10_p_global": log10_p}
+    at = NOW + timedelta(hours=scan)
+    same = {
+        "scan_id": f"scan-{scan}",
+        "shard_id": f"shard-{scan}",
+        "path": "/in/a.parquet",
+        "scanned_at": at,
+        "keys": keys,
+    }
+    row = verdict(0, user=first["user_id"], **(about | same)) | {"named": named or None, "named_again": again}
+    counts = dict.fromkeys(("quarantined", "too_short", "scored_in_part"), 0)
+    more = {"night": "n", "first_row": 0, "rows": 1, "file": "1:1", "began_at": at, "documents": 1, "flagged": 1}
+    return row, {**same, **counts, **more, "tokens": 99, "dropped_at": None}
+
+
+def stored(folder: str, scans: list) -> str:
+    bring_up_to_date(folder)
+    for name, schema, rows in (("flags", FLAGS, [row for row, _ in scans]), ("shards", SHARDS, [r for _, r in scans])):
+        file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
+        commit(folder, name, [Entry("all", (file,))])
+    return folder
+
+
+def test_names_of_scans_under_other_keys_are_put_together(tmp_path):
+    """Under key one alice and bob, later under key two alice again, carol, and messages that nobody holds."""
+    alice, bob = entry("one", 1, "alice", -9.0), entry("one", 2, "bob", -6.5)
+    later = [entry("two", 7, "alice", -8.0), entry("two", 8, "carol", -7.0), entry("two", 9, None, -6.2)]
+    nobody = entry("three", 4, None, -6.1)
+    scans = [
+        of_scan(0, "one", "named", [alice, bob], -9.0),
+        of_scan(1, "two", "named", later, -8.0, [entry("two", 3, "alice", -6.3)]),
+        of_scan(2, "three", "unallocated", [nobody], -6.1),
+        of_scan(3, "four", "undecided", [], -40.0),
+    ]
+    folder = stored(str(tmp_path / "out"), scans)
+    (row,) = results.flagged(folder).collect().iter_rows(named=True)
+    assert (row["user_id"], row["key_id"], row["scan_id"]) == ("alice", "one", "scan-0")  # and not who is undecided
+    assert row["named"] == [alice, later[1], bob, later[2], nobody]
+    assert row["named_again"] == [later[0], entry("two", 3, "alice", -6.3)]
+    for user in ("alice", "bob", "carol"):
+        (found,) = newest_list(folder, 1.0, Wanted(users=(user,)), None).rows["user_id"]
+        assert found == user
+    (strict,) = results.flagged(folder, 1e-10).collect().iter_rows(named=True)
+    assert (strict["naming"], strict["named"]) == ("undecided", None)
+
+
+def test_a_scan_under_the_same_keys_takes_the_names_of_the_one_before_back(tmp_path):
+    alice, bob = entry("one", 1, "alice", -9.0), entry("one", 2, "bob", -8.0)
+    scans = [of_scan(0, "one", "named", [alice], -9.0), of_scan(1, "one", "named", [bob], -8.0)]
+    (row,) = results.flagged(stored(str(tmp_path / "out"), scans)).collect().iter_rows(named=True)
+    assert (row["user_id"], row["named"], row["named_again"]) == ("bob", [bob], None)

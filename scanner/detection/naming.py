@@ -1,0 +1,132 @@
+"""From messages that may be named to users: the columns of VERDICTS that say whom a text was marked for, each once.
+
+Two messages of one user are one user (SPEC_2 §3). So texts under two keys of one user, as they come where a key takes
+another's place, name that user, also under keys of version 1, of which several messages that pass name nobody.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.registry import Named
+from scanner.watermark.search import Found, passes
+from schemas.words import Naming
+
+Who = Callable[[str, int, datetime], Named]
+"""Who a message of a key names, for a document that existed at a time."""
+
+
+class Entry(NamedTuple):
+    """A message that may be named, of a key by its id, its corrected log10 p, and who it names."""
+
+    key_id: str
+    message: int
+    log10_p_global: float
+    who: Named
+
+    def row(self) -> dict[str, Any]:
+        """As in schemas.tables.NAMED."""
+        ids = {"key_id": self.key_id, "message": self.message, "log10_p_global": self.log10_p_global}
+        return ids | {"user_id": self.who.user_id, "naming": self.who.naming}
+
+
+class Names(NamedTuple):
+    """Columns of VERDICTS of D documents, object[D] each."""
+
+    naming: NDArray[np.object_]
+    user_id: NDArray[np.object_]
+    first_seen_at: NDArray[np.object_]
+    held_since: NDArray[np.object_]
+    named: NDArray[np.object_]
+    named_again: NDArray[np.object_]
+
+    @classmethod
+    def of_nobody(cls, naming: NDArray[np.object_]) -> "Names":
+        """Before anybody is named."""
+        return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
+
+    def put(self, document: int, entries: Sequence[Entry], first_seen: datetime | None, began: datetime) -> None:
+        """Name users for a document.
+
+        Args:
+            document: which.
+            entries: the verdict's own first.
+            first_seen: by when it existed; None: not before the scan, for all that is known.
+            began: when the scan did.
+        """
+        who = entries[0].who
+        later = began if who.naming == Naming.HELD_LATER else None
+        self.naming[document], self.user_id[document], self.held_since[document] = who
+        self.first_seen_at[document] = first_seen or later
+        known: set[str | None] = set()
+        once: list[dict[str, Any]] = []
+        again: list[dict[str, Any]] = []
+        for entry in entries:
+            user = entry.who.user_id
+            (again if user in known else once).append(entry.row())
+            known |= {user} - {None}  # two messages that name nobody need not be of one
+        self.named[document], self.named_again[document] = once, again or None
+
+
+def entries_of(
+    found: Sequence[Found],
+    chosen: Sequence[NDArray[np.bool_]],
+    document: int,
+    best: tuple[int, int],
+    who: Callable[[int, int], tuple[str, Named]],
+) -> list[Entry]:
+    """Some candidates of a document as entries, of smallest p first, but for the verdict's, which comes before all.
+
+    Args:
+        found: what each key says.
+        chosen: of each key bool[D, C], which candidates.
+        document: which.
+        best: key, by its place, and candidate of the verdict.
+        who: key id and who is named, by place of the key and message.
+    """
+    each = sorted(
+        ((key, c) != best, float(said.log10_p_global[document, c]), key, c)
+        for key, (said, of_key) in enumerate(zip(found, chosen, strict=True))
+        for c in np.flatnonzero(of_key[document]).tolist()
+    )
+    entries = []
+    for _, log10_p, key, c in each:
+        message = int(found[key].message[document, c])
+        key_id, named = who(key, message)
+        entries.append(Entry(key_id, message, log10_p, named))
+    return entries
+
+
+def passing_of(found: Sequence[Found], false_positive_rate: float) -> list[NDArray[np.bool_]]:
+    """Of each key the candidates that pass: bool[D, C]."""
+    return [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
+
+
+def of_one_user(entries: Sequence[Entry]) -> bool:
+    """Whether all are messages of the same user, who had them in time."""
+    return all(entry.who.naming == Naming.NAMED for entry in entries) and (
+        len({entry.who.user_id for entry in entries}) == 1
+    )
+
+
+def to_be_looked_at(
+    naming: NDArray[np.object_],
+    torn: NDArray[np.bool_],
+    found: Sequence[Found],
+    passing: Sequence[NDArray[np.bool_]],
+) -> list[int]:
+    """Documents whose messages name somebody, or may, if they are all of one user.
+
+    Args:
+        naming: object[D].
+        torn: bool[D], where another message passes in another text of the document, so that nobody is named.
+        found: what each key says.
+        passing: of each key bool[D, C], which candidates pass; where one does of a key by which nobody is named,
+            several still name nobody.
+    """
+    assumed = [of_key.any(axis=1) & said.basis.assumed for said, of_key in zip(found, passing, strict=True)]
+    perhaps = (naming == Naming.AMBIGUOUS) & ~torn & ~np.any(assumed, axis=0)
+    return [int(i) for i in np.flatnonzero((naming == Naming.NAMED) | perhaps)]

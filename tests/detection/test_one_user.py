@@ -1,0 +1,166 @@
+"""One user under two keys, as while one key takes another's place: one user, named once, with both messages."""
+
+import hashlib
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.naming import Entry, Names, of_one_user, passing_of, to_be_looked_at
+from scanner.detection.scan_plan import open_prover
+from scanner.registry import Holders, Named, load_registry, new_key, open_key, restore_users
+from scanner.tokens import load_tokenizer
+from scanner.watermark.format import Basis
+from scanner.watermark.search import Found
+from schemas.tables import DOCUMENTS, USER_EVENTS
+from tests.support.two_keys import TOKENIZER, words_of_one_token
+from tests.watermark.pairs import ragged
+
+GIVEN = datetime(2026, 1, 1, tzinfo=UTC)
+GIVEN_LATER = GIVEN + timedelta(days=300)
+MESSAGES = {("old", "alice"): 3, ("old", "bob"): 62, ("new", "alice"): 81, ("new", "bob"): 45}
+FORMS = [
+    ("greenlist", {"window": 2, "gamma": "1/4", "messages": 100}),
+    ("gumbel", {"window": 2, "messages": 100}),
+    ("greenlist-v2", {"window": 2, "gamma": "1/4", "groups": 20, "messages": 400}),
+    ("gumbel-v2", {"window": 2, "messages": 100}),
+]
+
+
+@pytest.fixture(scope="module", params=FORMS, ids=lambda form: form[0])
+def registry(request, tmp_path_factory):
+    """Keys `old` and `new`; alice and bob hold a message of each, of the new one since later."""
+    folder = tmp_path_factory.mktemp("one-user") / "registry"
+    (folder / "secrets").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    form, parameters = request.param
+    for key_id in ("old", "new"):
+        secret = folder / "secrets" / f"{key_id}.key"
+        secret.write_text(hashlib.sha256(f"one user {key_id}".encode()).hexdigest())
+        secret.chmod(0o600)
+        new_key(folder, key_id, format=form, tokenizer=TOKENIZER, **parameters)
+    events = [
+        {
+            "key_id": key,
+            "message": m,
+            "user_id": user,
+            "event": "allocated",
+            "at": GIVEN if key == "old" else GIVEN_LATER,
+        }
+        for (key, user), m in MESSAGES.items()
+    ]
+    restore_users(folder, pa.Table.from_pylist(events, USER_EVENTS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def keys(registry):
+    tokenizer = load_tokenizer(TOKENIZER, load_registry(registry).keys[0].tokenizer.sha256)
+    return [KeyUnderTest(key, open_key(registry, key), tokenizer) for key in load_registry(registry).keys]
+
+
+@pytest.fixture(scope="module")
+def write(keys):
+    """Text of so many words for a user under a key: of 20 random words each is the best."""
+    words, marks = words_of_one_token(), {test.key.key_id: test.watermark for test in keys}
+
+    def make(key_id: str, user: str, length: int = 110) -> str:
+        mark, generator = marks[key_id], np.random.default_rng([len(user), ord(key_id[0])])
+        chosen = generator.integers(len(words.words), size=2).tolist()
+        while len(chosen) < length:
+            drawn = generator.integers(len(words.words), size=20).tolist()
+            tokens = ragged([words.tokens[[*chosen[-2:], one]] for one in drawn])
+            scores = mark.score(tokens, mark.rule.positions(tokens, "none"), MESSAGES[key_id, user])
+            chosen.append(drawn[int(scores.argmax())])
+        return "".join(" " + words.words[i] for i in chosen)
+
+    return make
+
+
+def verdict(registry, keys, text: str, at: datetime = GIVEN_LATER) -> dict:
+    under = Detector(
+        keys,
+        Holders.load(registry, ["old", "new"]),
+        keys_tested=2,
+        dedup="ngram",
+        min_scored=16,
+        false_positive_rate=1e-6,
+        prover=open_prover(registry, keys, 2, "ngram", 1e-6),
+    )
+    row = {"row": 0, "doc_id": "d", "text": text.encode(), "created_at": at, "created_at_latest": at}
+    found, _ = under.detect(pa.RecordBatch.from_pylist([row], DOCUMENTS), Origin("scan", "shard", "a.parquet"))
+    return found.to_pylist()[0]
+
+
+def ids(entries: list[dict] | None) -> list[tuple]:
+    return [(entry["key_id"], entry["message"], entry["user_id"], entry["naming"]) for entry in entries or []]
+
+
+@pytest.mark.seconds
+def test_text_under_both_keys_of_one_user_names_that_user_once(registry, keys, write):
+    row = verdict(registry, keys, write("old", "alice") + write("new", "alice"))
+    assert (row["flagged"], row["naming"], row["user_id"], row["proof"]) == (True, "named", "alice", "proved")
+    both = [(key, MESSAGES[key, "alice"], "alice", "named") for key in ("old", "new")]
+    assert sorted(ids(row["named"]) + ids(row["named_again"])) == sorted(both)
+    (first,) = ids(row["named"])
+    assert first[:2] == (row["key_id"], row["message"])
+    assert row["named"][0]["log10_p_global"] <= row["named_again"][0]["log10_p_global"]
+    assert row["held_since"] == (GIVEN if first[0] == "old" else GIVEN_LATER)
+
+
+@pytest.mark.seconds
+def test_text_under_the_keys_of_two_users_names_both_or_nobody(registry, keys, write):
+    row = verdict(registry, keys, write("old", "alice") + write("new", "bob"))
+    if keys[0].key.format.endswith("-v2"):
+        assert {entry[2] for entry in ids(row["named"])} == {"alice", "bob"}
+    else:
+        assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)
+    assert row["named_again"] is None
+
+
+@pytest.mark.seconds
+def test_a_message_that_its_user_got_later_is_not_of_one_user(registry, keys, write):
+    row = verdict(registry, keys, write("old", "alice") + write("new", "alice"), GIVEN)
+    if keys[0].key.format.endswith("-v2"):
+        assert {entry[3] for entry in ids(row["named"])} == {"named", "held_later"}
+    else:
+        assert (row["naming"], row["user_id"], row["named"]) == ("ambiguous", None, None)
+
+
+ALICE = Named("named", "alice", GIVEN)
+NOBODY = Named("unallocated", None, None)
+
+
+@pytest.mark.parametrize(
+    ("who", "one", "once", "again"),
+    [
+        ([ALICE, ALICE], True, 1, 1),
+        ([ALICE, ALICE._replace(user_id="bob"), ALICE], False, 2, 1),
+        ([ALICE, NOBODY], False, 2, 0),
+        ([NOBODY, NOBODY], False, 2, 0),
+        ([Named("removed", None, GIVEN)] * 2, False, 2, 0),
+    ],
+)
+def test_who_stands_once(who, one, once, again):
+    entries = [Entry(f"k{i}", i, -9.0 + i, each) for i, each in enumerate(who)]
+    assert of_one_user(entries) == one
+    names = Names.of_nobody(np.array(["ambiguous", "none"], object))
+    names.put(0, entries, None, GIVEN_LATER)
+    assert [entry["key_id"] for entry in names.named[0]] == [f"k{i}" for i in range(len(who))][:once]
+    assert len(names.named_again[0] or []) == again
+    assert names.naming.tolist() == [who[0].naming, "none"]
+    assert names.named[1] is None
+
+
+def test_nobody_is_looked_for_where_another_text_or_an_assumed_law_says_otherwise():
+    p = np.full((4, 2), [-9.0, 0.0])
+    proven = Found(*([np.zeros((4, 2))] * 6), independent=False, basis=Basis(256), p_rank=np.full((4, 2), np.nan))
+    proven = proven._replace(log10_p_global=p)
+    assumed = proven._replace(basis=Basis(256, assumed=True), p_rank=np.full((4, 2), 0.001))
+    assumed = assumed._replace(log10_p_global=np.where(np.arange(4)[:, None] == 3, p, 0.0))
+    naming = np.array(["ambiguous", "ambiguous", "named", "ambiguous"], object)
+    torn = np.array([False, True, True, False])
+    found = [proven, assumed]
+    assert to_be_looked_at(naming, torn, found, passing_of(found, 1e-6)) == [0, 2]
