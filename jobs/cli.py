@@ -21,6 +21,8 @@ _COMMANDS = {
     "canaries": "jobs.canaries:canaries",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
+    "explain": "jobs.explain:explain",
+    "replay": "jobs.replay:replay",
     "status": "jobs.status:status",
     "quarantine": "jobs.quarantine:quarantine",
     "check": "jobs.check:check",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.text import printable
+from scanner.printable import printable
 from schemas.words import Naming
 
 LONGEST = 60

@@ -9,7 +9,8 @@ import click
 from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
-from jobs.text import counted, printable
+from jobs.text import counted
+from scanner.printable import printable
 from schemas.words import Naming
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import click
 
-from jobs.text import columns, complain, fitted, safe, tell
+from jobs.text import columns, complain, fitted, tell
+from scanner.printable import safe
 
 Form = Literal["table", "json", "csv"]
 MOST_COLUMNS = 120

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from jobs.prompts import read_asked
-from jobs.text import columns, complain, printable, tell
+from jobs.text import columns, complain, tell
 from scanner.errors import Refused, TokenizerError
+from scanner.printable import printable
 from scanner.registry import find_key, load_registry, messages_held, open_key, users_named
 from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 

@@ -8,7 +8,7 @@ import click
 
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
 from jobs.options import results_argument, results_at, scanned, since_option, until_option
-from jobs.text import printable
+from scanner.printable import printable
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.text import counted, printable
+from jobs.text import counted
+from scanner.printable import printable
 
 if TYPE_CHECKING:
     from scanner.cluster import Outcome

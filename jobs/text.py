@@ -1,12 +1,7 @@
-"""What goes out to a terminal or a log, all of it through here: text from outside is made printable in one place.
-
-Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
-forge a line of a log, vanish, or pass for another column.
-"""
+"""What goes out to a terminal or a log, all of it through here, printable (scanner.printable)."""
 
 import contextlib
 import logging
-import re
 import sys
 import traceback
 import unicodedata
@@ -16,39 +11,7 @@ from typing import TextIO
 
 import click
 
-from scanner.normalise import UNSEEN
-
-MOST_MARKS = 2
-"""Combining characters on one letter that are shown; more of them paint over the lines above."""
-
-_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does what UNSEEN matches
-
-
-def safe(line: str) -> str:
-    """One line that shows all that is in it: what is no visible character, or a pile of combining ones, as escapes."""
-    if line.isascii() and line.isprintable():
-        return line
-    shown, marks = [], MOST_MARKS  # nothing to combine with yet
-    for character in line:
-        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        hidden = (
-            not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
-        )
-        shown.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
-    return "".join(shown)
-
-
-def printable(value: str, longest: int | None = None) -> str:
-    """One value in a line of ours: as `safe`, blanks that would part columns escaped, the middle of a long one as …"""
-    if longest is not None and len(value) > longest:
-        return _cut(printable(value[:longest]) + printable(value[-longest:]), longest)
-    shown = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
-    return shown if longest is None or len(shown) <= longest else _cut(shown, longest)
-
-
-def _cut(text: str, longest: int) -> str:
-    half = longest // 2
-    return f"{text[: longest - half - 1]}…{text[-half:]}"
+from scanner.printable import cut, safe
 
 
 def width(text: str) -> int:
@@ -87,7 +50,7 @@ def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int
 def _cut_to(text: str, room: int) -> str:
     """The middle of text as … where it needs more columns of a terminal than there is room for."""
     longest = len(text)
-    while width(shown := text if longest == len(text) else _cut(text, longest)) > room:
+    while width(shown := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
     return shown
 

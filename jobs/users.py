@@ -8,9 +8,10 @@ import click
 import polars as pl
 
 from jobs.options import dry_run_option, key_ids_option, sure, yes_option
-from jobs.text import complain, counted, printable, safe, tell
+from jobs.text import complain, counted, tell
 from jobs.users_asked import list_, registry_option, show, verify, who
 from scanner.errors import Refused
+from scanner.printable import printable, safe
 from scanner.registry import (
     add_users,
     erase_users,

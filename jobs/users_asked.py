@@ -11,8 +11,9 @@ import polars as pl
 
 from jobs.listing import Form, form_option, show_footer, show_records
 from jobs.options import Folder, key_ids_option, time_of
-from jobs.text import columns, complain, printable, tell
+from jobs.text import columns, complain, tell
 from scanner.errors import Refused
+from scanner.printable import printable
 from scanner.registry import Verified, Wanted, holder_of, pages, users_of, verify_users
 from schemas.registry import is_reserved
 

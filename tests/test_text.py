@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs import cli
-from jobs.text import columns, complain, printable, safe, width
+from jobs.text import columns, complain, width
 from scanner.errors import Refused, ScanFailed
+from scanner.printable import printable, safe
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\nevent=scan flagged=0\u202e\u200b\u2800\u3164" + "\u0301" * 4 + "\x85\u2028\ud800"

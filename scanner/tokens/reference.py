@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from scanner.watermark import Tokens
 
@@ -18,7 +19,7 @@ class Tokenizer(Protocol):
     vocab_size: int
 
     @property
-    def reference(self) -> "Tokenizer":
+    def reference(self) -> "HuggingFaceTokenizer":
         """The backend that decides, by which flags are proved."""
 
     def encode(self, texts: Sequence[str]) -> Tokens:
@@ -59,6 +60,14 @@ class HuggingFaceTokenizer:
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(part) for part in ids[1:]], out=offsets[1:])
         return Tokens(np.concatenate(ids), offsets)
+
+    def places(self, text: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Token ids of one text, uint32[N], and where each stands: its first character and that after it, int64[N, 2].
+
+        A character of several tokens is the place of each of them.
+        """
+        encoding = self._inner.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:

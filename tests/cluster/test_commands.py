@@ -14,8 +14,8 @@ from jobs import cli
 from jobs.flag_words import p_value
 from jobs.progress import Progress
 from jobs.scan import module
-from jobs.text import printable
 from scanner.cluster import Counts, Totals
+from scanner.printable import printable
 from scanner.results.tables import Entry, commit, open_tables, write_file
 from scanner.watermark import kernel
 from schemas.tables import VERDICTS

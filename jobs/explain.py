@@ -1,0 +1,156 @@
+"""`brickscan explain CONFIG|RESULTS DOC`: one flag, in words that a moderator, a user and a court can follow."""
+
+import json
+import math
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.options import results_argument, results_at
+from jobs.text import tell
+from scanner.errors import Refused
+from scanner.printable import safe
+
+if TYPE_CHECKING:
+    from scanner.evidence.explanation import Explanation
+    from scanner.evidence.page import Segment
+
+MOST_CHARACTERS = 3_000
+"""Of a text in a terminal."""
+
+_FIELDS = (
+    *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
+    *("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested"),
+)
+_MARKS = (" ", ".", "-", "=", "#")
+_WIDEST = 100
+
+
+@click.command()
+@results_argument
+@click.argument("document", metavar="DOC")
+@click.option("--html", "page_file", type=click.Path(path_type=Path), help="Write a page here; it needs no network.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--run", type=click.IntRange(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
+def explain(results: str, document: str, page_file: Path | None, as_json: bool, run: int | None) -> None:
+    """Explain one flag: what was found, how seldom chance does it, where it stands in the text, what it does not say.
+
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which the text is not shown. DOC: the
+    id of a document, or PATH:ROW. The text is read again from its file, and shown only if it is the one that was
+    scanned. Below each line of it stands how strongly it speaks for the mark: nothing, then . - = #. Quoted lines (`>`,
+    <blockquote>) and own words have p-values of their own, which decide nothing. What single tokens say is material of
+    the key: who collects many such pages learns the mark, so that runs of 8 are shown, in five steps.
+
+    \b
+    Example:
+      brickscan explain nightly.toml post-4711
+      brickscan explain nightly.toml /data/2026-11-20/a.parquet:17 --html flag.html
+    """
+    if page_file is not None and as_json:
+        raise click.UsageError("Give --html or --json; one of the two.")
+    from scanner.evidence.explanation import explain as explained_of
+    from scanner.evidence.weighing import RUN
+
+    place = results_at(results)
+    explained = explained_of(place.config or place.folder, document, run or RUN)
+    if page_file is not None:
+        _write(page_file, explained)
+        tell(f"page: {page_file}")
+    elif as_json:
+        tell(*json.dumps(_record(explained), indent=1).splitlines())
+    else:
+        tell(*_lines(explained))
+
+
+def _write(file: Path, explained: "Explanation") -> None:
+    from scanner.evidence.page import page
+    from scanner.storage.whole import write_whole
+
+    text = page(explained).encode()
+    try:
+        write_whole(file, lambda out: out.write(text))
+        file.chmod(0o600)
+    except OSError as error:
+        raise Refused(
+            f"--html {file}: cannot be written ({error.strerror}); name a file in a folder of yours"
+        ) from None
+
+
+def _lines(explained: "Explanation") -> Iterator[str]:
+    from scanner.evidence.page import segments
+    from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    for heading, sentence in what_was_found(explained):
+        yield from textwrap.wrap(f"{heading}: {sentence}", width, subsequent_indent="  ")
+    yield from textwrap.wrap(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, subsequent_indent="  ")
+    yield ""
+    if explained.text is None:
+        yield from textwrap.wrap(f"The text is not shown: {explained.no_text}.", width)
+        return
+    yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
+    if len(explained.text) > MOST_CHARACTERS:
+        yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
+
+
+def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:
+    """Lines of a text, each with a line of marks below it; own words are told from quoted ones by what stands before.
+
+    A character's mark stands below it, where a terminal gives each character one column.
+    """
+    shown, marks = "", ""
+    for part in parts:
+        mark = " " if part.level is None else _MARKS[part.level]
+        for character in part.text:
+            if character == "\n" or len(shown) >= width:
+                yield from _pair(shown, marks)
+                shown, marks = "", ""
+            if character != "\n":
+                shown, marks = shown + character, marks + mark
+    yield from _pair(shown, marks)
+
+
+def _pair(shown: str, marks: str) -> Iterator[str]:
+    yield shown
+    if marks.strip():
+        yield marks.rstrip()
+
+
+def _record(explained: "Explanation") -> Mapping[str, Any]:
+    from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+
+    row, weighed = explained.row, explained.weighed
+    names = (
+        "path",
+        "row",
+        "doc_id",
+        "account_id",
+        "key_id",
+        "message",
+        "user_id",
+        "naming",
+        "scan_id",
+        "audit",
+        "proof",
+    )
+    return {
+        **{name: row[name] for name in names},
+        **{name: row[name] for name in ("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested")},
+        "text_sha256": row["text_sha256"].hex(),
+        "expected_by_chance": explained.expected,
+        "false_flags_expected": explained.false_flags,
+        "carried_by": explained.carried_by,
+        "parts": [{name: _plain(value) for name, value in part._asdict().items()} for part in explained.said_of_parts],
+        "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in weighed.runs] if weighed else [],
+        "no_text": explained.no_text,
+        "says": [{"heading": heading, "sentence": safe(sentence)} for heading, sentence in what_was_found(explained)],
+        "does_not_say": list(DOES_NOT_SAY),
+    }
+
+
+def _plain(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

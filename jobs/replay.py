@@ -1,0 +1,61 @@
+"""`brickscan replay CONFIG DOC`: one verdict computed again, and whether it comes out equal, field by field."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from jobs.text import columns, tell
+from scanner.printable import printable
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("document", metavar="DOC")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def replay(config: Path, document: str, as_json: bool) -> int:
+    """Compute one verdict again and compare it with the recorded one, field by field.
+
+    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file
+    and must be the one that was scanned; keys are those that the scan recorded. Score and p-value of the message come
+    from a slow path that shares no code with the scan. Exit code 3: something comes out differently.
+
+    \b
+    Example:
+      brickscan replay nightly.toml post-4711
+    """
+    from scanner.evidence.replaying import replay as replayed
+
+    found = replayed(config, document)
+    if as_json:
+        fields = [
+            one._asdict() | {"recorded": _plain(one.recorded), "again": _plain(one.again)} for one in found.fields
+        ]
+        record = {"document": found.case.where, "equal": found.equal, "fields": fields}
+        tell(*json.dumps(record, indent=1).splitlines())
+        return 0 if found.equal else 3
+    rows = [
+        (one.field, _shown(one.recorded), _shown(one.again), "equal" if one.equal else "DIFFERS", one.why or "")
+        for one in found.fields
+    ]
+    tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
+    if found.equal:
+        tell("The verdict comes out equal.")
+    elif found.evidence_equal:
+        tell("The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.")
+    else:
+        tell("The verdict comes out DIFFERENTLY: do not use this flag.")
+    return 0 if found.equal else 3
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    return printable(str(_plain(value)), 60)

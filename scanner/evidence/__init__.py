@@ -1,0 +1,1 @@
+"""Evidence: one flagged document found again, explained to people and replayed."""

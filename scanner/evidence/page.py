@@ -1,0 +1,87 @@
+"""A flag as a page: one file that needs no script, no network and no other file, and prints as it looks.
+
+The text comes from a stranger. Everything is escaped (Jinja2's autoescape), what no eye sees is shown as escapes, and
+the page's policy (`default-src 'none'`) lets nothing in it load or run.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import jinja2
+
+from scanner.evidence.explanation import Explanation
+from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
+from scanner.evidence.weighing import LEVELS
+from scanner.printable import safe
+
+MOST_CHARACTERS = 40_000
+"""Of a text on a page: it stays below 200 kB."""
+
+LEVEL_WORDS = ("nothing", "a little", "some", "strongly", "very strongly")
+
+
+class Segment(NamedTuple):
+    """Some characters of a text. level: of the run that they belong to; None: they are not scored."""
+
+    text: str
+    level: int | None
+    quoted: bool
+
+
+def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segment]:
+    """The text's first characters, cut wherever evidence or kind of part changes."""
+    text = (explained.text or "")[:most]
+    runs = explained.weighed.runs if explained.weighed else []
+    cuts = {0, len(text)}
+    for begin, end in [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]:
+        cuts |= {min(begin, len(text)), min(end, len(text))}
+    bounds = sorted(cuts)
+    found = []
+    run, part = 0, 0
+    for begin, end in pairwise(bounds):
+        while run < len(runs) and runs[run].end <= begin:
+            run += 1
+        while part < len(explained.parts) and explained.parts[part].end <= begin:
+            part += 1
+        inside = run < len(runs) and runs[run].begin <= begin
+        quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
+        found.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted))
+    return found
+
+
+def visible(text: str) -> str:
+    """Text whose lines show all that is in them; their ends stay."""
+    return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def page(explained: Explanation) -> str:
+    """The page of a flag, as HTML."""
+    text = explained.text or ""
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=f"Flag: {safe(explained.row['doc_id'] or explained.case.where)}",
+            facts=[(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
+            does_not_say=DOES_NOT_SAY,
+            no_text=explained.no_text and safe(explained.no_text),
+            segments=segments(explained),
+            left_out=max(0, len(text) - MOST_CHARACTERS),
+            weighed=explained.weighed,
+            levels=list(enumerate(LEVEL_WORDS)),
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("scanner.evidence", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+if len(LEVEL_WORDS) != len(LEVELS) + 1:  # a level without a word would be shown as nothing
+    raise ValueError("each level of evidence needs its word")

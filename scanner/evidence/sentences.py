@@ -1,0 +1,148 @@
+"""A flag in sentences that a moderator, a user and a court can follow, and nothing beyond what the numbers say."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from scanner.evidence.explanation import Explanation
+from scanner.evidence.weighing import PartSaid
+from scanner.printable import printable
+from schemas.words import AuditState, Naming, Proof
+
+LONGEST_ID = 60
+
+WHY_NOBODY: Mapping[str, str] = {
+    Naming.UNALLOCATED: "no user held the message at that time",
+    Naming.EVERYBODY: "the key marks for everybody alike",
+    Naming.HELD_LATER: "its user got the message after the document existed",
+    Naming.RESERVED: "the message is reserved and belongs to nobody: this flag is false",
+    Naming.REMOVED: "the user who held the message was removed",
+    Naming.AMBIGUOUS: "several messages reach the level of a flag",
+    Naming.UNPROVED: "computed again by a slow path, the flag came out differently: do not use it",
+    Naming.UNDECIDED: "the evidence for one user alone is too weak",
+    Naming.ASSUMED: "anyone can make this mark",
+}
+
+DOES_NOT_SAY = (
+    "who wrote the text, or who posted it: marked text may be quoted, copied, translated or spliced",
+    "that the rest of the text was generated",
+    "how likely it is that this flag is false: the p-value says how often chance alone reaches this score",
+)
+
+_AUDIT: Mapping[str | None, str] = {
+    None: "no audit has judged this scan yet",
+    AuditState.ALARM: "the audit of this scan ALARMED: believe no flag of it before the cause is known",
+    AuditState.CANARIES_LOST: "the audit of this scan found too few of its canaries: marks were missed",
+    AuditState.POSSIBLE_FRAMING: "the audit of this scan saw signs of framing: names may be wrong",
+}
+
+
+def in_so_many(log10: float) -> str:
+    """A number from its logarithm: `2.9·10^12`, or `340` where it is small."""
+    if log10 < 4:
+        return f"{10**log10:,.0f}"
+    whole = math.floor(log10)
+    mantissa = f"{10 ** (log10 - whole):.1f}"
+    return f"1.0·10^{whole + 1}" if mantissa == "10.0" else f"{mantissa}·10^{whole}"
+
+
+def amount(number: float) -> str:
+    """A number of texts, however small."""
+    return f"{number:,.2g}" if number < 100 else f"{number:,.0f}"
+
+
+def name(value: str | None) -> str:
+    """An id as it is shown; `unknown` where there is none."""
+    return "unknown" if value is None else printable(value, LONGEST_ID)
+
+
+def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
+    """Pairs of a heading and a sentence, in the order in which somebody asks."""
+    row = explained.row
+    yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
+    posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
+    yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
+    yield "Marked for", _marked_for(explained)
+    yield "How seldom chance does this", _chance(explained)
+    if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
+        yield (
+            "False flags to expect",
+            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
+            f"{amount(explained.false_flags)} flags, and {amount(explained.expected)} that score as high as this one",
+        )
+    yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
+    if explained.key is not None:
+        yield "Key", _key(explained)
+    yield "Computed again", _proof(row["proof"])
+    yield "Other flags", _others(explained)
+    if explained.said_of_parts:
+        yield "Quoted lines and own words", _parts(explained)
+
+
+def _marked_for(explained: Explanation) -> str:
+    row = explained.row
+    if row["naming"] != Naming.NAMED:
+        return f"nobody is named: {WHY_NOBODY[row['naming']]}"
+    since = "" if row["held_since"] is None else f", who holds the message since {row['held_since']:%Y-%m-%d %H:%M} UTC"
+    user = "a user whose name was erased" if row["user_id"] is None else f"user {name(row['user_id'])}"
+    said = f"the text contains text marked for {user}{since}"
+    others = [one for one in row["named"] or [] if one["message"] != row["message"] or one["key_id"] != row["key_id"]]
+    more = "; it also contains text marked for " + ", ".join(name(one["user_id"]) for one in others) if others else ""
+    return said + more
+
+
+def _chance(explained: Explanation) -> str:
+    row = explained.row
+    log10_p = row["log10_p_global"]
+    keys = row["keys_tested"]
+    return (
+        f"if nothing here were marked, one text in {in_so_many(-log10_p)} would score so high for any of the "
+        f"{row['messages_tested']:,} messages of this key, corrected for {keys} test{'s' * (keys > 1)} of keys "
+        f"(p = 10^{log10_p:.1f}; {row['scored']:,} of {row['tokens']:,} tokens scored)"
+    )
+
+
+def _key(explained: Explanation) -> str:
+    key = explained.key
+    if key is None or key.admission is None or key.admitted_by is None:
+        return f"{explained.row['key_id']}: no audit has admitted it to a level of p-values"
+    return f"{key.key_id}: an audit showed that its p-values hold down to {key.admission.holds_down_to:g}"
+
+
+def _proof(proof: str | None) -> str:
+    said: Mapping[str | None, str] = {
+        Proof.PROVED: "a slow path that shares no code with the first found the same before the row was written",
+        Proof.DIFFERS: "a slow path found something else: this flag must not be used",
+        Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
+        Proof.NOT_DRAWN: "not computed again: too many flags came together, and a sample was drawn",
+    }
+    return said.get(proof, "not known: an older version wrote this row")
+
+
+def _others(explained: Explanation) -> str:
+    def told(around: tuple[int, int], what: str) -> str:
+        documents, texts = around
+        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct) {what}"
+
+    said = [told(explained.of_message, "for this message"), told(explained.of_text, "with this very text")]
+    if explained.of_account is not None:
+        said.append(told(explained.of_account, "of this account"))
+    return "; ".join(said) + ", this one among them"
+
+
+def _parts(explained: Explanation) -> str:
+    said = "; ".join(_part(part) for part in explained.said_of_parts)
+    conclusion = {
+        "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
+        "own": " The own words alone carry the mark.",
+        None: "",
+    }[explained.carried_by]
+    return f"{said}. These numbers decide nothing and name nobody.{conclusion}"
+
+
+def _part(part: PartSaid) -> str:
+    which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
+    if not part.scored:
+        return f"{which}: nothing is scored"
+    p = 10**part.log10_p_any
+    shown = f"{p:.2g}" if p > 1e-300 else f"10^{part.log10_p_any:.0f}"
+    return f"{which}: p = {shown} ({part.scored:,} tokens scored)"

@@ -1,0 +1,154 @@
+"""How one text speaks for one message: where its tokens stand, which are scored, and what runs and parts of them say.
+
+All of it decides nothing and names nobody: the verdict goes by the whole text. The message was chosen by these very
+positions, so the p-value of a run or a part of them is told as that of the best of all messages.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.evidence.quoting import Kind, Part
+from scanner.tokens import HuggingFaceTokenizer
+from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.positions import Dedup
+from scanner.watermark.search import corrected, log10_p_of, search
+
+RUN = 8
+"""Scored tokens that are shown as one: what each token says by itself is material of the key."""
+
+LEVELS = (-0.5, -1.0, -2.0, -4.0)
+"""log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
+
+
+class Run(NamedTuple):
+    """Scored tokens that follow each other, from their first character to that after the last.
+
+    log10_p: of the run under the message alone; NaN where the format has no law. unscored: tokens in between.
+    """
+
+    begin: int
+    end: int
+    scored: int
+    unscored: int
+    log10_p: float
+
+    @property
+    def level(self) -> int:
+        """How strongly it speaks for the mark: 0, not at all, to len(LEVELS)."""
+        return sum(self.log10_p <= level for level in LEVELS)
+
+
+class PartSaid(NamedTuple):
+    """What the parts of one kind say together.
+
+    log10_p: of the message that the verdict found, as the best of all M; log10_p_any: of the best message of these
+    parts; NaN where there is no law, 0 where nothing is scored.
+    """
+
+    kind: Kind
+    characters: int
+    scored: int
+    log10_p: float
+    log10_p_any: float
+
+
+class Weighed(NamedTuple):
+    """What a text says for a message.
+
+    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw.
+    """
+
+    tokens: int
+    scored: int
+    repeats: int
+    unscored: int
+    score: float
+    runs: list[Run]
+    parts: list[PartSaid]
+
+
+def weigh(
+    mark: Watermark,
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    message: int,
+    messages: int,
+    dedup: Dedup,
+    parts: Sequence[Part],
+    run: int = RUN,
+) -> Weighed:
+    """Weigh a text.
+
+    Args:
+        mark: the opened key.
+        tokenizer: of the key.
+        text: as it was scored.
+        message: for which it speaks.
+        messages: M of the key.
+        dedup: which repeats are left out.
+        parts: of the text.
+        run: scored tokens that are shown as one.
+    """
+    ids, stand = tokenizer.places(text)
+    tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
+    positions = mark.rule.positions(tokens, dedup)
+    all_positions = mark.rule.positions(tokens, "none")
+    scored = int(positions.scored[0])
+    return Weighed(
+        len(ids),
+        scored,
+        int(all_positions.scored[0]) - scored,
+        len(ids) - int(all_positions.scored[0]),
+        float(mark.score(tokens, positions, message)[0]),
+        _runs(mark, tokens, positions.index, stand, message, run),
+        _said(mark, tokens, positions.index, stand, message, messages, parts),
+    )
+
+
+def _runs(
+    mark: Watermark, tokens: Tokens, index: NDArray[np.int64], stand: NDArray[np.int64], message: int, run: int
+) -> list[Run]:
+    """A run is a document of its own that begins where the text does, so that each draw is what it is in the text."""
+    if not len(index):
+        return []
+    bounds = np.append(np.arange(0, len(index), run), len(index))
+    begins = np.zeros(len(bounds), np.int64)
+    begins[-1] = len(tokens.ids)
+    each = mark.score(Tokens(tokens.ids, begins), Positions(index, bounds), message)
+    counts = np.diff(bounds)
+    log10_p = log10_p_of(mark.law, each, counts)
+    first, last = index[bounds[:-1]], index[bounds[1:] - 1]
+    return [
+        Run(int(stand[a, 0]), int(stand[b, 1]), int(count), int(b - a + 1 - count), float(p))
+        for a, b, count, p in zip(first.tolist(), last.tolist(), counts, log10_p, strict=True)
+    ]
+
+
+def _said(
+    mark: Watermark,
+    tokens: Tokens,
+    index: NDArray[np.int64],
+    stand: NDArray[np.int64],
+    message: int,
+    messages: int,
+    parts: Sequence[Part],
+) -> list[PartSaid]:
+    begins = np.array([part.begin for part in parts], np.int64)
+    of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1 if parts else np.zeros(0, np.int64)
+    kinds = np.array([part.kind for part in parts], object)
+    said = []
+    for kind in sorted({part.kind for part in parts}):
+        chosen = index[kinds[of_part] == kind]
+        characters = sum(part.end - part.begin for part in parts if part.kind == kind)
+        if not len(chosen):
+            said.append(PartSaid(kind, characters, 0, 0.0, 0.0))
+            continue
+        positions = Positions(chosen, np.array([0, len(chosen)], np.int64))
+        alone = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
+        best = search(mark, tokens, positions, messages)
+        p_any = float(best.log10_p_global[0, 0])
+        said.append(PartSaid(kind, characters, len(chosen), float(corrected(alone, messages)[0]), p_any))
+    return said

@@ -1,0 +1,43 @@
+"""Text from outside made printable: a terminal, a log or a page shows all that is in it, and is not steered by it.
+
+Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
+forge a line of a log, vanish, or pass for another column.
+"""
+
+import re
+import unicodedata
+
+from scanner.normalise import UNSEEN
+
+MOST_MARKS = 2
+"""Combining characters on one letter that are shown; more of them paint over the lines above."""
+
+_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does what UNSEEN matches
+
+
+def safe(line: str) -> str:
+    """One line that shows all that is in it: what is no visible character, or a pile of combining ones, as escapes."""
+    if line.isascii() and line.isprintable():
+        return line
+    shown, marks = [], MOST_MARKS  # nothing to combine with yet
+    for character in line:
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        hidden = (
+            not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
+        )
+        shown.append(character.encode("unicode_escape").decode("ascii") if hidden else character)
+    return "".join(shown)
+
+
+def printable(value: str, longest: int | None = None) -> str:
+    """One value in a line of ours: as `safe`, blanks that would part columns escaped, the middle of a long one as …"""
+    if longest is not None and len(value) > longest:
+        return cut(printable(value[:longest]) + printable(value[-longest:]), longest)
+    shown = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
+    return shown if longest is None or len(shown) <= longest else cut(shown, longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """Printable text of so many characters at most: the middle of a longer one as …"""
+    half = longest // 2
+    return f"{text[: longest - half - 1]}…{text[-half:]}"

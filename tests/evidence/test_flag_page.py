@@ -1,0 +1,107 @@
+"""Pages: whatever stands in a document, its text stays text, and nothing on the page can load or run."""
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scanner.evidence.case import Case
+from scanner.evidence.explanation import Around, Explanation
+from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
+from scanner.evidence.quoting import parts_of
+from scanner.evidence.weighing import Run, Weighed
+from tests.support.rows import verdict
+
+HOSTILE = [
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    '" onmouseover="alert(1)',
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202ereversed\u2066\x00\x1b[31m\x07",
+    "a" + "\u0301" * 400,
+    "</div></main></body></html>",
+    "<!--",
+    "&lt;b&gt;",
+    "> <b>quoted</b>\n<blockquote onload=x>",
+]
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "dl", "dt", "dd", "ul", "li", "p", "span"),
+    "div",
+}
+
+
+class Seen(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.text = set(), set(), []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> Explanation:
+    row = verdict(3, path=f"/in/{field}", user=field, doc_id=field, account_id=field, created_at=None, audit=None) | {
+        "held_since": datetime(2026, 1, 1, tzinfo=UTC),
+        "named": [],
+        "proof": "proved",
+    }
+    weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
+    one = Around(1, 1)
+    return Explanation(Case(row, None), 1e-6, None, text, None, parts_of(text), weighed, one, one, one, None, None)
+
+
+def check(html: str) -> Seen:
+    seen = Seen(html)
+    assert seen.tags <= TAGS
+    assert seen.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "dir", "title"}
+    assert "default-src 'none'" in html
+    return seen
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_fields_stay_text(hostile):
+    html = page(explanation(hostile, hostile, [Run(0, len(hostile), 8, 0, -5.0)]))
+    shown = "".join(check(html).text)
+    assert visible(hostile).splitlines()[0] in shown
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+
+
+@given(st.text(max_size=200))
+@example("\r\n> a\r\n")
+def test_any_text_stays_text(text):
+    html = page(explanation(text, text or "x", [Run(0, max(len(text) // 2, 1), 8, 0, -3.0)]))
+    assert visible(text).replace("\n", "") in "".join(check(html).text).replace("\n", "")
+
+
+@given(
+    st.text(alphabet="ab>\n ", max_size=60),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(-6, 0)), max_size=8),
+)
+def test_segments_are_the_text(text, drawn):
+    bounds = sorted({min(at, len(text)) for at, _ in drawn})
+    levels = [level for _, level in drawn]
+    runs = [Run(a, b, 8, 0, float(p)) for (a, b), p in zip(pairwise(bounds), levels, strict=False)]
+    found = segments(explanation(text, runs=runs))
+    assert "".join(part.text for part in found) == visible(text)
+    at = 0
+    for part in found:
+        inside = [run.level for run in runs if run.begin <= at < run.end]
+        assert part.level == (inside[0] if inside else None)
+        at += len(part.text)
+
+
+def test_a_long_text_is_cut_and_says_so():
+    text = "word " * 20_000
+    html = page(explanation(text, runs=[Run(i, i + 40, 8, 0, -3.0) for i in range(0, len(text), 40)]))
+    assert len(html.encode()) < 200_000
+    assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html

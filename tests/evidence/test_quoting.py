@@ -1,0 +1,48 @@
+"""Quoted lines and own words are told apart by a text's form alone, and together they are the text."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.evidence.quoting import parts_of
+
+
+def told(text: str) -> list[tuple[str, str]]:
+    return [(part.kind, text[part.begin : part.end]) for part in parts_of(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        ("mine\n", [("own", "mine\n")]),
+        ("> theirs\nmine", [("quoted", "> theirs\n"), ("own", "mine")]),
+        ("mine\n  >> twice\n> once\nmine", [("own", "mine\n"), ("quoted", "  >> twice\n> once\n"), ("own", "mine")]),
+        ("a > b\n    > code\n", [("own", "a > b\n    > code\n")]),
+        ("&gt; theirs\n", [("quoted", "&gt; theirs\n")]),
+        (
+            "x<blockquote cite='a'>y\nz</blockquote>w",
+            [("own", "x<blockquote cite='a'>"), ("quoted", "y\nz"), ("own", "</blockquote>w")],
+        ),
+        (
+            "<BLOCKQUOTE>a<blockquote>b</blockquote>c</BLOCKQUOTE>d",
+            [("own", "<BLOCKQUOTE>"), ("quoted", "a<blockquote>b</blockquote>c"), ("own", "</BLOCKQUOTE>d")],
+        ),
+        ("</blockquote>x<blockquote>never\nends", [("own", "</blockquote>x<blockquote>"), ("quoted", "never\nends")]),
+    ],
+)
+def test_forms(text, parts):
+    assert told(text) == parts
+
+
+PIECES = st.sampled_from(["> ", "\n", "<blockquote>", "</blockquote>", "a", " ", "é", "&gt;", "<blockquote x>"])
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_parts_are_the_text_and_neighbours_differ(text):
+    parts = parts_of(text)
+    assert "".join(text[part.begin : part.end] for part in parts) == text
+    assert [part.begin for part in parts] == [0, *(part.end for part in parts)][: len(parts)]
+    assert all(a.kind != b.kind for a, b in pairwise(parts))
