@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from jobs.flag_strength import least_sure, with_strength
 from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
@@ -22,9 +23,10 @@ _HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "cop
 _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
-    *("accounts", "path", "row", "text_sha256", "scan_id"),
+    *("accounts", "path", "row", "text_sha256", "scan_id", "expected_by_chance", "log10_bayes_factor_at_most"),
+    "posterior_at_most",
 )
-_SUMS = ("documents", "texts", "first", "last", "log10_p_global", "alarmed")
+_SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "user": ("user_id", "naming", "accounts"),
     "account": ("account_id", "users"),
@@ -49,6 +51,11 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @_several("key", "key")
 @_several("doc", "document, by its id")
 @click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
+@click.option(
+    "--prior",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="How likely a mark was before the text was looked at: what follows from the flag then, at most.",
+)
 @form_option
 def flagged(
     results: str,
@@ -62,6 +69,7 @@ def flagged(
     keys: tuple[str, ...],
     docs: tuple[str, ...],
     by: "By | None",
+    prior: float | None,
     form: Form,
 ) -> None:
     """Show the newest flagged documents, and for whom the text that they contain was marked.
@@ -90,8 +98,11 @@ def flagged(
         found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=shown)
     else:
         found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=shown)
+    if by is None:
+        found = with_strength(place.folder, found, prior)
     _show(found, by, form)
-    show_footer(form, _footer(found, place, wanted, listed=by is None))
+    weakest = least_sure(found.rows, prior) if by is None and form == "table" else []
+    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *weakest])
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> None:
@@ -106,7 +117,7 @@ def _show(found: "FlagList", by: "By | None", form: Form) -> None:
         head = [said if name == _FOR else name for name in _HEAD]
         show_table(head, [_line(row, words(row)) for row in rows], {**_NARROWEST, said: 18})
     else:
-        head = [*_GROUPS[by], "documents", "texts", "first scanned", "last scanned", "least p", "in alarm"]
+        head = [*_GROUPS[by], "documents", "texts", "pieces", "first scanned", "last scanned", "least p", "in alarm"]
         show_table(head, [_sum(row, _GROUPS[by]) for row in rows], dict.fromkeys(_CUT & set(head), 12))
 
 
@@ -138,7 +149,7 @@ def _sum(row: Mapping[str, Any], group: tuple[str, ...]) -> tuple[str, ...]:
     first, last = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first", "last"))
     return (
         *(_shown(row[name]) for name in group),
-        *(f"{row['documents']:,}", f"{row['texts']:,}", first, last),
+        *(f"{row['documents']:,}", f"{row['texts']:,}", f"{row['pieces'] or '-'}", first, last),
         *(p_value(row["log10_p_global"]), f"{row['alarmed']:,}"),
     )
 
@@ -166,7 +177,8 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool
     folded = listed and totals.entries < totals.documents
     said = [
         f"{len(found.rows):,} of {totals.entries:,} shown{more}; {counted(totals.documents, 'flagged document')}, "
-        f"{counted(totals.texts, 'distinct text')}" + (", copies of one text on one line" if folded else ""),
+        f"{counted(totals.texts, 'distinct text')}{_pieces(totals)}"
+        + (", copies of one text on one line" if folded else ""),
         *canaries,
     ]
     if totals.unnamed:
@@ -177,6 +189,13 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool
             "before the cause is known"
         )
     return said
+
+
+def _pieces(totals: "Totals") -> str:
+    """How much of it is evidence of its own; nothing where all is, or nobody knows."""
+    if totals.pieces is None or totals.pieces == totals.texts:
+        return ""
+    return f" ({counted(totals.pieces, 'independent piece')}: the others are near-duplicates)"
 
 
 def _nobody(totals: "Totals") -> str:

@@ -95,6 +95,7 @@ def _whole(outcome: "Outcome") -> "WholeInput":
 def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     """What is flagged, and how much of it chance explains."""
     from jobs.audit_words import false_flags_in_words
+    from jobs.flag_strength import odds_in_words
 
     flagged = counted(_whole(outcome).flagged, "document")
     if outcome.audit is not None:
@@ -103,6 +104,8 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     yield from _proved(outcome)
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
+        if _whole(outcome).flagged:
+            yield from _line("evidence", odds_in_words(false_positive_rate))
     if outcome.second_scores:
         second = f"{outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
         yield from _line("second", second)

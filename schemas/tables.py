@@ -71,44 +71,63 @@ VERDICTS = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),  # within the file
         pa.field("doc_id", pa.string()),
-        pa.field("text_sha256", pa.binary(), nullable=False),
+        # null in `verdicts`, as all that is marked [f]: exact in `flags`, and in rows of versions before `text_id`
+        pa.field("text_sha256", pa.binary()),  # [f]
         pa.field("account_id", pa.string()),
         pa.field("created_at", _TIME),
         pa.field("status", pa.string(), nullable=False),  # scored | scored_in_part | too_short
+        # under the key of `key_id`; where that is null, under the first key that scored the text as it stands
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("scored", pa.int64(), nullable=False),
-        pa.field("key_id", pa.string(), nullable=False),
-        pa.field("message", pa.int64()),  # null when too short
+        pa.field("key_id", pa.string()),  # null, as the next: not flagged
+        pa.field("message", pa.int64()),
         pa.field("user_id", pa.string()),
         pa.field("naming", pa.string(), nullable=False),  # a Naming
-        pa.field("score", pa.float64(), nullable=False),
-        pa.field("log10_p", pa.float64()),  # null, as the next: scored under formats alone that have no law
-        pa.field("log10_p_global", pa.float64()),
-        pa.field("runner_up_log10_p", pa.float64()),
-        pa.field("messages_tested", pa.int64(), nullable=False),
-        pa.field("keys_tested", pa.int64(), nullable=False),
+        pa.field("score", pa.float64()),  # [f]
+        pa.field("log10_p", pa.float64()),  # [f]; null, as the next: scored under formats alone that have no law
+        pa.field("log10_p_global", pa.float64()),  # [f]
+        pa.field("runner_up_log10_p", pa.float64()),  # [f]
+        pa.field("messages_tested", pa.int64()),  # null, as the next: not flagged
+        pa.field("keys_tested", pa.int64()),
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
         pa.field("reason", pa.string()),  # of PART_REASONS: why a part of the text alone was looked at; null: all of it
         pa.field(
             "basis", pa.string()
-        ),  # over what p holds: key | key-<bits>-bits | assumed; null: of an older row, key
-        pa.field("p_rank", pa.float64()),  # among 999 decoy keys, where basis is not key and p would flag; else null
+        ),  # over what p holds: key | key-<bits>-bits | assumed; null: not flagged, or of an older row, key
+        # [f]; among 999 decoy keys, where basis is not key and p would flag; else null
+        pa.field("p_rank", pa.float64()),
         # both for flagged rows of one message, null in others and in rows of older versions
         pa.field("first_seen_at", _TIME),  # by when the document existed; null: not before its scan, for all we know
         pa.field("held_since", _TIME),  # when a user got the message; null: none ever did
         pa.field("proof", pa.string()),  # a Proof, of flagged rows; null in others and in rows of older versions
-        pa.field("variant", pa.string()),  # normalised: of the text without what hides a mark; null: as it stands
-        pa.field("runner_up_log10_p_global", pa.float64()),  # corrected as log10_p_global; null where there is none
+        # normalised: of the text without what hides a mark; null: as it stands, or not flagged
+        pa.field("variant", pa.string()),
+        pa.field("runner_up_log10_p_global", pa.float64()),  # [f]; corrected as log10_p_global
         # every user once; the first is that of `message`; null: there is none, the flag is unproved, or the row is old
-        pa.field("named", NAMED),
+        pa.field("named", NAMED),  # as the next, each log10_p_global in it: [f]
         pa.field("named_again", NAMED),  # further messages of users that stand in `named`, as under a second key
+        pa.field("text_id", pa.binary()),  # which texts are the same, told by a keyed digest; null: of an older row
+        # p, corrected, is at most 10^(-DECADES·p_class); null where there is no p-value, and in older rows
+        pa.field("p_class", pa.int64()),
+        pa.field("sketch", pa.binary()),  # [f]; of flagged texts: by which near-duplicates are told
     ]
 )
-"""One row per document that was read, for the key with the smallest corrected p-value."""
+"""One row per document that was read. Where it is flagged, for the key with the smallest corrected p-value.
+
+From exact scores of a few texts, or of many and which key and message was the best of each, a key can be learned. So
+rows tell no more than what follows from `flagged`, a coarse class of p, and the text (scanner.detection.published).
+"""
+
+DECADES = 6
+"""Of p that share a class.
+
+Of 24,000 unmarked texts under a key without a window, classes of one decade tell 99 % of a green list of 3,000 tokens,
+and of three decades 68 % (half is chance): see tests/detection/test_published.py.
+"""
 
 FLAGS = pa.schema([pa.field("keys", pa.string(), nullable=False), *VERDICTS])
-"""The flagged rows of VERDICTS once more, so that who asks for flags reads nothing else. keys: as in SHARDS."""
+"""The flagged rows with exact scores, for those alone who may see them. keys: as in SHARDS."""
 
 SHARDS = pa.schema(
     [
@@ -248,9 +267,21 @@ AUDIT_COUNTS = pa.schema(
         pa.field("expected_squared", pa.float64(), nullable=False),
         pa.field("scanned_at", _TIME, nullable=False),
         pa.field("label", pa.string()),  # of the format; null: written before there were labels here
+        # of rows of kind RESERVED_TEXT alone
+        pa.field("key_id", pa.string()),
+        pa.field("message", pa.int64()),
+        pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
+        pa.field("account_id", pa.string()),  # null also where p is above 1e-3
+        pa.field("stratum", pa.string()),  # of rows whose kind is one of STRATA: which
     ]
 )
-"""What the decoys of each shard counted; rows enter with the shard, exactly once, and any group of them adds up."""
+"""What the decoys of each shard counted; rows enter with the shard, exactly once, and any group of them adds up.
+
+And of each text whose best message is a reserved one at p ≤ 0.1 a row of kind RESERVED_TEXT, with the least threshold
+that its corrected p is at or below: verdicts do not tell the message.
+"""
+
+RESERVED_TEXT = "reserved_text"
 
 AUDITS = pa.schema(
     [
@@ -286,6 +317,7 @@ AUDITS = pa.schema(
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
         pa.field("label", pa.string()),  # of the format; null: all of a method together, or written before labels
+        pa.field("stratum", pa.string()),  # of rows whose kind is one of STRATA: which
     ]
 )
 """What audits of the false-positive rate found: one row per threshold, or per test of uniformity."""
@@ -293,7 +325,11 @@ AUDITS = pa.schema(
 NAMES_KINDS = ("names_unmarked", "names_group", "names_wrong")
 AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", *NAMES_KINDS, "key", "key_messages")
 CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
-LIVE_AUDIT_KINDS = ("decoy", "decoy_best", "decoy_all", "decoy_fixed", "reserved", "unheld", *CANARY_KINDS)
+STRATA = ("decoy_length", "decoy_host", "decoy_tokenizer", "decoy_script")
+LIVE_AUDIT_KINDS = (
+    *("decoy", "decoy_best", "decoy_all", "decoy_fixed", *STRATA, "reserved", "shadow", "unheld"),
+    *CANARY_KINDS,
+)
 """Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
 paper's, a few keys over one corpus. Names: synthetic texts under keys with groups: unmarked ones, which are flagged;
 those that fit a group and no user of it, whose best user is named; those of some users, where somebody else is named.
@@ -301,7 +337,8 @@ Key: one of the registry, the best of its messages; its messages one by one.
 
 In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
 messages one by one; a few keys for all documents, which share n-grams. Reserved: verdicts for a message that is never
-given to anybody. Unheld: flags for a message that no user held, reserved ones included. Canaries
+given to anybody. Shadow: messages beyond those of a key of one message, which has no reserved ones. Strata: decoys of
+one message, by parts of the traffic. Unheld: flags for a message that no user held, reserved ones included. Canaries
 (texts that are known to be marked): that were found; and named right; that are named for another user."""
 
 TEXTS = pa.schema(

@@ -52,13 +52,14 @@ def prepare(folder: Path) -> Path:
 
 
 def compare(folder: str) -> pl.DataFrame:
-    """The verdicts, each beside its truth: columns of both, the truth's with the suffix _true; kind and tokens_true."""
+    """The verdicts, flagged ones exact, each beside its truth: columns of both, the truth's with the suffix _true."""
     truth = (
         pl.concat(map(pl.read_parquet, sorted(HERE.glob("truth*.parquet"))))
         .unique("doc_id")
         .rename({"tokens": "tokens_true"})
     )
-    verdicts = results.verdicts(folder).collect()
+    of_others = results.verdicts(folder).filter(~pl.col("flagged"))
+    verdicts = pl.concat([of_others, results.flagged(folder).drop("audit")]).collect()
     of_its_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         pl.col("kind").fill_null("bad"),  # a document without an id

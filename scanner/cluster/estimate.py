@@ -19,7 +19,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.audit.in_every_scan.decoys import open_decoys
+from scanner.audit.in_every_scan.decoy_keys import open_decoys
+from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
 from scanner.detection.detector import Detector, Origin, Witness
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.errors import FileFault
@@ -85,11 +86,11 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as a worker does
     pa.set_cpu_count(1)
     detector, decoys = open_detector(plan), open_decoys(plan)
-    detector.compile(decoys.rehearsal() if decoys else None)
+    detector.compile(rehearsal(decoys) if decoys else None)
     samples = list[Sample]()
     for shard, places in spread_evenly(left, PLACES).items():
         origin = Origin("", shard.shard_id, shard.file.path)
-        witness = decoys.of_piece(origin, shard.rows.start) if decoys else None
+        witness = PieceDecoys(decoys, origin, shard.rows.start) if decoys else None
         samples += _samples(plan, shard, places, _scorer(detector, origin, witness))
     return project(samples, [_documents(shard) for shard in left], workers) if samples else None
 

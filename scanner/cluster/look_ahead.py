@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanner import results
-from scanner.audit.in_every_scan.decoys import open_decoys
+from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.cluster.connect import WORKER_MEMORY, cluster, worker_memory
 from scanner.cluster.estimate import Estimate, estimate
 from scanner.cluster.unread import other_names

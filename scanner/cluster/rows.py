@@ -10,21 +10,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.audit.in_every_scan.reserved_texts import reserved_texts
 from scanner.cluster.reports import NOTHING, Counts
 from scanner.detection.detector import Origin
+from scanner.detection.published import TextIds, flagged_rows, for_everybody, with_ids
 from scanner.detection.scan_plan import Plan
 from scanner.input.documents import Unreadable
 from scanner.input.identity import Identity
 from scanner.results.tables import DataFile, write_file
-from schemas.tables import FLAGS, QUARANTINE
+from schemas.tables import QUARANTINE
 from schemas.words import Proof
 
 
 @dataclass
 class Rows:
-    """Batches of each table, and what they are worth."""
+    """Batches of each table, and what they are worth. verdicts: exact; lengths: as the detector gives them, of each."""
 
     verdicts: list[pa.RecordBatch] = field(default_factory=list)
+    lengths: list[pa.RecordBatch] = field(default_factory=list)
     quarantine: list[pa.RecordBatch] = field(default_factory=list)
     audit: list[pa.RecordBatch] = field(default_factory=list)
     set_aside: list[int] = field(default_factory=list)
@@ -33,6 +36,7 @@ class Rows:
     def add(self, other: "Rows") -> None:
         """Append the rows of another shard of a pack."""
         self.verdicts += other.verdicts
+        self.lengths += other.lengths
         self.quarantine += other.quarantine
         self.audit += other.audit
 
@@ -46,17 +50,22 @@ class Files(NamedTuple):
     flags: tuple[DataFile, ...]
 
 
-def write_rows(plan: Plan, rows: Rows) -> Files:
+def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
     """Write a file of each table that has rows, into the folder of results; nothing is committed.
+
+    Exact rows go into `flags` where they are flagged, and nowhere else.
 
     Raises:
         ScanFailed: a file cannot be written.
     """
+    exact = [with_ids(batch, ids) for batch in rows.verdicts]
+    canaries = {canary.account_id for canary in plan.canaries.made} if plan.canaries else set()
+    reserved = [reserved_texts(batch, plan.keys, plan.config.dedup, ids, canaries) for batch in exact]
     tables = {
-        "verdicts": rows.verdicts,
+        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, rows.lengths, strict=True)],
         "quarantine": rows.quarantine,
-        "audit_counts": rows.audit,
-        "flags": _flags(plan, rows.verdicts),
+        "audit_counts": [*rows.audit, *(batch for some in reserved for batch in some)],
+        "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
     }
     files = (write_file(plan.results, name, batches) for name, batches in tables.items())
     return Files(*((file,) if file else () for file in files))
@@ -77,15 +86,6 @@ def counts_of(rows: Rows, text_bytes: int) -> Counts:
         text_bytes=text_bytes,
         tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in rows.verdicts),
     )
-
-
-def _flags(plan: Plan, verdicts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Rows of FLAGS: the flagged ones of some rows of VERDICTS, with the set of keys under which they are."""
-    flagged = [batch.filter(batch["flagged"]) for batch in verdicts if batch["flagged"].true_count]
-    return [
-        pa.RecordBatch.from_arrays([pa.repeat(plan.key_set, len(rows)), *rows.columns], schema=FLAGS)
-        for rows in flagged
-    ]
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.audit.in_every_scan.decoys import Decoys, open_decoys
+from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
+from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
 from scanner.cluster.gpus import own_device
 from scanner.cluster.memory_limit import limit_memory, peak_memory, resident
 from scanner.cluster.reports import Busy, Counts, PackReport, Piece, Report, Seconds
@@ -18,7 +19,8 @@ from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, wit
 from scanner.detection.detector import Detector, Origin
 from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
-from scanner.detection.scan_plan import Plan, open_detector
+from scanner.detection.published import TextIds
+from scanner.detection.scan_plan import Plan, open_detector, open_text_ids
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
 from scanner.input.identity import Identity, identify, identities
@@ -66,6 +68,10 @@ class Worker:
     def _decoys(self) -> Decoys | None:
         return open_decoys(self._plan)
 
+    @cached_property
+    def _text_ids(self) -> TextIds:
+        return open_text_ids(self._plan)
+
     def prepare(self) -> str:
         """Open keys, tokenizers and users on this machine, compile kernels, and limit this process to its memory.
 
@@ -79,7 +85,8 @@ class Worker:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
         # here, where no time is set: on a busy machine it takes minutes, which no document must be blamed for
-        self._detector.compile(self._decoys.rehearsal() if self._decoys else None)
+        self._detector.compile(rehearsal(self._decoys) if self._decoys else None)
+        self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
         if self._memory is not None:
             limit_memory(self._memory)
             self._room = self._memory - resident()
@@ -113,7 +120,7 @@ class Worker:
                 rows.add(found)
                 counts.append(found.counts)
             before += shard.rows.stop - shard.rows.start
-        files = write_rows(self._plan, rows)
+        files = write_rows(self._plan, rows, self._text_ids)
         clock.lap("write")
         yield PackReport(tuple(counts), *files, peak_memory(), clock.spent())
 
@@ -124,7 +131,7 @@ class Worker:
     def _scan(self, piece: Piece) -> Iterator[Busy | Report]:
         clock = _Clock()
         rows = yield from self._score(piece, clock)
-        files = write_rows(self._plan, rows)
+        files = write_rows(self._plan, rows, self._text_ids)
         clock.lap("write")
         aside = tuple(rows.set_aside)
         yield Report(*files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
@@ -140,7 +147,7 @@ class Worker:
         rows = Rows()
         unread: list[pa.RecordBatch] = []  # documents, of which a value is
         text_bytes, tokenising = 0, self._detector.tokenising
-        witness = self._decoys.of_piece(origin, piece.start) if self._decoys else None
+        witness = PieceDecoys(self._decoys, origin, piece.start) if self._decoys else None
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):
@@ -153,8 +160,9 @@ class Worker:
             unread.append(part.select(["row"]).filter(part["unread"]))
             for documents in self._cut(part):
                 yield self._busy(documents, before - piece.start)
-                scored, refused = self._detector.detect(documents, origin, witness, known)
+                scored, refused, lengths = self._detector.look(documents, origin, witness, known)
                 rows.verdicts.append(scored)
+                rows.lengths.append(lengths)
                 rows.quarantine.append(refused)
             clock.lap("score")
         rows.audit = witness.rows() if witness else []
@@ -167,6 +175,7 @@ class Worker:
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
         """Rows that turned out to be unreadable after they were given are in quarantine, and nowhere else."""
         rows.verdicts, rows.quarantine = without(void, rows.verdicts), without(void, rows.quarantine)
+        rows.lengths = without(void, rows.lengths)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
         gone = range(void.start, void.stop)
         rows.quarantine.append(quarantine_rows(origin, zip(gone, whose, strict=True), "unreadable", void.detail))

@@ -20,6 +20,7 @@ from scanner.detection.existence import OfFile
 from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
+from scanner.detection.sketches import sketch
 from scanner.detection.tokenising import Texts, read_texts
 from scanner.input.documents import read_text
 from scanner.registry import Named
@@ -76,11 +77,23 @@ class Seen(NamedTuple):
     documents: NDArray[np.int64]
 
 
+class Looked(NamedTuple):
+    """What became of a batch. verdicts, quarantine: as `Detector.detect` returns them.
+
+    lengths: row, tokens and scored of each verdict's text as it stands, under the first key that scored it, else the
+    first: int64. What they are depends on no score.
+    """
+
+    verdicts: pa.RecordBatch
+    quarantine: pa.RecordBatch
+    lengths: pa.RecordBatch
+
+
 class Witness(Protocol):
     """Is shown what is scored, as it is scored; scanner.audit.in_every_scan.decoys.PieceDecoys is one."""
 
-    def see(self, digests: Sequence[bytes], seen: Sequence[Seen]) -> None:
-        """Take a batch: SHA-256 of its texts, and what each key scored."""
+    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+        """Take a batch: SHA-256 of its texts, what each key scored, and the texts as they were read, by place."""
 
 
 class Detector:
@@ -137,8 +150,20 @@ class Detector:
         `known` of their file; None: nothing, and the scan begins now.
 
         Returns:
-            (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch.
+            (VERDICTS, QUARANTINE): together one row for every document, each in the order of the batch. Verdicts are
+            exact, without text_id and p_class: scanner.detection.published makes of them what tables hold.
         """
+        verdicts, quarantine, _ = self.look(documents, origin, witness, known)
+        return verdicts, quarantine
+
+    def look(
+        self,
+        documents: pa.RecordBatch,
+        origin: Origin,
+        witness: Witness | None = None,
+        known: OfFile | None = None,
+    ) -> Looked:
+        """As `detect`, with lengths of texts that tell nothing of scores."""
         now = datetime.now(UTC)
         texts = read_texts(documents.column("text"), self._tokenise, normalised=self._normalised)
         told = {"text_sha256": pa.array(texts.digests, pa.binary())} | _faults(texts.faults, len(documents))
@@ -148,28 +173,34 @@ class Detector:
         if not texts.readable.all():
             kept, refused = (kept.filter(pa.array(mask)) for mask in (texts.readable, ~texts.readable))
         found, seen = self._score(texts.tokens)
+        stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
+
+        def stored_text(place: int) -> str:
+            return read_text(stored[rows[place]].as_py())[0] or ""
+
         if witness is not None:
-            witness.see(kept["text_sha256"].to_pylist(), seen)
+            witness.see(kept["text_sha256"].to_pylist(), seen, stored_text)
         decided, lengths = self._decide(found), self._lengths(texts.tokens)
+        plain = _plain_lengths(kept["row"], lengths, found)
         normalised, torn = np.zeros(len(kept), np.bool_), np.zeros(len(kept), np.bool_)
         if len(texts.differing):
             found, decided, taken, torn = self._either(found, decided, texts)
             normalised[texts.differing] = taken
             lengths[:, normalised] = self._lengths(texts.normalised)[:, taken]
         verdicts = self._verdicts(lengths, found, decided, kept["reason"])
+        verdicts["sketch"] = self._sketches(texts, decided, normalised)
         verdicts["variant"] = pa.array(np.full(len(kept), "normalised"), mask=~normalised)
         if self._prover is not None and decided.flagged.any():
-            stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
 
             def text_of(place: int) -> str:
-                text = read_text(stored[rows[place]].as_py())[0] or ""
-                return normalise(text) if normalised[place] else text
+                return normalise(stored_text(place)) if normalised[place] else stored_text(place)
 
             proof = self._prover.prove(text_of, list(lengths), found, decided, origin.shard_id.encode())
             verdicts |= {"proof": proof, "naming": np.where(proof == Proof.DIFFERS, Naming.UNPROVED, decided.naming)}
         naming = np.asarray(verdicts["naming"])
         named = self._named(naming, torn, found, decided, kept, known or OfFile(now, {}, None, None))
-        return _table(VERDICTS, kept, origin, now, verdicts | named), _table(QUARANTINE, refused, origin, now, {})
+        table = _table(VERDICTS, kept, origin, now, verdicts | named)
+        return Looked(table, _table(QUARANTINE, refused, origin, now, {}), plain)
 
     def compile(self, witness: Witness | None = None) -> None:
         """Score random tokens as those of one text, so that later documents find every kernel compiled.
@@ -184,7 +215,7 @@ class Detector:
             positions = test.watermark.rule.positions(tokens, self._dedup)
             seen.append(self._score_key(test, tokens, positions)[1])
         if witness is not None:
-            witness.see([bytes(32)], seen)
+            witness.see([bytes(32)], seen, lambda _: "")
 
     def _tokenise(self, texts: Sequence[str]) -> dict[str, Tokens]:
         """What each tokenizer makes of texts, by its SHA-256."""
@@ -295,6 +326,9 @@ class Detector:
             "flagged": decided.flagged,
             "basis": pa.array([str(test.watermark.basis) for test in self._keys]).take(pa.array(chosen)),
             "p_rank": _p_values(of_candidate(said.p_rank for said in found)),
+            "text_id": pa.nulls(len(chosen), pa.binary()),
+            "p_class": pa.nulls(len(chosen), pa.int64()),
+            "sketch": pa.nulls(len(chosen), pa.binary()),
         }
 
     def _named(
@@ -317,6 +351,18 @@ class Detector:
                 names.put(i, entries, first, known.began)
         return names._asdict()
 
+    def _sketches(self, texts: Texts, decided: Decision, normalised: NDArray[np.bool_]) -> NDArray[np.object_]:
+        """Of each flagged text of D, as it was taken: object[D]; None of others."""
+        found = np.full(len(decided.flagged), None, object)
+        of_differing = {int(row): place for place, row in enumerate(texts.differing)}
+        for row in np.flatnonzero(decided.flagged).tolist():
+            test = self._keys[decided.key[row]]
+            tokens = (texts.normalised if normalised[row] else texts.tokens)[test.key.tokenizer.sha256]
+            place = of_differing[row] if normalised[row] else row
+            ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
+            found[row] = sketch(ids, test.watermark.rule.context)
+        return found
+
     def _who_at(self, at: datetime) -> Callable[[int, int], tuple[str, Named]]:
         """Key id and who is named, by place of the key and message, for a document that existed at `at`."""
 
@@ -334,6 +380,14 @@ def _smallest(found: Sequence[Found]) -> NDArray[np.float64]:
     """The smallest corrected p of D documents under any key, as log10; infinite where there is none: float64[D]."""
     p = np.stack([np.where(said.message[:, 0] >= 0, said.log10_p_global[:, 0], np.nan) for said in found])
     return np.asarray(np.where(np.isnan(p), np.inf, p).min(axis=0), np.float64)
+
+
+def _plain_lengths(rows: pa.Array, lengths: NDArray[np.int64], found: Sequence[Found]) -> pa.RecordBatch:
+    """`lengths` of Looked, of D rows and their tokens under K keys, int64[K, D]."""
+    first = np.argmax(np.stack([said.message[:, 0] >= 0 for said in found]), axis=0)
+    scored = np.stack([said.scored for said in found])
+    at = first, np.arange(len(first))
+    return pa.RecordBatch.from_pydict({"row": rows, "tokens": lengths[at], "scored": scored[at]})
 
 
 def _log10_reach(test: KeyUnderTest) -> float:

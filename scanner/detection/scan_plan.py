@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 
 from scanner.detection.detector import Detector, KeyUnderTest, as_it_is
 from scanner.detection.proving import ProvedKey, Prover
+from scanner.detection.published import TextIds
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
 from scanner.input.shards import key_set, what_decides
-from scanner.registry import Holders, check_secret, load_registry, open_key, registry_sha256, tokenizer_path
+from scanner.registry import (
+    Holders,
+    check_secret,
+    load_registry,
+    open_key,
+    read_secret,
+    registry_sha256,
+    tokenizer_path,
+)
 from scanner.storage.canonical import digest
 from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
@@ -36,7 +45,7 @@ class Plan:
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
     registry's order; keys_tested: K of SPEC §3, all keys of the registry that give p-values: another configuration may
     name the others; second: the configured second score, its model's path made absolute;
-    audit_secret: where the secret of decoy keys is, None: there are none; canaries: of the registry, None where there
+    audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there
     are none, or the input has no accounts; documents: of the input, None until its footers were read.
     """
 
@@ -48,7 +57,7 @@ class Plan:
     keys_tested: int
     registry_sha256: str
     second: SecondScoreConfig | None = None
-    audit_secret: str | None = None
+    audit_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
 
@@ -150,9 +159,19 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys_tested=keys_tested(registry, normalised=config.variants.normalised),
         registry_sha256=registry_sha256(registry),
         second=second,
-        audit_secret=registry.audit_secret,
+        audit_secret=_audit_secret(folder, registry),
         canaries=_canaries(config, registry),
     )
+
+
+def _audit_secret(folder: str, registry: Registry) -> str:
+    """Where it is. Without it rows could tell texts apart by a public digest alone, which says if a guess was there."""
+    if registry.audit_secret is None:
+        raise Refused(
+            f"registry {folder!r} has no audit secret, under which rows of verdicts tell texts apart; make it with "
+            f"`brickscan keys audit-secret --registry {folder}`"
+        )
+    return registry.audit_secret
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
@@ -231,6 +250,7 @@ def check_secrets(plan: Plan) -> None:
     """The part of `check_plan` that looks at secrets. Raises SecretError."""
     for key in plan.keys:
         check_secret(plan.registry, key)
+    open_text_ids(plan)
 
 
 def check_tokenizers(plan: Plan) -> None:
@@ -262,6 +282,11 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
         prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates, normalised=normalised),
         normalised=normalised,
     )
+
+
+def open_text_ids(plan: Plan) -> TextIds:
+    """Read the audit secret, as every worker does itself. Raises SecretError."""
+    return TextIds(read_secret(plan.audit_secret, plan.registry))
 
 
 def open_prover(

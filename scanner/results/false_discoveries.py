@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from scanner.errors import Refused
+from scanner.results.newest import exact, largest_p
 from scanner.results.queries import scans
 from scanner.results.tables import SCHEMAS, read_whole
 from schemas.tables import SCORED
@@ -23,12 +24,12 @@ AT_A_TIME = 1 << 21
 """Rows that are gone through at a time, about."""
 
 _LN10 = math.log(10.0)
-_COLUMNS = ("text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
+_COLUMNS = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
 _PREFIX_BYTES = 8  # of a digest, by which it falls into a share
 
 
 class _Texts(NamedTuple):
-    """Distinct texts. p: log10, ascending; several: least p of those whose rows differ, with their text_sha256."""
+    """Distinct texts. p: log10, ascending; several: least p of those whose rows differ, with their `text`."""
 
     p: NDArray[np.float64]
     several: pl.DataFrame
@@ -37,7 +38,8 @@ class _Texts(NamedTuple):
 def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
     """Distinct texts of one scan and of those whose verdicts it took over, with q-values (Benjamini and Hochberg 1995).
 
-    Columns, most significant first: text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q. Rejecting
+    Columns, most significant first: text_id, text_sha256, log10_p_global, key_id, message, user_id, naming, log10_q.
+    Texts that are not flagged stand with the largest p of their class, which makes no q-value too small. Rejecting
     all texts with q ≤ 0.05 keeps the expected share of false ones among them at 5 % at most, if the texts' p-values are
     independent or positively regression dependent (Benjamini and Yekutieli 2001); those of one key are associated,
     which comes near to that and is not the same. A q-value depends on what else was scanned, so it is in no table.
@@ -56,7 +58,9 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
         raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
     of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())  # and of those that it resumed
     tested = pl.col("status").is_in(SCORED) & pl.col("log10_p_global").is_not_null()
-    scored = read_whole(results, "verdicts").filter(of_scan, tested)
+    verdicts = exact(results, read_whole(results, "verdicts").filter(of_scan))
+    text = pl.coalesce("text_id", "text_sha256")
+    scored = verdicts.with_columns(log10_p_global=largest_p(), text=text).filter(tested)
 
     def source(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _size: int | None
@@ -70,8 +74,8 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
             if left <= 0:
                 return
 
-    verdicts = pl.Schema(SCHEMAS["verdicts"])
-    return register_io_source(source, schema={name: verdicts[name] for name in _COLUMNS} | {"log10_q": pl.Float64()})
+    kinds = pl.Schema(SCHEMAS["verdicts"])
+    return register_io_source(source, schema={name: kinds[name] for name in _COLUMNS} | {"log10_q": pl.Float64()})
 
 
 def _by_significance(scored: pl.LazyFrame, largest: float) -> Iterator[pl.DataFrame]:
@@ -81,14 +85,14 @@ def _by_significance(scored: pl.LazyFrame, largest: float) -> Iterator[pl.DataFr
     end = int(np.searchsorted(q, math.log10(largest), side="right")) if largest > 0 else 0
     begin = 0
     for wanted in _ranges(texts.p[:end]):
-        rows = scored.filter(wanted).select(*_COLUMNS, "path", "row")
+        rows = scored.filter(wanted).select(*_COLUMNS, "text", "path", "row")
         least = texts.several.lazy()
-        rows = rows.join(least, on="text_sha256", how="left").filter(
+        rows = rows.join(least, on="text", how="left").filter(
             pl.col("least").is_null() | (pl.col("least") == pl.col("log10_p_global"))
         )
         # whom a text names may depend on when it was written: take the earliest row
-        ordered = rows.sort("log10_p_global", "text_sha256", "path", "row")
-        found = ordered.unique("text_sha256", keep="first", maintain_order=True).select(_COLUMNS)
+        ordered = rows.sort("log10_p_global", "text", "path", "row")
+        found = ordered.unique("text", keep="first", maintain_order=True).select(_COLUMNS)
         frame = found.collect(engine="streaming")
         yield frame.with_columns(log10_q=pl.Series(q[begin : begin + frame.height]))
         begin += frame.height
@@ -99,10 +103,10 @@ def _distinct(scored: pl.LazyFrame) -> _Texts:
     found, several = [], []
     p = pl.col("log10_p_global")
     for share in _shares(count):
-        by_text = scored.filter(share).group_by("text_sha256").agg(least=p.min(), most=p.max())
+        by_text = scored.filter(share).group_by("text").agg(least=p.min(), most=p.max())
         texts = by_text.collect(engine="streaming")
         found.append(texts["least"].to_numpy())
-        several.append(texts.filter(pl.col("least") < pl.col("most")).select("text_sha256", "least"))
+        several.append(texts.filter(pl.col("least") < pl.col("most")).select("text", "least"))
     values = np.concatenate(found)
     values.sort()
     return _Texts(values, pl.concat(several))
@@ -137,7 +141,7 @@ def _shares(count: int) -> Iterator[pl.Expr]:
     parts = -(-count // AT_A_TIME) or 1
     bounds = [(part << 8 * _PREFIX_BYTES) // parts for part in range(1, parts)]
     edges = [None, *(bound.to_bytes(_PREFIX_BYTES, "big") for bound in bounds), None]
-    digest = pl.col("text_sha256")
+    digest = pl.col("text")
     for low, high in pairwise(edges):
         above = pl.lit(value=True) if low is None else digest >= low
         yield above if high is None else above & (digest < high)

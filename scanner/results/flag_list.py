@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
+from scanner.results.pieces import OF, pieces
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
 from schemas.registry import CANARY_ID
 from schemas.words import AuditState, Naming
@@ -84,7 +85,8 @@ class Totals(NamedTuple):
     """Of all that was asked for.
 
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
-    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own.
+    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; pieces: of
+    evidence, where near-duplicates are one; None: there are too many texts to tell.
     """
 
     entries: int
@@ -93,6 +95,7 @@ class Totals(NamedTuple):
     unnamed: Mapping[str, int]
     alarmed: int
     canaries: int = 0
+    pieces: int | None = None
 
 
 class FlagList(NamedTuple):
@@ -143,7 +146,8 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *
 
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
     (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
-    were scanned; log10_p_global, the smallest; alarmed, documents of scans whose audit alarmed.
+    were scanned; log10_p_global, the smallest; alarmed, documents of scans whose audit alarmed; pieces, of evidence:
+    texts that are no near-duplicates (scanner.results.pieces), 0 where there are too many to be told apart.
 
     Args, raises: as `newest`.
     """
@@ -159,6 +163,7 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *
             last=pl.col("last").max(),
             log10_p_global=pl.col("log10_p_global").min(),
             alarmed=pl.col("alarmed").sum(),
+            pieces=pl.col("piece").drop_nulls().n_unique().cast(pl.Int64),
         )
         largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
         return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), left_out))
@@ -188,6 +193,11 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")
+    told = pieces(found)
+    if told is None:
+        entries = entries.with_columns(piece=pl.lit(None, pl.Int64))
+    else:
+        entries = entries.join(told, on=OF, how="left", nulls_equal=True, maintain_order="left")
     return entries.filter(~pl.col("of_canary")), int(entries.filter("of_canary")["copies"].sum())
 
 
@@ -216,4 +226,5 @@ def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> Totals:
         unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
         canaries=left_out,
+        pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
     )

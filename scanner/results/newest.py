@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from scanner.input.shards import MAX_ROWS, key_set
 from scanner.results.tables import SCHEMAS, Entry, commit, committed, open_tables, read_whole, write_file
 from scanner.storage.delta import table_uri
-from schemas.tables import FLAGS, SHARDS
+from schemas.tables import DECADES, FLAGS, SHARDS
 from schemas.words import Naming
 
 OLDER_ROWS = "older rows"
@@ -31,6 +31,7 @@ _LISTS = ("named", "named_again")
 _OF_SHARD = ["shard_id", "scan_id"]
 _OF_RANGE = [*_OF_SHARD, "path"]
 _DOCUMENT = ["path", "row"]
+_ROW = [*_OF_SHARD, *_DOCUMENT]
 _OTHER = ["shard_id", "scan_id", "keys", "file", "scanned_at"]
 
 
@@ -85,7 +86,7 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
     """
     once, again = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
-    return pl.concat([once.select(columns), _best(again).filter(wanted).select(columns)])
+    return pl.concat([once.select(columns), _best(again, pl.col("log10_p_global")).filter(wanted).select(columns)])
 
 
 def standing_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -164,13 +165,44 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     again = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
+    told = _written_flags(results).select(*_ROW, "log10_p_global", *_LISTS)
+    twice = twice.join(told, on=_ROW, how="left", suffix="_exact")
+    twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in _LISTS)
     by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
     newest = by_age.filter(same_file).unique([*_DOCUMENT, "keys"], keep="last", maintain_order=True)
-    return pl.concat([rows.join(again, on="path", how="anti"), _best(newest).select(SCHEMAS["verdicts"].names)])
+    best = _best(newest, pl.coalesce("log10_p_global_exact", largest_p())).with_columns(map(_published, _LISTS))
+    return pl.concat([rows.join(again, on="path", how="anti"), best.select(SCHEMAS["verdicts"].names)])
 
 
-def _best(rows: pl.LazyFrame) -> pl.LazyFrame:
+def _published(name: str) -> pl.Expr:
+    """A list of NAMED as `verdicts` have it, without p-values but in rows of older versions."""
+    none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
+    return pl.when(pl.col("text_id").is_null()).then(name).otherwise(pl.col(name).list.eval(none)).alias(name)
+
+
+def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
+    published = pl.col("flagged") & pl.col("score").is_null()
+    theirs = _written_flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
+    return pl.concat([rows.filter(~published), theirs.select(SCHEMAS["verdicts"].names)])
+
+
+def _written_flags(results: str) -> pl.LazyFrame:
+    """Rows of the table `flags` itself, where there is one: what older versions wrote is exact in `verdicts`."""
+    there = DeltaTable.is_deltatable(table_uri(results, "flags"))
+    return read_whole(results, "flags") if there else pl.LazyFrame(schema=pl.Schema(FLAGS))
+
+
+def largest_p() -> pl.Expr:
+    """log10 of what p, corrected, is at most in a row of VERDICTS: p itself where it is told; null where there is none.
+
+    What has no p-value is told apart from what is not tested by `status`.
+    """
+    return pl.coalesce("log10_p_global", pl.col("p_class") * -float(DECADES))
+
+
+def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
     """Of several rows of a document the best, with the names of all, as a scan under all of their keys would list them.
 
     The best is that of smallest p-value, any before none, and of these the newest; of the rows of a document that are
@@ -178,7 +210,7 @@ def _best(rows: pl.LazyFrame) -> pl.LazyFrame:
     """
     ranked = rows.sort(
         pl.col("naming").is_in(_NAMES_NOBODY),
-        *("log10_p_global", "scanned_at", "scan_id"),
+        *(p, "scanned_at", "scan_id"),
         descending=[False, False, True, True],
         nulls_last=True,
     )

@@ -11,7 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
-from scanner.results.newest import EVERY, flags, newest_flags, newest_verdicts, shards
+from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.words import AuditState
@@ -70,7 +70,8 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
     `paths` names input files: of these alone, without opening files of the table that hold no row of them.
 
     Of a document that was scanned more than once, the newest row under each set of keys counts, and of these the one of
-    smallest corrected p-value: a key that is added later and scans alone hides no older flag.
+    smallest corrected p-value: a key that is added later and scans alone hides no older flag. Scores and p-values are
+    in `flagged` alone: rows tell `p_class`, but those of older versions.
 
     Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
 
@@ -88,6 +89,8 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
 def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) -> pl.LazyFrame:
     """All rows of some shards, and of all shards of those of their scans that are not among the judged ones.
 
+    Flagged rows are as `flags` has them, with their p-values.
+
     Files of the table that hold no path of these are not opened.
 
     Args:
@@ -103,7 +106,7 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
     begun = ours.select("scan_id").unique().join(judged, on="scan_id", how="anti")
     wanted = pl.concat([ours, ranges.join(begun, on="scan_id", how="semi")]).unique().collect(engine="streaming")
     rows = read_whole(results, "verdicts", wanted["path"])
-    return rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi")
+    return exact(results, rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi"))
 
 
 def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY) -> pl.LazyFrame:

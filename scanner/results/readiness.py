@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
-from scanner.results.tables import SCHEMAS, TABLES
+from scanner.results.tables import SCHEMAS, TABLES, allows_null
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
 
@@ -42,9 +42,10 @@ def _state(uri: str, name: str) -> Ready:
         raise Refused(
             f"results: table {uri} cannot be opened: {in_a_line(error)}; give a folder that can be written"
         ) from None
-    if found != wanted[: len(found)]:
+    known = wanted[: len(found)]
+    if len(known) < len(found) or not all(map(allows_null, found, known)):
         raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
-    return "there" if len(found) == len(wanted) else "older"
+    return "there" if found == wanted else "older"
 
 
 def _refuse_unwritable(folder: Path) -> None:

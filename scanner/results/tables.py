@@ -60,6 +60,8 @@ _DISTINCT = (
     "log10_p_global",
     "runner_up_log10_p",
     "runner_up_log10_p_global",
+    "text_id",
+    "sketch",
 )
 """Columns in which few values come twice, so that a dictionary of them is work for nothing."""
 
@@ -131,7 +133,7 @@ def _bring_up_to_date(uri: str, wanted: deltalake.Schema) -> None:
         there = table.schema().fields
         known = wanted.fields[: len(there)]
         loosened = [new for old, new in zip(there, known, strict=False) if old != new]
-        if len(known) < len(there) or any(not _allows_null(old, new) for old, new in zip(there, known, strict=True)):
+        if len(known) < len(there) or any(not allows_null(old, new) for old, new in zip(there, known, strict=True)):
             return
         changes = [*loosened, *wanted.fields[len(there) :]]
         if not changes:
@@ -143,7 +145,7 @@ def _bring_up_to_date(uri: str, wanted: deltalake.Schema) -> None:
         return
 
 
-def _allows_null(old: deltalake.Field, new: deltalake.Field) -> bool:
+def allows_null(old: deltalake.Field, new: deltalake.Field) -> bool:
     """Whether a column is the same as before, or may be null since."""
     return old == new or (new.nullable and (old.name, old.type) == (new.name, new.type))
 

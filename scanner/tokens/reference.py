@@ -19,6 +19,10 @@ class Tokenizer(Protocol):
     vocab_size: int
 
     @property
+    def backend(self) -> str:
+        """The library that gives the tokens now."""
+
+    @property
     def reference(self) -> "HuggingFaceTokenizer":
         """The backend that decides, by which flags are proved."""
 
@@ -45,6 +49,11 @@ class HuggingFaceTokenizer:
         self._inner.no_truncation()
         self._inner.no_padding()
         self.vocab_size: int = self._inner.get_vocab_size()
+
+    @property
+    def backend(self) -> str:
+        """Its library."""
+        return "tokenizers"
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":

@@ -6,14 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
-from scanner import results
 from scanner.audit.in_every_scan import live
 from scanner.audit.in_every_scan.framing import AT_MOST, FEW
 from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
 from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.cluster import rows as written
 from scanner.detection import scan_plan as plan_module
 from scanner.detection.scan_plan import Plan
 from scanner.watermark import GreenList
@@ -29,7 +30,7 @@ FRAMED = 60
 
 
 class Night(NamedTuple):
-    """A scan of real text, among it texts that hit reserved messages; what its decoys counted; its verdicts."""
+    """A scan of real text, among it texts that hit reserved messages; what its decoys counted; its verdicts, exact."""
 
     plan: Plan
     decoys: pl.DataFrame
@@ -57,11 +58,14 @@ def night(tmp_path_factory, human_texts):
             return best
 
         patch.setattr(GreenList, "best_two", attacked)
-        kept = {}
+        kept, exact = {}, []
+        published = written.for_everybody
+        patch.setattr(written, "for_everybody", lambda rows, lengths: exact.append(rows) or published(rows, lengths))
         judge = live.judge_scan
         patch.setattr(live, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
         assert scan(plan).state == "alarm"  # from more texts than a few accounts have, where none is known
-        yield Night(plan, kept["decoys"], results.verdicts(plan.results).sort("row").collect())
+        rows = pl.DataFrame(pa.Table.from_batches(exact)).with_columns(text_id=pl.lit(None, pl.Binary))
+        yield Night(plan, kept["decoys"], rows.sort("row"))
 
 
 def judged(night: Night, framed: list[str | None], others: str | None = None) -> LiveAudit:

@@ -14,7 +14,7 @@ import pytest
 from jobs import audit_words
 from scanner import results
 from scanner.audit.in_every_scan import live, traffic
-from scanner.audit.in_every_scan.decoys import FIXED, _entropy_of, open_decoys, share_of
+from scanner.audit.in_every_scan.decoy_keys import FIXED, entropy_of, open_decoys, share_of
 from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
 from scanner.cluster.reports import Piece
@@ -23,7 +23,8 @@ from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module
 from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import make_plan
-from scanner.registry import load_registry
+from scanner.errors import Refused
+from scanner.registry import load_registry, set_audit_secret
 from scanner.results import tables
 from scanner.watermark import (
     GreenList,
@@ -64,7 +65,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert audit.traffic.texts <= len(human_texts)  # copies are one text; the shortest are not scored
     assert audit.traffic.texts > 0.9 * len(human_texts)
     kinds = {row["kind"]: row for row in audit.rows}
-    assert kinds.keys() == set(LIVE_AUDIT_KINDS) - set(CANARY_KINDS)
+    assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {*CANARY_KINDS, "shadow"}  # of keys of one message
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
     one_message = tests["decoy", "greenlist"] + tests["decoy", "gumbel"]
     assert one_message == audit.traffic.texts  # a copy in the same shard is the same draw
@@ -84,7 +85,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     seen: list[detect.Seen] = []
 
     class Keep:
-        def see(self, digests, batch) -> None:
+        def see(self, digests, batch, _text_of) -> None:
             seen.extend(batch)
             self.digests = digests
 
@@ -96,7 +97,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
         piece = f"{shard.shard_id};0;".encode()
         assert [*decoys.drawn(piece, [keep.digests[document]])] == [(0, 0, True)]
         seed = decoys.seed(piece, keep.digests[document])
-        mark = GreenListFormat(window=2, gamma="1/4").open(_entropy_of(key, seed))
+        mark = GreenListFormat(window=2, gamma="1/4").open(entropy_of(key, seed))
         scored = int(seen[0].positions.scored[place])
         ids = seen[0].tokens.ids[seen[0].tokens.offsets[document] : seen[0].tokens.offsets[document + 1]]
         alone = Tokens(ids, np.array([0, len(ids)]))
@@ -143,7 +144,7 @@ def test_keys_that_differ_in_their_messages_alone_draw_decoys_of_their_own(tmp_p
     decoys = open_decoys(plan)
     first, second = plan.keys
     seed = decoys.seed(b"piece", bytes(32))
-    assert _entropy_of(first, seed) != _entropy_of(second, seed)
+    assert entropy_of(first, seed) != entropy_of(second, seed)
     each = [row for row in audit.rows if row["kind"] == "decoy_all" and row["threshold"] == THRESHOLDS[0]]
     assert [(row["clusters"], row["tests"]) for row in each] == [(2 * audit.traffic.texts, 3000 * audit.traffic.texts)]
     said = "\n".join(audit_words.table(audit))
@@ -177,7 +178,7 @@ def test_of_a_small_night_fifty_thousand_are_drawn_where_there_are_so_many(tmp_p
     assert abs(sum(every for *_, every in drawn) - 400) < 5 * 20  # the share of all messages stays
 
 
-def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path, human_texts):
+def test_without_a_share_there_are_no_decoys_and_without_a_secret_no_scan(tmp_path, human_texts):
     plan = make(tmp_path, human_texts[:50], Key(100), share=0.0)
     audit = scan(plan)
     assert audit.state == "no decoys"
@@ -186,7 +187,13 @@ def test_without_a_secret_or_a_share_there_are_no_decoys_and_it_is_said(tmp_path
     file.write_text("\n".join(line for line in file.read_text().splitlines() if "audit_secret" not in line))
     config = tmp_path / "scan.toml"
     config.write_text(config.read_text().replace("share = 0.0", "share = 1.0"))
-    assert open_decoys(make_plan(config)) is None
+    with pytest.raises(
+        Refused, match=r"no audit secret.*make it with `brickscan keys audit-secret --registry "
+    ) as told:
+        make_plan(config)
+    assert str(tmp_path / "registry") in str(told.value)
+    set_audit_secret(tmp_path / "registry")
+    assert open_decoys(make_plan(config)) is not None
 
 
 def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_path, human):

@@ -124,7 +124,7 @@ def test_a_resumed_night_is_judged_as_a_whole_and_counts_each_shard_once(config,
     assert outcome.exit_code == 0
     counts = results.audit_counts(plan.results).collect()
     assert counts["shard_id"].n_unique() == 4
-    assert counts.select("shard_id", "kind", "decoy", "threshold").is_duplicated().sum() == 0
+    assert counts.select("shard_id", "kind", "decoy", "threshold", "stratum", "text").is_duplicated().sum() == 0
     last = results.scans(plan.results).collect().row(-1, named=True)
     assert set(last["audited_scans"]) == {first["scan_id"], outcome.scan_id}
     tests = {row["kind"]: row["tests"] for row in outcome.audit.rows}
@@ -177,7 +177,7 @@ def test_q_values_are_over_distinct_texts_of_one_scan(config, human_texts):
     plan = make_plan(config)
     outcome = run_scan(plan, lambda work, totals: None)
     found = results.q_values(plan.results, outcome.scan_id).collect()
-    assert found.height == found["text_sha256"].n_unique() == 60
+    assert found.height == found["text_id"].n_unique() == 60
     p = sorted(10 ** found["log10_p_global"].to_numpy())
     by_hand = [min(p[j] * 60 / (j + 1) for j in range(i, 60)) for i in range(60)]
     assert (10 ** found["log10_q"]).to_list() == pytest.approx(by_hand)

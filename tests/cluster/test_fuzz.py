@@ -9,9 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scanner.detection.scan_plan import open_text_ids
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import cut
@@ -50,7 +52,8 @@ def ending(rows: int | None, verdicts: list[tuple[int, bytes]], refused: list[in
 def test_every_mutant_ends_in_verdicts_or_in_quarantine(night, tmp_path):
     night.configure(columns='account = "account"', more="allow_empty = true")
     sources = sound_files(tmp_path)
-    texts = [sha256(text.encode()).digest() for text in pq.read_table(sources[0])["text"].to_pylist()]
+    digests = [sha256(text.encode()).digest() for text in pq.read_table(sources[0])["text"].to_pylist()]
+    texts = open_text_ids(night.plan()).of(pa.array(digests)).to_pylist()
     kinds = {}
     for number in range(MUTANTS):
         path = night.input / f"{number:05}.parquet"
@@ -58,7 +61,7 @@ def test_every_mutant_ends_in_verdicts_or_in_quarantine(night, tmp_path):
 
     assert night.scan().exit_code == 0
     said = {path: ([], []) for path in kinds}
-    for path, row, digest in night.verdicts().select("path", "row", "text_sha256").iter_rows():
+    for path, row, digest in night.verdicts().select("path", "row", "text_id").iter_rows():
         said[path][0].append((row, digest))
     for path, row in night.quarantine().select("path", "row").iter_rows():
         said[path][1].append(row)

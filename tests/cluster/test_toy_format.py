@@ -74,7 +74,7 @@ def counted_words(mark, words, number: int) -> str:
     return "".join(" " + word for word in counting[:number])
 
 
-def test_a_format_without_a_law_writes_scores_and_flags_nobody(toy, tmp_path, words, plain):
+def test_a_format_without_a_law_tests_nothing_and_flags_nobody(toy, tmp_path, words, plain):
     toy.registry = tmp_path / "lawless"
     key = new_key(toy.registry, "lawless", format="lawless", salt=3, messages=1, tokenizer=TOKENIZER)
     toy.configure(audit="share = 1.0")
@@ -83,9 +83,8 @@ def test_a_format_without_a_law_writes_scores_and_flags_nobody(toy, tmp_path, wo
     assert (outcome.exit_code, outcome.audit.state, outcome.audit.traffic.texts) == (0, "no decoys", 0)
     rows = toy.verdicts()
     assert rows["status"].to_list() == ["scored", "scored", "too_short"]
-    assert rows["score"][0] == rows["scored"][0] == 60
-    for column in ("log10_p", "log10_p_global"):
-        assert rows[column].to_list() == [None, None, 0.0]  # p = 1 of what is not scored
+    assert rows["scored"][0] == 60
+    assert rows["p_class"].to_list() == [None, None, 0]  # p = 1 of what is not scored
     assert rows["flagged"].to_list() == [False] * 3
     assert rows["naming"].unique().to_list() == ["none"]
     assert q_values(toy.results, toy.last_scan()["scan_id"]).collect().is_empty()
@@ -98,10 +97,10 @@ def test_a_key_with_a_law_gives_the_verdict_before_one_without(toy, words, plain
     toy.write("a", [counted_words(open_key(toy.registry, tested), words, 60), plain(60, 1)])
     toy.configure(more='keys = ["lawless"]')
     toy.scan(worker=ToyWorker)
-    assert verdicts(toy.results).collect()["log10_p"].to_list() == [None, None]
+    assert verdicts(toy.results).collect()["p_class"].to_list() == [None, None]
     toy.configure()
     toy.scan(worker=ToyWorker)
     stands = verdicts(toy.results).collect().sort("row")
-    assert stands["key_id"].to_list() == ["toy", "toy"]
+    assert stands["key_id"].to_list() == ["toy", None]
     assert stands["flagged"].to_list() == [True, False]
-    assert stands["log10_p"].null_count() == 0
+    assert stands["p_class"].null_count() == 0

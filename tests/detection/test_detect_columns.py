@@ -11,6 +11,7 @@ import pytest
 from scanner.detection import tokenising as texts_module
 from scanner.detection.detector import Detector, KeyUnderTest, Origin
 from scanner.detection.existence import OfFile
+from scanner.detection.sketches import sketch
 from scanner.input.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
@@ -77,6 +78,8 @@ def verdict(detector, tokens, found, i, at):
     for (_, p, _, own, held), naming in zip(sorted(passing, key=lambda one: one[:3]), who, strict=True):
         about = {"user_id": naming.user_id, "naming": naming.naming}
         entries.append({"key_id": own.key_id, "message": held, "log10_p_global": p, **about})
+    of_text = tokens[key.tokenizer.sha256]
+    ids = of_text.ids[of_text.offsets[i] : of_text.offsets[i + 1]]
     second, second_global = float(said.log10_p[i, 1]), float(said.log10_p_global[i, 1])
     return {
         "status": "too_short" if message < 0 else "scored",
@@ -100,6 +103,7 @@ def verdict(detector, tokens, found, i, at):
         "named": entries[:1] if told else None,
         "named_again": (entries[1:] or None) if told else None,
         "variant": None,
+        "sketch": sketch(ids, detector._keys[chosen].watermark.rule.context) if passing else None,
     }
 
 

@@ -34,6 +34,9 @@ LATER = (
         "runner_up_log10_p_global",
         "named",
         "named_again",
+        "text_id",
+        "p_class",
+        "sketch",
     ),
     ("account_id", "text_sha256"),
 )

@@ -24,6 +24,8 @@ from scanner.cluster.gpus import own_device, share_gpus
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import add_users, new_key
+from scanner.results import newest
+from scanner.results.tables import read_whole
 from schemas.config import ClusterConfig
 from tests.fixed import fix_secrets
 
@@ -76,14 +78,12 @@ def scan(folder: Path, share: float) -> dict[str, Any]:
     required = str(share > 0).lower()
     config.write_text(CONFIG.format(results=name, share=float(share), required=required, workers=workers))
     outcome = run_scan(make_plan(config), lambda work, totals: None, worker=Telling)
-    tables = {
-        table: pl.read_delta(results.table_uri(str(folder / name), table)).drop(VARIES) for table in ("verdicts",)
-    }
-    rows = tables["verdicts"].sort("path", "row")
-    audited = pl.read_delta(results.table_uri(str(folder / name), "audit_counts")).drop(VARIES, strict=False)
+    exact = newest.exact(str(folder / name), read_whole(str(folder / name), "verdicts")).collect()
+    rows = exact.drop(VARIES).sort("path", "row")
+    audited = pl.read_delta(results.table_uri(str(folder / name), "audit_counts")).drop(*VARIES, "text", strict=False)
     return {
         "exit_code": outcome.exit_code,
-        "rows": rows.drop("text_sha256").to_dicts(),
+        "rows": rows.drop("text_sha256", "text_id").to_dicts(),
         "audited": audited.sort(pl.all()).to_dicts(),
         "held": [json.loads(file.read_text()) for file in (folder / f"held-{name}").iterdir()],
     }

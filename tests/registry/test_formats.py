@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from scanner.audit.in_every_scan.decoys import Decoys, _entropy_of, _kind
+from scanner.audit.in_every_scan.decoy_keys import Decoys, entropy_of, kind_of
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import InputFile
@@ -114,8 +114,8 @@ def test_the_registrys_digest_is_what_it_was(old):
 
 def test_decoys_of_existing_keys_are_what_they_were(old):
     keys = load_registry(old).keys
-    assert [_kind(key) for key in keys] == ["greenlist;4;1/4;" + "a" * 64, "gumbel;0;None;" + "c" * 64]
-    assert [_entropy_of(key, bytes(32)).hex() for key in keys] == [
+    assert [kind_of(key) for key in keys] == ["greenlist;4;1/4;" + "a" * 64, "gumbel;0;None;" + "c" * 64]
+    assert [entropy_of(key, bytes(32)).hex() for key in keys] == [
         "9ea84a4ca1cb15553d600641dfc2d30c8a32c21e3545de92953fca37e4a38fbc",
         "8bf000b1ef21fc4edbd78b6d24298dd84660505af9d34a175d6dddf9e0f44070",
     ]

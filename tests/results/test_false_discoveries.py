@@ -14,7 +14,7 @@ from scanner.results.tables import Entry, commit, open_tables, write_file
 from schemas.tables import SCANS
 from tests.support.rows import add, filled, verdict
 
-COLUMNS = ["text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming"]
+COLUMNS = ["text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming"]
 TEXTS = 300
 
 

@@ -81,7 +81,7 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
     assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", "copies", "accounts"}
     assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
-    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0)
+    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4)
     assert ids(newest(flags, 1.0, Wanted(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
     assert ids(newest(flags, 1.0, Wanted(), 2)) == ["doc-0", "doc-1"]
     assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
@@ -220,13 +220,14 @@ def test_the_list_and_what_stands_below(flags):
     assert lines[1].split()[2:7] == ["doc-0", "a1", "alice", "key", "1.0e-9"]
     assert lines[1].split()[7:] == ["no", "alarm", "3", "/in/a.parquet", "row", "0"]
     assert "doc-1     a2 and 1 more  bob" in lines[2]
-    assert lines[5:] == [
+    assert lines[-1].startswith("the largest p-value shown is 1.0e-9: ")
+    assert lines[5:-1] == [
         "4 of 4 shown; 7 flagged documents, 4 distinct texts, copies of one text on one line",
         "2 documents for which nobody is named (1: the message is reserved: a false accusation; "
         "1: no user held the message then)",
     ]
     assert "2 of 4 shown (--limit or --all shows more); 7 flagged" in call("flagged", flags, "--limit", 2)[1]
-    assert len(call("flagged", flags, "--all")[1].splitlines()) == 1 + 7 + 2
+    assert len(call("flagged", flags, "--all")[1].splitlines()) == 1 + 7 + 3
     assert "7 of 7 shown" in call("flagged", flags, "--all")[1]
 
 
@@ -266,7 +267,7 @@ def test_nothing_that_was_asked_for(flags):
     assert call("flagged", flags, "--user", "nosuch")[1] == "No flagged document is among those that were asked for.\n"
     code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
     assert (code, err) == (0, "No flagged document is among those that were asked for.\n")
-    nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0}
+    nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0, "pieces": 0}
     assert json.loads(out) == {"rows": [], **nothing}
 
 
@@ -279,6 +280,7 @@ def test_json_holds_what_the_table_holds(flags):
         "unnamed": {"reserved": 1, "unallocated": 1},
         "alarmed": 0,
         "canaries": 0,
+        "pieces": 4,
     }
     first = out["rows"][0]
     assert (first["doc_id"], first["copies"], first["log10_p_global"]) == ("doc-0", 3, -9.0)
@@ -308,6 +310,7 @@ def test_sums_by_user_in_words(flags):
         "users": 1,
         "documents": 4,
         "texts": 2,
+        "pieces": 2,
         "first": (NOW - timedelta(hours=5)).isoformat(),
         "last": NOW.isoformat(),
         "log10_p_global": -9.0,
@@ -340,7 +343,7 @@ def dates() -> dict[str, object]:
 def test_three_thousand_copies_do_not_drown_the_list(folder):
     put(folder, [*(flag(i, 1) for i in range(3000)), flag(5000, 2, user_id="bob")])
     out = call("flagged", folder)[1].splitlines()
-    assert len(out) == 4
+    assert len(out) == 5
     assert "  3,000  " in out[1]
     assert "bob" in out[2]
     assert out[3] == "2 of 2 shown; 3,001 flagged documents, 2 distinct texts, copies of one text on one line"

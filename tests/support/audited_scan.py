@@ -1,5 +1,6 @@
 """A scan and its audit in this process, without Ray, of texts and keys that a test gives."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class Key(NamedTuple):
 
     @property
     def parameters(self) -> dict:
-        return {"window": self.window} | ({"gamma": "1/4"} if self.format == "greenlist" else {})
+        return {"window": self.window} | ({"gamma": "1/4"} if self.format.startswith("greenlist") else {})
 
 
 def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:
@@ -66,16 +67,22 @@ def shards_of(plan: Plan) -> list[Shard]:
     return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
 
 
-def scan(plan: Plan, scan_id: str = "scan") -> LiveAudit:
-    """Scan as a worker and the driver do, in this process, but that no flag is proved: sabotage reaches the audit."""
+def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
+    """Scan as a worker and the driver do, in this process, but that no flag is proved: sabotage reaches the audit.
+
+    parts: of each shard, that are pieces of their own.
+    """
     tables.open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_plan, "open_prover", lambda *_, **__: None)
         worker.prepare()
     for shard in shards:
-        *_, report = worker.scan(Piece(shard, shard.rows.start, shard.rows.stop))
-        for name, files in (("audit_counts", report.audit), ("verdicts", report.verdicts)):
+        first, last = shard.rows.start, shard.rows.stop
+        ends = [first + (last - first) * part // parts for part in range(parts + 1)]
+        reports = [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]
+        for name, column in (("audit_counts", "audit"), ("flags", "flags"), ("verdicts", "verdicts")):
+            files = tuple(file for report in reports for file in getattr(report, column))
             tables.commit(plan.results, name, [tables.Entry(shard.shard_id, files)])
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
 

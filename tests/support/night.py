@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 from scanner import results
 from scanner.cluster import Outcome, run_scan
 from scanner.detection.scan_plan import Plan, make_plan
+from scanner.results import newest
+from scanner.results.tables import read_whole
 
 CONFIG = """\
 registry = "{registry}"
@@ -75,8 +77,9 @@ class Night:
         return run_scan(self.plan(), lambda work, totals: None, **options)
 
     def verdicts(self) -> pl.DataFrame:
-        """All rows, older ones included, so that nothing that was written twice is hidden."""
-        return pl.read_delta(results.table_uri(self.results, "verdicts")).sort("path", "row")
+        """All rows, older ones included, so that nothing that was written twice is hidden; flags are exact."""
+        rows = read_whole(self.results, "verdicts")
+        return newest.exact(self.results, rows).collect().sort("path", "row")
 
     def quarantine(self) -> pl.DataFrame:
         return results.quarantine(self.results).collect().sort("path", "row")

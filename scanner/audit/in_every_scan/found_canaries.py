@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from scanner.audit.in_every_scan.traffic import with_text_of
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
 from schemas.registry import Canary
@@ -50,7 +51,7 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
         orient="row",
     )
     ids = list({canary.account_id for canary in canaries})
-    texts = verdicts.filter(pl.col("account_id").is_in(ids)).unique("text_sha256", keep="any")
+    texts = with_text_of(verdicts).filter(pl.col("account_id").is_in(ids)).unique("text", keep="any")
     named, own = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (

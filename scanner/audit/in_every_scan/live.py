@@ -16,6 +16,17 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan import found_canaries
 from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries
 from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
+from scanner.audit.in_every_scan.scan_answers import (
+    COUNTED,
+    SAME,
+    columns_of,
+    fixed_answers,
+    fresh_answers,
+    shadow_answers,
+    strata_answers,
+    unheld_moments,
+)
+from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS
 from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
@@ -24,20 +35,23 @@ from scanner.audit.statistics.judgement import KEY_BOUND, counts
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
-from schemas.registry import MasterKey, reserved_count
+from schemas.registry import reserved_count
+from schemas.tables import RESERVED_TEXT, STRATA
 from schemas.words import AuditState, AuditVerdict
 
-ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved")
+ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved", "shadow", *STRATA)
 """Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
+
+_OF_KEY = ("reserved", "shadow")
+"""Kinds that one key of the registry answers for, and no decoy."""
+
+_STRATUM = dict(zip(STRATA, ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
 
 RISK = 0.025
 """Of each limit of the share of false flags."""
 
 _HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
 """Verdicts on a rate that is known not to be too high."""
-
-_ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
-_SAME = (*_ABOUT, "decoy", "threshold")
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,13 @@ class LiveAudit:
         wrong = self._alarming()
         if not wrong:
             return []
-        if any(row["kind"] != "reserved" for row in wrong):
+        if all(row["kind"] in STRATA for row in wrong):
+            where = ", ".join(sorted({f"{_STRATUM[row['kind']]} {row['stratum']}" for row in wrong}))
+            advice = (
+                f"Of all decoys together p-values hold, and of {where} they are too small. Act on no flag of these; of "
+                "a host or tokenizer: run `brickscan selftest` there, and take it out of the cluster; and report it."
+            )
+        elif any(row["kind"] not in _OF_KEY for row in wrong):
             advice = (
                 "Decoy keys marked nothing, so p-values of this version, machine or configuration are too small. Act "
                 "on no flag of this scan; run `brickscan selftest`, check that dedup is not 'none', and report it."
@@ -128,7 +148,7 @@ def _wrong(rows: Sequence[Row]) -> list[Row]:
 
 def _law_holds(rows: Sequence[Row]) -> bool:
     """Whether decoys say so, and none says otherwise."""
-    of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] != "reserved"]
+    of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] not in (*_OF_KEY, *STRATA)]
     return AuditVerdict.TOO_SMALL not in of_law and any(verdict in _HOLD for verdict in of_law)
 
 
@@ -175,7 +195,7 @@ def _reserved_answers(
     texts = unmarked(traffic, plan.config.false_positive_rate)
     return [
         (
-            Question.about("reserved", "exact", "message", how, plan.config.dedup, **_of_key(key)),
+            Question.about("reserved", "exact", "message", how, plan.config.dedup, **columns_of(key)),
             reserved_moments(
                 traffic,
                 texts,
@@ -211,27 +231,27 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str], *, whole: bool
     made = plan.canaries.made if plan.canaries else ()
     accounts = [canary.account_id for canary in made]
 
-    def counted() -> tuple[pl.DataFrame, Traffic, Counted | None]:
+    def asked() -> tuple[pl.DataFrame, Traffic, Counted | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
         verdicts = queries.verdicts_of(plan.results, shards, judged.select("scan_id"))
         # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
         scans = ["shard_id", "scan_id"]
-        counts = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
+        counted = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
+        is_text = pl.col("kind") == RESERVED_TEXT
+        counts, reserved = counted.filter(~is_text), counted.filter(is_text)
         # rows of an older version have no label; what they are about is told by the older columns alone
         known = pl.col("label").drop_nulls().first().over("method", "gamma", "window")
-        decoys = (
-            counts.with_columns(label=pl.coalesce("label", known)).group_by(_SAME).agg(pl.exclude(*_SAME, *_TEXT).sum())
-        )
+        decoys = counts.with_columns(label=pl.coalesce("label", known)).group_by(SAME).agg(pl.col(COUNTED).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
         of_canaries = found_canaries.count(verdicts, made, due) if made else None
         if made:  # no traffic: what is marked on purpose says nothing of what is false
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
-        return decoys.collect(engine="streaming"), measure(verdicts, rate), of_canaries
+        return decoys.collect(engine="streaming"), measure(verdicts, rate, reserved), of_canaries
 
-    return judge_scan(plan, scan_id, *queries.ask(plan.results, counted))
+    return judge_scan(plan, scan_id, *queries.ask(plan.results, asked))
 
 
-_TEXT = ("scan_id", "shard_id", "path", "scanned_at")
+_FRESH = ("decoy", "decoy_best", "decoy_all")
 
 
 def judge_scan(
@@ -241,24 +261,26 @@ def judge_scan(
 
     Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages. The
     latter are judged against KEY_BOUND times what is expected, as every audit of one key on one traffic is (SPEC §4).
-    Canaries raise an alarm of their own, with as much error once more.
+    Strata, and canaries, raise alarms of their own, each with as much error once more.
     """
     whole = Audit.begin(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
     )
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
-    fresh = decoys.filter(pl.col("kind") != "decoy_fixed")
+    fresh = decoys.filter(pl.col("kind").is_in(_FRESH))
     of_keys = _reserved_answers(plan, traffic)
+    shadows = shadow_answers(plan, decoys.filter(pl.col("kind") == "shadow"))
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
-    held = [(unheld, _unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
+    held = [(unheld, unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
-        *rate_rows(audit, _fresh_answers(fresh), DEEP),
-        *rate_rows(audit, of_keys, THRESHOLDS, KEY_BOUND),
-        *rate_rows(audit, _fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
+        *rate_rows(audit, fresh_answers(fresh), DEEP),
+        *rate_rows(audit, [*of_keys, *shadows], THRESHOLDS, KEY_BOUND),
+        *rate_rows(audit, fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
+    of_whole = dataclasses.replace(whole, audit_id=scan_id)
+    rows += rate_rows(of_whole, strata_answers(decoys, plan.config.dedup), STRATA_THRESHOLDS)
     if counted is not None and plan.canaries is not None:
-        of_whole = dataclasses.replace(whole, audit_id=scan_id)
         rows += judge_canaries(of_whole, counted, plan.canaries.power, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
@@ -271,48 +293,6 @@ def judge_scan(
         framing=framing,
         canaries=counted,
     )
-
-
-def _of_key(key: MasterKey) -> dict[str, object]:
-    return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
-
-
-def _fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """One key a document: the document is the cluster."""
-    answers = []
-    for values, part in decoys.sort(*_ABOUT, "threshold", descending=True).group_by(_ABOUT, maintain_order=True):
-        about = dict(zip(_ABOUT, values, strict=True))
-        answers.append((Question(test="exact", cluster="document", **about), Moments.of_columns(part.to_dict())))
-    return answers
-
-
-def _fixed_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """A few keys over all documents: the key is the cluster."""
-    by_key = decoys.group_by(*_ABOUT, "decoy", "threshold").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
-    sums = (
-        by_key.group_by(*_ABOUT, "threshold")
-        .agg(
-            pl.col("tests", "hits", "expected").sum(),
-            hh=(pl.col("hits") ** 2).sum(),
-            he=(pl.col("hits") * pl.col("expected")).sum(),
-            ee=(pl.col("expected") ** 2).sum(),
-            clusters=pl.len(),
-        )
-        .sort(*_ABOUT, "threshold", descending=True)
-    )
-    answers = []
-    for values, part in sums.group_by(_ABOUT, maintain_order=True):
-        about = dict(zip(_ABOUT, values, strict=True))
-        parts = {name: part[name].to_numpy().astype(np.float64) for name in Moments._fields}
-        answers.append((Question(test="exact", cluster="key", **about), Moments(**parts)))
-    return answers
-
-
-def _unheld_moments(traffic: Traffic, rate: float) -> Moments:
-    hits, texts, chance = float(traffic.unheld), float(traffic.texts), rate
-    sums = {"tests": texts, "hits": hits, "expected": texts * chance, "clusters": texts}
-    squares = {"hh": hits, "he": hits * chance, "ee": texts * chance**2}  # a text is one test: its hit is 0 or 1
-    return Moments(**{name: np.array([value]) for name, value in (sums | squares).items()})
 
 
 def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> tuple[float, Limits] | None:

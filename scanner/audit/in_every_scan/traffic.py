@@ -28,6 +28,9 @@ AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
 
 
+_ROOM = 1e-9  # of rounding in the logarithm of a threshold
+
+
 class Traffic(NamedTuple):
     """Distinct texts: that were scored, that are flagged, and of these whose message is reserved; held by nobody.
 
@@ -46,14 +49,18 @@ class Traffic(NamedTuple):
     unproved: int = 0
 
 
-def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
+def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | None = None) -> Traffic:
     """Count over distinct texts that have a p-value: what formats without a law score was not tested.
 
     Args:
-        verdicts: rows of schemas.tables.VERDICTS, of one list of keys.
+        verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged ones with their p-values; those of older
+            versions have them all.
         log10_rate: log10 of the false-positive rate: at or below it, what is flagged counts.
+        reserved: of the other rows those of schemas.tables.AUDIT_COUNTS whose kind is RESERVED_TEXT; None: there are no
+            other rows.
     """
-    scored = verdicts.filter(pl.col("status").is_in(SCORED), pl.col("log10_p_global").is_not_null())
+    has_p = pl.col("p_class").is_not_null() | pl.col("log10_p_global").is_not_null()
+    scored = with_text_of(verdicts).filter(pl.col("status").is_in(SCORED), has_p)
     rows, scans, unproved = pl.collect_all(
         [
             scored.select(pl.len()),
@@ -62,61 +69,68 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float) -> Traffic:
         ],
         engine="streaming",
     )
-    parts = -(-int(rows.item()) // AT_A_TIME)
     # copies of a text have one p-value and one message; who holds that may depend on when a copy was written
     texts = scored.select(
-        "key_id",
-        "message",
-        text=pl.col("text_sha256").hash(0),
-        p="log10_p_global",
-        flagged=pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate),
+        text=pl.col("text").hash(0),
+        flagged=(pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate)).fill_null(value=False),
         reserved=is_reserved(pl.col("message")),
         # a key of one message marks for everybody alike: that nobody holds it says nothing
         unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
         & (pl.col("messages_tested") > 1),
-        account=pl.when(pl.col("account_id").is_not_null()).then(pl.col("account_id").hash(0)),
+        account=_account(),
     )
-    totals, hits, suspects = np.zeros(4, np.int64), [], []
+    totals = _totals(texts, -(-int(rows.item()) // AT_A_TIME))
+    hits = _hits(scored, reserved)
+    thresholds = [str(alpha) for alpha in THRESHOLDS]
+    by_message = hits.group_by("key_id", "message").agg(pl.col(thresholds).sum())
+    by_key = {
+        str(key_id): part.select(thresholds).to_numpy().astype(np.int64)
+        for (key_id,), part in by_message.group_by("key_id")
+    }
+    suspects = hits.filter(pl.col("p") <= np.log10(AT_MOST) + _ROOM)
+    few = without_few(by_message, suspects, texts)
+    return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()))
+
+
+def with_text_of(verdicts: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows with `text`, bytes that are the same for the same text: its keyed digest, or in older rows the plain one."""
+    return verdicts.with_columns(text=pl.coalesce("text_id", "text_sha256"))
+
+
+def _account() -> pl.Expr:
+    return pl.when(pl.col("account_id").is_not_null()).then(pl.col("account_id").hash(0))
+
+
+def _totals(texts: pl.LazyFrame, parts: int) -> tuple[int, int, int, int]:
+    """Distinct texts, and of these flagged ones, for reserved messages, for messages that nobody held."""
+    totals, flagged = np.zeros(4, np.int64), pl.col("flagged")
     for part in range(parts):
         distinct = (
             texts.filter(pl.col("text") % parts == part)
             .group_by("text")
-            .agg(
-                pl.col("key_id", "message", "p", "flagged", "reserved").first(),
-                pl.col("unheld").all(),
-                pl.col("account").min(),
-            )
+            .agg(flagged.any(), reserved=(flagged & pl.col("reserved")).any(), unheld=pl.col("unheld").all())
         )
-        flagged = pl.col("flagged")
-        hit = [(pl.col("p") <= np.log10(alpha)).alias(str(alpha)) for alpha in THRESHOLDS]
-        sums, best, small = pl.collect_all(
-            [
-                distinct.select(
-                    pl.len(),
-                    flagged.sum(),
-                    reserved=(flagged & pl.col("reserved")).sum(),
-                    unheld=(flagged & pl.col("unheld")).sum(),
-                ),
-                distinct.filter("reserved", pl.col("p") <= np.log10(THRESHOLDS[0]))
-                .group_by("key_id", "message")
-                .agg(of_alpha.sum().cast(pl.Int64) for of_alpha in hit),
-                distinct.filter("reserved", pl.col("p") <= np.log10(AT_MOST)).select(
-                    "key_id", "message", "text", "account", *(of_alpha.cast(pl.Int64) for of_alpha in hit)
-                ),
-            ],
-            engine="streaming",
+        sums = distinct.select(
+            pl.len(), flagged.sum(), pl.col("reserved").sum(), unheld=(flagged & pl.col("unheld")).sum()
         )
-        totals += np.array(sums.row(0), np.int64)
-        hits.append(best)
-        suspects.append(small)
-    by_message = pl.concat(hits).group_by("key_id", "message").sum() if hits else pl.DataFrame({"key_id": []})
-    by_key = {
-        str(key_id): part.drop("key_id", "message").to_numpy().astype(np.int64)
-        for (key_id,), part in by_message.group_by("key_id")
-    }
-    count, flags, reserved, unheld = map(int, totals)
-    few = without_few(by_message, pl.concat(suspects), texts) if suspects else {}
-    return Traffic(count, flags, reserved, unheld, by_key, tuple(scans["scan_id"]), few, int(unproved.item()))
+        totals += np.array(sums.collect(engine="streaming").row(0), np.int64)
+    texts_, flags, for_reserved, unheld = map(int, totals)
+    return texts_, flags, for_reserved, unheld
+
+
+def _hits(scored: pl.LazyFrame, reserved: pl.LazyFrame | None) -> pl.DataFrame:
+    """Distinct texts whose best message is reserved at p ≤ 0.1: key_id, message, text, account, p, hits by threshold.
+
+    p: log10, or of a row of AUDIT_COUNTS that of the threshold; few, so that they are held.
+    """
+    p, most = pl.col("log10_p_global"), float(np.log10(THRESHOLDS[0]))
+    columns = {"text": pl.col("text").hash(0), "account": _account()}
+    older = scored.filter(pl.col("text_id").is_null(), is_reserved(pl.col("message")), p <= most)
+    found = [older.select("key_id", "message", **columns, p=p)]
+    if reserved is not None:
+        found.append(reserved.select("key_id", "message", **columns, p=pl.col("threshold").log10()))
+    hits = pl.concat(found).collect(engine="streaming").sort("account", nulls_last=True).unique("text", keep="first")
+    return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 
 def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float64]:

@@ -51,6 +51,7 @@ class Question:
     window: int | None = None
     dedup: str | None = None
     label: str | None = None
+    stratum: str | None = None
 
     @classmethod
     def about(cls, kind: str, test: str, cluster: str, how: Format, dedup: str, **more: Any) -> "Question":  # noqa: ANN401
@@ -174,7 +175,13 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
             continue
         what = " ".join(
             str(part)
-            for part in (row["key_id"], row["method"], row["gamma"] and f"gamma={row['gamma']}", row["dedup"])
+            for part in (
+                row["stratum"] and f"of {row['stratum']}",
+                row["key_id"],
+                row["method"],
+                row["gamma"] and f"gamma={row['gamma']}",
+                row["dedup"],
+            )
             if part
         )
         where = "" if row["window"] is None else f" window {row['window']}"

@@ -1,0 +1,62 @@
+"""Parts of the traffic that are judged by themselves: one sick host, or one length of texts, is lost in the whole.
+
+Each document that is scored under a decoy with one message falls into a stratum of every kind: by scored length, host,
+tokenizer backend, and script.
+"""
+
+import platform
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.tokens import Tokenizer
+from schemas.tables import STRATA
+
+STRATA_THRESHOLDS = THRESHOLDS[:4]
+"""Of p: a stratum has some thousand documents, which say nothing of smaller ones."""
+
+LETTERS = 64
+"""Of a text that tell its script."""
+
+_LOOKED_AT = 1024  # characters among which they are looked for
+_SCRIPTS = (
+    *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
+    *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
+)
+
+
+def script_of(text: str) -> str:
+    """The script of most of a text's first letters, as Unicode names them; `other`, or `none` where it has none."""
+    found: list[str] = []
+    for character in text[:_LOOKED_AT]:
+        if character.isalpha():
+            found.append("LATIN" if character.isascii() else unicodedata.name(character, "other").split()[0])
+            if len(found) == LETTERS:
+                break
+    if not found:
+        return "none"
+    ((most, _),) = Counter(found).most_common(1)
+    return most if most in _SCRIPTS else "other"
+
+
+def strata(
+    scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], places: Sequence[int]
+) -> Iterator[tuple[str, NDArray[np.str_]]]:
+    """Kinds of strata (schemas.tables.STRATA), each with the stratum of every one of D documents: str[D].
+
+    Args:
+        scored: positions, int64[D], each above 0.
+        tokenizer: that made their tokens.
+        text_of: their texts, by place in the batch.
+        places: of the D documents in the batch.
+    """
+    length, host, backend, script = STRATA
+    low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
+    yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
+    yield host, np.full(len(scored), platform.node() or "unnamed")
+    yield backend, np.full(len(scored), tokenizer.backend)
+    yield script, np.array([script_of(text_of(place)) for place in places])

@@ -1,0 +1,105 @@
+"""What tables hold of verdicts: `flags` the exact rows that are flagged, `verdicts` rows that give no key away.
+
+Whoever knows texts and their exact scores learns the key: the difference of two sums over nearly the same n-grams is a
+draw, and enough sums at h = 0 are equations whose solution is the green list. Which key or message was the best of a
+text tells of it too. So rows of `verdicts` say what was flagged and for whom, and else a class of p that few texts of
+no mark leave. A digest of a short post that anybody can compute tells whether a guessed one was there: rows carry a
+keyed digest instead.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from schemas.tables import DECADES, FLAGS, VERDICTS
+
+EXACT = (
+    "text_sha256",
+    "sketch",
+    "score",
+    "log10_p",
+    "log10_p_global",
+    "runner_up_log10_p",
+    "runner_up_log10_p_global",
+    "p_rank",
+)
+"""Columns that are null in `verdicts`."""
+
+OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "variant")
+"""Columns that are null in `verdicts` where the row is not flagged: they tell which score was the best."""
+
+
+class TextIds:
+    """Keyed digests of texts. Holds the audit secret; shown in no repr, and refuses to be pickled.
+
+    Args:
+        secret: 16 to 64 bytes.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def __reduce__(self) -> str:
+        raise TypeError("what holds the audit secret is not pickled: open it where it is needed")
+
+    def of(self, sha256: pa.Array) -> pa.Array:
+        """16 bytes for each SHA-256 of a text: the same for the same text, whatever was scanned with it."""
+        return pa.array(self._digests(sha256, b"text-id-v1"), pa.binary())
+
+    def for_audit(self, sha256: pa.Array) -> list[bytes]:
+        """Others, so that rows of an audit cannot be joined with verdicts."""
+        return list(self._digests(sha256, b"text-audit-v1"))
+
+    def _digests(self, sha256: pa.Array, person: bytes) -> Iterator[bytes]:
+        for digest in sha256.to_pylist():
+            yield hashlib.blake2b(digest, key=self._secret, digest_size=16, person=person).digest()
+
+
+def p_class(log10_p: pa.Array) -> pa.Array:
+    """Classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
+    return pc.cast(pc.floor(pc.divide(pc.abs(log10_p), float(DECADES))), pa.int64())
+
+
+def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:
+    """Exact rows of VERDICTS with text_id and p_class."""
+    return _replaced(exact, {"text_id": ids.of(exact["text_sha256"]), "p_class": p_class(exact["log10_p_global"])})
+
+
+def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of VERDICTS from which no key can be learned.
+
+    Args:
+        exact: of `with_ids`.
+        lengths: of their texts, as scanner.detection.detector.Looked has them.
+    """
+    flagged = exact["flagged"]
+    changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
+    changed |= {name: _where(flagged, exact[name], None) for name in OF_FLAGS}
+    changed |= {name: _where(flagged, exact[name], lengths[name]) for name in ("tokens", "scored")}
+    return _replaced(exact, changed | {name: _without_p(exact[name]) for name in ("named", "named_again")})
+
+
+def flagged_rows(exact: pa.RecordBatch, keys: str) -> pa.RecordBatch:
+    """Rows of FLAGS: those of `with_ids` that are flagged. keys: as in schemas.tables.SHARDS."""
+    rows = exact.filter(exact["flagged"])
+    return pa.RecordBatch.from_arrays([pa.repeat(keys, len(rows)), *rows.columns], schema=FLAGS)
+
+
+def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array:
+    return pc.if_else(mask, values, pa.scalar(None, values.type) if other is None else other)
+
+
+def _without_p(named: pa.Array) -> pa.Array:
+    """NAMED without its p-values."""
+    if named.null_count == len(named):
+        return named
+    none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
+    told = pl.Series("named", named).to_frame().select(pl.col("named").list.eval(none))
+    return told["named"].to_arrow().cast(named.type)
+
+
+def _replaced(rows: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns.get(name, rows[name]) for name in rows.schema.names], schema=rows.schema)

@@ -1,0 +1,106 @@
+"""Texts whose best message is reserved are noted while they are scored; the audit counts them as from exact rows."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from scanner.audit.in_every_scan.framing import AT_MOST
+from scanner.audit.in_every_scan.reserved_texts import reserved_texts
+from scanner.audit.in_every_scan.traffic import measure
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.detection.published import TextIds, for_everybody, with_ids
+from schemas.registry import MasterKey, TokenizerFile, is_reserved
+from schemas.tables import VERDICTS
+from tests.support.rows import verdict
+
+IDS = TextIds(bytes(range(16)))
+KEY = MasterKey(
+    key_id="k",
+    format="gumbel",
+    parameters={"window": 4},
+    messages=1000,
+    tokenizer=TokenizerFile(file="t.json", sha256="a" * 64),
+    secret="env:SECRET",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
+OTHER = KEY.model_copy(update={"key_id": "other", "messages": 60})
+
+
+@pytest.fixture(scope="module")
+def shards() -> list[pa.RecordBatch]:
+    """Exact rows of four shards, in which texts come again, of the same account or another."""
+    random = np.random.default_rng(2)
+    p = -(random.exponential(1.0, 300) ** 1.5)
+    texts = [
+        {
+            "text_sha256": random.bytes(32),
+            "key_id": str(random.choice(["k", "other"])),
+            "message": int(random.integers(3) * 20 + 19 if i % 2 else random.integers(60)),
+            "log10_p_global": float(p[i]) if i % 11 else None,
+            "flagged": bool(i % 11 and p[i] <= -4.0),
+        }
+        for i in range(300)
+    ]
+    made = []
+    for shard in range(4):
+        rows = []
+        for row in range(200):
+            which = int(random.integers(300))
+            text = texts[which]
+            naming = ("reserved" if is_reserved(text["message"]) else "named") if text["flagged"] else "none"
+            account = ["eve", "ann", "canary-1", f"a{which}"][which % 4]
+            rows.append(verdict(row, shard_id=f"s{shard}", account_id=account, **text, naming=naming))
+        made.append(with_ids(pa.RecordBatch.from_pylist(rows, VERDICTS), IDS))
+    return made
+
+
+def noted(shards: list[pa.RecordBatch], canaries: tuple[str, ...] = ()) -> pl.DataFrame:
+    batches = [batch for shard in shards for batch in reserved_texts(shard, [KEY, OTHER], "ngram", IDS, canaries)]
+    return pl.DataFrame(pa.Table.from_batches(batches))
+
+
+def test_rows_are_those_of_a_plain_loop(shards):
+    found = noted(shards, ("canary-1",))
+    expected = set()
+    for shard in shards:
+        for row in shard.to_pylist():
+            p = row["log10_p_global"]
+            if p is None or p > -1.0 or row["message"] % 20 != 19 or row["account_id"] == "canary-1":
+                continue
+            threshold = 0.1
+            while threshold > 1.5e-8 and p <= np.log10(threshold / 10):
+                threshold /= 10
+            (text,) = IDS.for_audit(pa.array([row["text_sha256"]]))
+            expected.add((row["shard_id"], text, row["key_id"], row["message"], round(np.log10(threshold))))
+    said = found.select("shard_id", "text", "key_id", "message", pl.col("threshold").log10().round()).rows()
+    assert len(said) == len(expected) > 50
+    assert {*said} == expected
+    ordinary = found.filter(pl.col("threshold") > AT_MOST * 1.01)
+    assert ordinary["account_id"].null_count() == ordinary.height > 0
+    assert found["account_id"].drop_nulls().len() > 0
+    assert not {*found["text"]} & {text for shard in shards for text in shard["text_id"].to_pylist()}
+
+
+def told(without_few) -> list[tuple]:
+    return [(one.accounts, round(one.share, 9), one.hits.sum(axis=0).tolist()) for one in without_few]
+
+
+def test_the_audit_counts_the_same_from_published_rows_as_from_exact_ones(shards):
+    lengths = ("row", "tokens", "scored")
+    published = [for_everybody(shard, shard.select(lengths)) for shard in shards]
+    without = [batch.filter(pa.compute.invert(batch["flagged"])) for batch in published]
+    flags = [shard.filter(shard["flagged"]) for shard in shards]
+    exact = pl.DataFrame(pa.Table.from_batches(shards)).with_columns(text_id=None, p_class=None)
+    now = measure(pl.DataFrame(pa.Table.from_batches(without + flags)).lazy(), -4.0, noted(shards).lazy())
+    before = measure(exact.cast({"text_id": pl.Binary, "p_class": pl.Int64}).lazy(), -4.0)
+    for name in ("texts", "flagged", "reserved", "unheld", "scans", "unproved"):
+        assert getattr(now, name) == getattr(before, name), name
+    assert now.reserved > 0
+    for key in ("k", "other"):
+        assert sorted(now.hits[key].tolist()) == sorted(before.hits[key].tolist())
+        assert now.hits[key].sum(axis=0)[0] > 20
+        assert now.hits[key].shape[1] == len(THRESHOLDS)
+        assert told(now.without_few[key]) == told(before.without_few[key]) != []

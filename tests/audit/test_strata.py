@@ -1,0 +1,138 @@
+"""Parts of the traffic are judged by themselves: what is wrong in one of them alone is seen, and named."""
+
+import functools
+import itertools
+
+import numpy as np
+import polars as pl
+import pytest
+
+from scanner import results
+from scanner.audit.in_every_scan import decoys, strata
+from scanner.audit.in_every_scan.decoy_keys import SHADOWS, open_decoys
+from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, script_of
+from scanner.detection import scan_plan as plan_module
+from schemas.tables import STRATA
+from tests.support.audited_scan import Key, make, pieces, scan
+
+PARTS = 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_tokenizer():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
+        yield
+
+
+@pytest.fixture(scope="module")
+def texts(human_texts) -> list[str]:
+    """Short ones, and one in ten that is twice as long."""
+    short, long = pieces(human_texts, 25, 3600), pieces(human_texts, 70, 400)
+    return [text for tenth in zip(*(short[i::9] for i in range(9)), long, strict=False) for text in tenth]
+
+
+def wrong(audit) -> set[tuple]:
+    return {(row["kind"], row["stratum"]) for row in audit.rows if row["verdict"] == "too small"}
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("The 1st of May", "LATIN"),
+        ("Ärger über Öl", "LATIN"),
+        ("и это всё, OK?", "CYRILLIC"),
+        ("漢字とかな", "HIRAGANA"),
+        ("123 … 😀", "none"),
+        ("", "none"),
+        ("ꓐꓑꓒ", "other"),
+        ("x" * strata.LETTERS + "я" * 999, "LATIN"),
+    ],
+)
+def test_the_script_is_that_of_most_letters(text, script):
+    assert script_of(text) == script
+
+
+def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
+    plan = make(tmp_path, [*texts[:300], *("и это всё что я хотел сказать вам сегодня " * n for n in (3, 9))], Key(20))
+    audit = scan(plan, parts=3)
+    assert audit.state == "no alarm"
+    counts = results.audit_counts(plan.results).collect()
+    sums = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared")
+    for kind in STRATA:
+        parts = counts.filter(pl.col("kind") == kind)
+        assert parts["stratum"].null_count() == 0
+        of_all = counts.filter(pl.col("kind") == "decoy", pl.col("threshold") >= STRATA_THRESHOLDS[-1])
+        for threshold in STRATA_THRESHOLDS:
+            own, whole = (rows.filter(threshold=threshold).select(sums).sum().row(0) for rows in (parts, of_all))
+            assert own == pytest.approx(whole)
+            assert own[0] > 250
+    assert {"LATIN", "CYRILLIC"} <= {*counts.filter(kind="decoy_script")["stratum"]}
+    assert len({*counts.filter(kind="decoy_length")["stratum"]}) > 2
+    assert {row["stratum"] for row in audit.rows if row["kind"] == "decoy_script"} >= {"LATIN", "CYRILLIC"}
+
+
+def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
+    """Its p-values are p^1.6."""
+    number = itertools.count()
+    see, p = decoys.PieceDecoys.see, decoys.log10_p_best
+
+    def elsewhere(self, *batch) -> None:
+        host = f"host-{next(number) % PARTS}"
+        monkeypatch.setattr(strata.platform, "node", lambda: host)
+        see(self, *batch)
+
+    plan = make(tmp_path, texts, Key(1))
+    monkeypatch.setattr(decoys.PieceDecoys, "see", elsewhere)
+    monkeypatch.setattr(decoys, "log10_p_best", lambda *a: p(*a) * (1.6 if strata.platform.node() == "host-7" else 1))
+    number = itertools.count()
+    audit = scan(plan, parts=PARTS)
+    assert audit.state == "alarm"
+    assert wrong(audit) == {("decoy_host", "host-7")}
+    (*_, advice) = audit.alarms()
+    assert "of host host-7 they are too small" in advice
+    assert "`brickscan selftest` there" in advice
+
+
+def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
+    p = decoys.log10_p_best
+
+    def of_long(law, score, scored, messages):
+        return p(law, score, scored, messages) * np.where((scored >= 64) & (scored < 128), 1.6, 1.0)
+
+    monkeypatch.setattr(decoys, "log10_p_best", of_long)
+    audit = scan(make(tmp_path, texts, Key(1)))
+    assert audit.state == "alarm"
+    assert wrong(audit) == {("decoy_length", "64-127")}
+    assert "of texts of scored length 64-127 they are too small" in audit.alarms()[-1]
+
+
+def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, texts, monkeypatch):
+    """And one whose own secret fits the traffic too well is seen, though decoys are as they should be."""
+    plan = make(tmp_path / "sound", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))
+    audit = scan(plan)
+    shadows = [row for row in audit.rows if row["kind"] == "shadow"]
+    assert {row["key_id"] for row in shadows} == {"k0", "k1"}
+    assert {row["clusters"] for row in shadows} == {SHADOWS}
+    assert audit.state == "no alarm"
+
+    production = {bytes.fromhex(key.commitment) for key in plan.keys}
+    for key, mark in zip(plan.keys, plan_module.open_keys(plan.registry, plan.keys), strict=True):
+        kind, plain = type(mark.watermark), type(mark.watermark).score
+
+        def tuned(self, tokens, positions, messages, plain=plain):
+            found = plain(self, tokens, positions, messages)
+            return np.minimum(found + 8, positions.scored) if self.commitment in production else found
+
+        if "Green" in kind.__name__:
+            monkeypatch.setattr(kind, "score", tuned)
+            assert key.key_id == "k0"
+    audit = scan(make(tmp_path / "tuned", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2")))
+    assert {row["key_id"] for row in audit.rows if row["verdict"] == "too small"} == {"k0"}
+    assert audit.state == "alarm"
+    assert "Name nobody by this key" in audit.alarms()[-1]
+
+
+def test_no_shadows_where_anybody_can_write_them_or_there_are_reserved_messages(tmp_path, texts):
+    plan = make(tmp_path, texts[:50], Key(1, format="greenlist"), Key(2, format="greenlist-v2"))
+    assert not open_decoys(plan).shadowed
