@@ -23,6 +23,7 @@ _COMMANDS = {
     "flagged": "jobs.flagged:flagged",
     "explain": "jobs.explain:explain",
     "replay": "jobs.replay:replay",
+    "report": "jobs.report:report",
     "status": "jobs.status:status",
     "quarantine": "jobs.quarantine:quarantine",
     "check": "jobs.check:check",

@@ -1,19 +1,17 @@
 """`brickscan explain CONFIG|RESULTS DOC`: one flag, in words that a moderator, a user and a court can follow."""
 
 import json
-import math
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.options import results_argument, results_at
 from jobs.text import tell
 from scanner.errors import Refused
-from scanner.printable import safe
 
 if TYPE_CHECKING:
     from scanner.evidence.explanation import Explanation
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 MOST_CHARACTERS = 3_000
 """Of a text in a terminal."""
 
-_FIELDS = (
-    *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
-    *("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested"),
-)
 _MARKS = (" ", ".", "-", "=", "#")
 _WIDEST = 100
 
@@ -52,16 +46,17 @@ def explain(results: str, document: str, page_file: Path | None, as_json: bool, 
     """
     if page_file is not None and as_json:
         raise click.UsageError("Give --html or --json; one of the two.")
-    from scanner.evidence.explanation import explain as explained_of
+    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.records import record_of
     from scanner.evidence.weighing import RUN
 
     place = results_at(results)
-    explained = explained_of(place.config or place.folder, document, run or RUN)
+    explained = Explainer(place.config or place.folder, run or RUN).explain(document)
     if page_file is not None:
         _write(page_file, explained)
         tell(f"page: {page_file}")
     elif as_json:
-        tell(*json.dumps(_record(explained), indent=1).splitlines())
+        tell(*json.dumps(record_of(explained), indent=1).splitlines())
     else:
         tell(*_lines(explained))
 
@@ -118,39 +113,3 @@ def _pair(shown: str, marks: str) -> Iterator[str]:
     yield shown
     if marks.strip():
         yield marks.rstrip()
-
-
-def _record(explained: "Explanation") -> Mapping[str, Any]:
-    from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
-
-    row, weighed = explained.row, explained.weighed
-    names = (
-        "path",
-        "row",
-        "doc_id",
-        "account_id",
-        "key_id",
-        "message",
-        "user_id",
-        "naming",
-        "scan_id",
-        "audit",
-        "proof",
-    )
-    return {
-        **{name: row[name] for name in names},
-        **{name: row[name] for name in ("log10_p_global", "tokens", "scored", "messages_tested", "keys_tested")},
-        "text_sha256": row["text_sha256"].hex(),
-        "expected_by_chance": explained.expected,
-        "false_flags_expected": explained.false_flags,
-        "carried_by": explained.carried_by,
-        "parts": [{name: _plain(value) for name, value in part._asdict().items()} for part in explained.said_of_parts],
-        "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in weighed.runs] if weighed else [],
-        "no_text": explained.no_text,
-        "says": [{"heading": heading, "sentence": safe(sentence)} for heading, sentence in what_was_found(explained)],
-        "does_not_say": list(DOES_NOT_SAY),
-    }
-
-
-def _plain(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

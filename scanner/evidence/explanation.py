@@ -5,13 +5,15 @@ is, byte for byte, the one that was scanned.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
+from scanner.detection.detector import KeyUnderTest
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import open_keys, read_config, results_of
 from scanner.errors import Refused
@@ -25,10 +27,12 @@ from scanner.registry import find_key, load_registry
 from scanner.results.queries import ask, standing_flags
 from scanner.storage.locations import absolute
 from schemas.config import ScanConfig
-from schemas.registry import MasterKey
+from schemas.registry import MasterKey, Registry
 
 ALIKE = 0.01
 """A part whose p-value is above it reads like text without a mark."""
+
+_MESSAGE, _ACCOUNT, _TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",)
 
 
 class Around(NamedTuple):
@@ -82,89 +86,107 @@ class Explanation:
         return None
 
 
-class _Source(NamedTuple):
-    """A configuration, and where it looks for what it names."""
-
-    config: ScanConfig
-    base: Path
-
-    @property
-    def registry(self) -> str:
-        """Folder or URI."""
-        return absolute("registry", self.config.registry, self.base)
-
-
-def explain(place: Path | str, document: str, run: int = RUN) -> Explanation:
-    """Explain a flagged document.
+class Explainer:
+    """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
 
     Args:
         place: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
-        document: its id, or PATH:ROW.
         run: scored tokens that are weighed as one; below RUN a page shows material of the key.
 
     Raises:
-        Refused: there is no such flag, or the configuration cannot be right; SecretError, TokenizerError.
+        Refused: the configuration cannot be right.
     """
-    if isinstance(place, Path):
-        source = _Source(read_config(place), place.absolute().parent)
-        results, rate = results_of(source.config, place), source.config.false_positive_rate
-    else:
-        source, results, rate = None, place, 1.0
-    case = find_case(results, rate, document)
-    stated = case.scan["false_positive_rate"] if case.scan else rate
-    text, why, key, weighed, parts = _text_of(case, source, run)
-    read = case.scan["documents"] if case.scan else None
-    return Explanation(
-        case=case,
-        rate=min(rate, stated),
-        key=key,
-        text=text,
-        no_text=why,
-        parts=parts,
-        weighed=weighed,
-        of_message=_around(results, rate, case, ("key_id", "message")),
-        of_account=None if case.row["account_id"] is None else _around(results, rate, case, ("account_id",)),
-        of_text=_around(results, rate, case, ("text_sha256",)),
-        expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
-        false_flags=None if read is None else read * stated,
-    )
 
+    def __init__(self, place: Path | str, run: int = RUN) -> None:
+        self._run = run
+        self._config: ScanConfig | None = None
+        self.results, self.rate = str(place), 1.0
+        if isinstance(place, Path):
+            self._config, self._base = read_config(place), place.absolute().parent
+            self.results, self.rate = results_of(self._config, place), self._config.false_positive_rate
+            self._folder = absolute("registry", self._config.registry, self._base)
+            paths = [path for path in self._config.input.paths if "{date}" not in path]
+            self._locations = [resolve(path, self._base, None) for path in paths]
+        self._opened: dict[str, KeyUnderTest] = {}
 
-def _text_of(
-    case: Case, source: _Source | None, run: int
-) -> tuple[str | None, str | None, MasterKey | None, Weighed | None, list[Part]]:
-    """Text, why there is none, key, what the text says, and its parts."""
-    if source is None:
-        return None, "name the scan's configuration instead of its results to see the text", None, None, []
-    key = find_key(load_registry(source.registry), case.row["key_id"])
-    try:
-        locations = [resolve(path, source.base, None) for path in source.config.input.paths if "{date}" not in path]
-        raw = stored_text(case, Columns.of(source.config.input), locations)
-    except Refused as error:
-        return None, str(error), key, None, []
-    text = read_text(raw)[0] or ""
-    if case.row["variant"] is not None:
-        text = normalise(text)
-    parts = parts_of(text)
-    if case.row["message"] is None:  # undecided: whoever is best may be a stranger
-        return text, None, key, None, parts
-    (test,) = open_keys(source.registry, [key], fast=False)
-    dedup = case.scan["dedup"] if case.scan else source.config.dedup
-    message = case.row["message"]
-    weighed = weigh(test.watermark, test.tokenizer.reference, text, message, key.messages, dedup, parts, run)
-    return text, None, key, weighed, parts
+    def explain(self, document: str) -> Explanation:
+        """Explain a flagged document, named by its id or as PATH:ROW.
 
+        Raises:
+            Refused: there is no such flag, or no such key any more; SecretError, TokenizerError.
+        """
+        (explained,) = self.explain_cases([find_case(self.results, self.rate, document)])
+        return explained
 
-def _around(results: str, rate: float, case: Case, columns: tuple[str, ...]) -> Around:
-    """Flags that have in these columns what the case has, itself among them."""
-    same = [pl.col(name).eq_missing(pl.lit(case.row[name])) for name in columns]
-    wanted = pl.all_horizontal(*same)
-    counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts")]
-    found = ask(results, lambda: standing_flags(results, rate, wanted).select(counts).collect())
-    return Around(*map(int, found.row(0)))
+    def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
+        """Explain flags that were found. Raises as `explain` does."""
+        rows = [case.row for case in cases]
+        around = {columns: self._around(rows, columns) for columns in (_MESSAGE, _ACCOUNT, _TEXT)}
+        for case in cases:
+            of_message, of_account, of_text = (
+                counts.get(tuple(case.row[name] for name in columns), Around(1, 1))
+                for columns, counts in around.items()
+            )
+            text, why, parts, weighed = self._text_of(case)
+            read = case.scan["documents"] if case.scan else None
+            stated = case.scan["false_positive_rate"] if case.scan else self.rate
+            yield Explanation(
+                case=case,
+                rate=min(self.rate, stated),
+                key=self._key(case) if self._config else None,
+                text=text,
+                no_text=why,
+                parts=parts,
+                weighed=weighed,
+                of_message=of_message,
+                of_account=None if case.row["account_id"] is None else of_account,
+                of_text=of_text,
+                expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
+                false_flags=None if read is None else read * stated,
+            )
 
+    @cached_property
+    def _registry(self) -> Registry:
+        return load_registry(self._folder)
 
-def in_words(log10_p: float) -> str:
-    """How seldom chance does it: `2.9·10^12` of one text in so many."""
-    whole = math.floor(-log10_p)
-    return f"{10 ** (-log10_p - whole):.1f}·10^{whole}" if whole > 3 else f"{10**-log10_p:,.0f}"
+    def _key(self, case: Case) -> MasterKey:
+        return find_key(self._registry, case.row["key_id"])
+
+    def _open(self, key: MasterKey) -> KeyUnderTest:
+        if key.key_id not in self._opened:
+            (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
+        return self._opened[key.key_id]
+
+    def _text_of(self, case: Case) -> tuple[str | None, str | None, list[Part], Weighed | None]:
+        """Text, why there is none, its parts, and what it says."""
+        if self._config is None:
+            return None, "name the scan's configuration instead of its results to see the text", [], None
+        try:
+            raw = stored_text(case, Columns.of(self._config.input), self._locations)
+        except Refused as error:
+            return None, str(error), [], None
+        text = read_text(raw)[0] or ""
+        if case.row["variant"] is not None:
+            text = normalise(text)
+        parts, message = parts_of(text), case.row["message"]
+        if message is None:  # undecided: whoever is best may be a stranger
+            return text, None, parts, None
+        test = self._open(self._key(case))
+        dedup = case.scan["dedup"] if case.scan else self._config.dedup
+        tokenizer = test.tokenizer.reference
+        return (
+            text,
+            None,
+            parts,
+            weigh(test.watermark, tokenizer, text, message, test.key.messages, dedup, parts, self._run),
+        )
+
+    def _around(self, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> dict[tuple[Any, ...], Around]:
+        """Flags, and distinct texts among them, that have in these columns what a row has; null is like nothing."""
+        values = {name: {row[name] for row in rows} - {None} for name in columns}
+        wanted = pl.all_horizontal(*(pl.col(name).is_in(list(found)) for name, found in values.items()))
+        counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts")]
+        same = [pl.col(name).alias(f"same_{name}") for name in columns]
+        flags = standing_flags(self.results, self.rate, wanted).group_by(same).agg(counts)
+        found = ask(self.results, flags.collect)
+        return {row[:-2]: Around(*row[-2:]) for row in found.iter_rows()}

@@ -4,6 +4,7 @@ The text comes from a stranger. Everything is escaped (Jinja2's autoescape), wha
 the page's policy (`default-src 'none'`) lets nothing in it load or run.
 """
 
+import functools
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -54,12 +55,12 @@ def visible(text: str) -> str:
     return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
-def page(explained: Explanation) -> str:
-    """The page of a flag, as HTML."""
+def page(explained: Explanation, back: str | None = None) -> str:
+    """The page of a flag, as HTML; `back`: a link to its night."""
     text = explained.text or ""
     return (
-        _environment()
-        .get_template("page.html.j2")
+        environment()
+        .get_template("flag.html.j2")
         .render(
             title=f"Flag: {safe(explained.row['doc_id'] or explained.case.where)}",
             facts=[(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
@@ -68,12 +69,15 @@ def page(explained: Explanation) -> str:
             segments=segments(explained),
             left_out=max(0, len(text) - MOST_CHARACTERS),
             weighed=explained.weighed,
+            back=back,
             levels=list(enumerate(LEVEL_WORDS)),
         )
     )
 
 
-def _environment() -> jinja2.Environment:
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Templates of this package; what they are given is escaped."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("scanner.evidence", "."),
         autoescape=True,

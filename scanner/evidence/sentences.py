@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
@@ -45,6 +46,19 @@ def in_so_many(log10: float) -> str:
     return f"1.0·10^{whole + 1}" if mantissa == "10.0" else f"{mantissa}·10^{whole}"
 
 
+def seldom(row: Mapping[str, Any]) -> str:
+    """Of how many texts chance brings one as far, and no more than a key of so many bits can say (SPEC_2 §4)."""
+    most = bits_of(row["basis"]) * math.log10(2.0)
+    return f"more than {in_so_many(most)}" if -row["log10_p_global"] > most else in_so_many(-row["log10_p_global"])
+
+
+def bits_of(basis: str | None) -> int:
+    """Entropy of a key in bits: 128 of a native one; of others as the column `basis` has it, 0 where it is public."""
+    if basis == "assumed":
+        return 0
+    return 128 if basis in (None, "key") else int(basis.split("-")[1])
+
+
 def amount(number: float) -> str:
     """A number of texts, however small."""
     return f"{number:,.2g}" if number < 100 else f"{number:,.0f}"
@@ -67,7 +81,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield (
             "False flags to expect",
             f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
-            f"{amount(explained.false_flags)} flags, and {amount(explained.expected)} that score as high as this one",
+            f"{amount(explained.false_flags)} flags, and {_as_high(explained)} that score as high as this one",
         )
     yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if explained.key is not None:
@@ -76,6 +90,13 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     yield "Other flags", _others(explained)
     if explained.said_of_parts:
         yield "Quoted lines and own words", _parts(explained)
+
+
+def _as_high(explained: Explanation) -> str:
+    """N·p, and no less than the key's entropy lets anybody say."""
+    documents = (explained.case.scan or {}).get("documents", 0)
+    least = documents * 2.0 ** -bits_of(explained.row["basis"])
+    return f"fewer than {amount(least)}" if (explained.expected or 0.0) < least else amount(explained.expected or 0.0)
 
 
 def _marked_for(explained: Explanation) -> str:
@@ -92,12 +113,13 @@ def _marked_for(explained: Explanation) -> str:
 
 def _chance(explained: Explanation) -> str:
     row = explained.row
-    log10_p = row["log10_p_global"]
     keys = row["keys_tested"]
+    if row["basis"] == "assumed":
+        return f"not known: anyone can make this mark; an audit counted p = 10^{row['log10_p_global']:.1f} on traffic"
     return (
-        f"if nothing here were marked, one text in {in_so_many(-log10_p)} would score so high for any of the "
+        f"if nothing here were marked, one text in {seldom(row)} would score so high for any of the "
         f"{row['messages_tested']:,} messages of this key, corrected for {keys} test{'s' * (keys > 1)} of keys "
-        f"(p = 10^{log10_p:.1f}; {row['scored']:,} of {row['tokens']:,} tokens scored)"
+        f"({row['scored']:,} of {row['tokens']:,} tokens scored)"
     )
 
 

@@ -1,7 +1,6 @@
 """Pages: whatever stands in a document, its text stays text, and nothing on the page can load or run."""
 
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
@@ -13,39 +12,8 @@ from scanner.evidence.explanation import Around, Explanation
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.quoting import parts_of
 from scanner.evidence.weighing import Run, Weighed
+from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
-
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '" onmouseover="alert(1)',
-    "{{ 7 * 7 }}{% raw %}",
-    "\u202ereversed\u2066\x00\x1b[31m\x07",
-    "a" + "\u0301" * 400,
-    "</div></main></body></html>",
-    "<!--",
-    "&lt;b&gt;",
-    "> <b>quoted</b>\n<blockquote onload=x>",
-]
-TAGS = {
-    *("html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "dl", "dt", "dd", "ul", "li", "p", "span"),
-    "div",
-}
-
-
-class Seen(HTMLParser):
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.text = set(), set(), []
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> Explanation:
@@ -53,18 +21,11 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
         "held_since": datetime(2026, 1, 1, tzinfo=UTC),
         "named": [],
         "proof": "proved",
+        "basis": "key",
     }
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
     one = Around(1, 1)
     return Explanation(Case(row, None), 1e-6, None, text, None, parts_of(text), weighed, one, one, one, None, None)
-
-
-def check(html: str) -> Seen:
-    seen = Seen(html)
-    assert seen.tags <= TAGS
-    assert seen.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class", "dir", "title"}
-    assert "default-src 'none'" in html
-    return seen
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

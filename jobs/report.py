@@ -1,0 +1,44 @@
+"""`brickscan report CONFIG|RESULTS --out DIR`: a night and its flags as pages for a browser."""
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from jobs.options import results_argument, results_at, scanned
+from jobs.text import tell
+from scanner.printable import printable
+
+
+@click.command()
+@results_argument
+@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="On which its scans began (UTC).  [the last]")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="A new folder.")
+def report(results: str, day: datetime | None, out: Path) -> None:
+    """Write a night as pages: one for the night, one a flag, each with a JSON twin. Open DIR/index.html in a browser.
+
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. Pages need no
+    network, no script and no other file, and print as they look. They hold people's texts: only you can read them. A
+    folder that holds an earlier report is replaced.
+
+    \b
+    Example:
+      brickscan report nightly.toml --out report
+      brickscan report nightly.toml --date 2026-11-20 --out reports/2026-11-20
+    """
+    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.site import night_of, write_report
+
+    place = results_at(results)
+    if not scanned(place):
+        return
+    explainer = Explainer(place.config or place.folder)
+    night = night_of(explainer.results, explainer.rate, day.date() if day else None)
+    with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
+        pages = write_report(explainer, night, out, lambda: shown.update())
+    tell(
+        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
+        f"{night.expected:.2g} false flags to expect",
+        f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
+    )

@@ -1,0 +1,74 @@
+"""Charts as inline SVG, with words for whoever cannot see them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 40
+
+
+def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Observed against stated rates, both on a logarithmic scale, with the audit's limits; the line is "as stated".
+
+    rows: of schemas.tables.AUDITS, with tests, hits, expected, low and high. A rate of no hits stands at the bottom.
+    """
+    points = [
+        (
+            row["expected"] / row["tests"],
+            row["hits"] / row["tests"],
+            row["low"] / row["tests"],
+            row["high"] / row["tests"],
+        )
+        for row in rows
+        if row["tests"] and row["expected"] > 0
+    ]
+    least = min((stated for stated, *_ in points), default=1e-8) / 10
+    decades = -math.log10(least)
+
+    def at(rate: float) -> float:
+        return 1 + math.log10(max(rate, least)) / decades
+
+    def x(rate: float) -> float:
+        return _LEFT + at(rate) * (_WIDTH - _LEFT - 10)
+
+    def y(rate: float) -> float:
+        return 10 + (1 - at(rate)) * (_HEIGHT - _BELOW - 10)
+
+    drawn = [Markup('<path class="stated" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(x(least), y(least), x(1), y(1))]
+    for exponent in range(math.floor(decades) + 1):
+        rate = 10.0**-exponent
+        words = ("1",) if not exponent else (f"1e-{exponent}",)
+        drawn += [
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 20, *words),
+            Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 6, y(rate) + 4, *words),
+        ]
+    for stated, observed, low, high in points:
+        drawn += [
+            Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
+            Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
+        ]
+    said = f"{len(points)} rates on decoy keys: observed against stated, with limits."
+    axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
+    return _svg(said, _HEIGHT, [*drawn, axes])
+
+
+def bars_chart(rows: Sequence[tuple[str, int]], said: str) -> Markup:
+    """A bar a row, with its words and its number beside it."""
+    most = max((count for _, count in rows), default=1)
+    drawn = []
+    for i, (words, count) in enumerate(rows):
+        y = 4 + 20 * i
+        width = max(1.0, 260 * count / most)
+        drawn += [
+            Markup('<text x="0" y="{}">{}</text>').format(y + 12, words),
+            Markup('<rect x="160" y="{}" width="{:.1f}" height="14"/>').format(y, width),
+            Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(168 + width, y + 12, count),
+        ]
+    return _svg(said, 20 * len(rows) + 8, drawn)
+
+
+def _svg(said: str, height: int, drawn: Sequence[Markup]) -> Markup:
+    head = Markup('<svg role="img" viewBox="0 0 {} {}" aria-label="{}"><title>{}</title>')
+    return head.format(_WIDTH, height, escape(said), escape(said)) + Markup("").join(drawn) + Markup("</svg>")

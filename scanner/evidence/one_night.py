@@ -1,0 +1,151 @@
+"""What a night's scans read, flagged and could not read, added up for a report.
+
+A night is the date (UTC) on which its scans began, as in schemas.tables.SHARDS.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Literal
+
+import polars as pl
+
+from scanner.errors import Refused
+from scanner.evidence.case import Case
+from scanner.results import audits, flagged, scans
+from scanner.results.in_quarantine import Unscored, in_quarantine
+from scanner.results.queries import ask
+from schemas.words import AuditState, Proof
+
+Light = Literal["green", "amber", "red"]
+
+MOST_ROWS = 10
+"""Of a table on the page of a night."""
+
+_BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DECOYS, AuditState.NOT_JUDGED)
+
+
+@dataclass(frozen=True)
+class Night:
+    """A night.
+
+    scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first; expected:
+    how many flags chance alone makes; light, why: whether its flags can be used; rates: of AUDITS, those that count
+    single messages under decoy keys in the last scan that was audited; by: flags added up by key, user, account and
+    hour of the day (UTC; of posting, where that is known), quarantine by reason and account, most first; seconds: that
+    the scans took.
+    """
+
+    day: date
+    scans: Sequence[Mapping[str, Any]]
+    flags: Sequence[Mapping[str, Any]]
+    expected: float
+    light: Light
+    why: list[str]
+    rates: Sequence[Mapping[str, Any]]
+    by: Mapping[str, list[tuple[str | None, int]]]
+    seconds: float
+
+    @property
+    def documents(self) -> int:
+        """That were read, in quarantine or not."""
+        return sum(scan["documents"] for scan in self.scans)
+
+    @property
+    def quarantined(self) -> int:
+        """Documents that could not be scored, and files."""
+        return sum(scan["quarantined"] + scan["files_quarantined"] for scan in self.scans)
+
+    @property
+    def cases(self) -> list[Case]:
+        """Its flags, each with its scan."""
+        of_id = {scan["scan_id"]: scan for scan in self.scans}
+        return [Case(row, of_id[row["scan_id"]]) for row in self.flags]
+
+
+def night_of(results: str, rate: float, day: date | None) -> Night:
+    """Add a night up.
+
+    Args:
+        results: folder or URI.
+        rate: a stricter one than a scan had leaves out what would not have been flagged under it.
+        day: on which its scans began (UTC); None: the last one on which a scan began.
+
+    Raises:
+        Refused: there are no results, or no scan began that day.
+    """
+    known = ask(results, scans(results).collect).to_dicts()
+    began = [scan["started_at"].date() for scan in known]
+    day = day or max(began, default=date.min)
+    of_night = [scan for scan, its_day in zip(known, began, strict=True) if its_day == day]
+    if not of_night:
+        days = ", ".join(map(str, sorted(set(began), reverse=True)[:5])) or "none"
+        raise Refused(f"results: no scan began on {day} and ended; days on which some did, newest first: {days}")
+    ids = [scan["scan_id"] for scan in of_night]
+    flags = ask(
+        results, flagged(results, rate, pl.col("scan_id").is_in(ids)).sort("log10_p_global", "path", "row").collect
+    )
+    rows = flags.to_dicts()
+    light, why = _light(of_night, rows)
+    since = datetime.combine(day, time(), UTC)
+    return Night(
+        day=day,
+        scans=of_night,
+        flags=rows,
+        expected=sum(scan["documents"] * min(rate, scan["false_positive_rate"]) for scan in of_night),
+        light=light,
+        why=why,
+        rates=_rates(results, ids),
+        by=_added_up(flags) | _unscored(results, since, max(scan["finished_at"] for scan in of_night)),
+        seconds=sum((scan["finished_at"] - scan["started_at"]).total_seconds() for scan in of_night),
+    )
+
+
+def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple[Light, list[str]]:
+    """Red: its flags must not be used; amber: something needs a hand; each with its reasons."""
+    red, amber = [], []
+    for scan in of_night:
+        if scan["audit"] == AuditState.ALARM:
+            red.append(f"the audit of scan {scan['scan_id']} alarmed")
+        elif scan["audit"] in _BAD:
+            amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
+        if scan["exit_code"] != 0 and scan["audit"] != AuditState.ALARM:
+            amber.append(f"scan {scan['scan_id']} ended with exit code {scan['exit_code']}")
+    unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)
+    if unproved:
+        red.append(f"{unproved:,} flags came out differently when they were computed again")
+    lost = sum(scan["quarantined"] for scan in of_night)
+    read = sum(scan["documents"] for scan in of_night)
+    if read and lost > read / 100:
+        amber.append(f"{lost:,} of {read:,} documents could not be scored")
+    return ("red", red + amber) if red else ("amber", amber) if amber else ("green", [])
+
+
+def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
+    about = (pl.col("kind") == "decoy") & (pl.col("measure") == "rate") & pl.col("audit_id").is_in(ids)
+    rows = ask(results, audits(results).filter(about).sort("audit_id", "label", "threshold").collect)
+    return rows.filter(pl.col("audit_id") == rows["audit_id"].last()).to_dicts() if len(rows) else []
+
+
+def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
+    hour = pl.coalesce("created_at", "scanned_at").dt.strftime("%H:00").alias("hour")
+    asked = flags.with_columns(hour)
+    most = {
+        name: [
+            (row[0], row[1]) for row in asked.group_by(name).len().sort("len", name, descending=[True, False]).rows()
+        ]
+        for name in ("key_id", "user_id", "account_id", "hour")
+    }
+    return most | {"hour": sorted(most["hour"], key=lambda row: str(row[0]))}
+
+
+def _unscored(results: str, since: datetime, until: datetime) -> dict[str, list[tuple[str | None, int]]]:
+    wanted = Unscored(since=since, before=until + timedelta(seconds=1))
+    reasons = in_quarantine(results, wanted, None, "reason").rows
+    accounts = in_quarantine(results, wanted, None, "account").rows
+    return {
+        "reason": [(row["reason"], row["documents"] + row["files"]) for row in reasons.to_dicts()],
+        "quarantined_account": [
+            (row["account_id"], row["documents"]) for row in accounts.to_dicts() if row["documents"]
+        ],
+    }
