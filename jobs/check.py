@@ -53,10 +53,13 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
         asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(asked, _read(source))
     rate = asked.false_positive_rate
-    rows = [_line(row, _admitted_to(key, rate)) for row, key in zip(verdicts, asked.keys, strict=True)]
+    tested = asked.keys_tested
+    rows = [
+        _line(row, _admitted_to(key, rate / key.tested_among(tested)))
+        for row, key in zip(verdicts, asked.keys, strict=True)
+    ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
-    count = asked.keys_tested
-    of_keys = f"of {count} key{'s' * (count > 1)}"
+    of_keys = f"of {tested} key{'s' * (tested > 1)}"
     if any(key.one_of is not None for key in asked.keys):
         of_keys = "and for the weight of each key"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {rate:g}")
@@ -75,7 +78,7 @@ def _read(source: str) -> bytes:
 
 
 def _admitted_to(key: MasterKey, rate: float) -> bool:
-    """Whether an audit showed that a key's p-values hold down to a rate."""
+    """Whether an audit showed that a key's p-values hold down to its share of a rate."""
     return key.admission is not None and key.admitted_by is not None and key.admission.holds_down_to <= rate
 
 

@@ -28,7 +28,7 @@ from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.positions import PositionRule
 from scanner.watermark.rank import ranked
-from scanner.watermark.search import Decision, Found, decide, instead, long_enough, passing, search
+from scanner.watermark.search import Decision, Found, corrected, decide, instead, long_enough, passing, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
 from schemas.tables import QUARANTINE, VERDICTS
@@ -299,10 +299,15 @@ class Detector:
             # a key whose every document has fewer candidates is not the one that is chosen there
             return of_chosen(of_key[rows, np.minimum(decided.candidate, of_key.shape[1] - 1)] for of_key in values)
 
-        reach = np.array([_log10_reach(test) for test in self._keys])[chosen]
+        own = [_log10_reach(test) for test in self._keys]
+        of_all = [corrected(p, 1, self._tested_among(test)) for p, test in zip(own, self._keys, strict=True)]
+        reach, reach_global = (np.array(p, np.float64)[chosen] for p in (own, of_all))
 
         def p_values(log10_p: NDArray[np.float64]) -> pa.Array:
             return _p_values(np.maximum(log10_p, reach))
+
+        def p_values_global(log10_p: NDArray[np.float64]) -> pa.Array:
+            return _p_values(np.maximum(log10_p, reach_global))
 
         message = of_candidate(said.message for said in found)
         scored = message >= 0
@@ -318,9 +323,13 @@ class Detector:
             "score": of_candidate(said.score for said in found),
             # p = 1 of what is not scored
             "log10_p": p_values(np.where(scored, of_candidate(said.log10_p for said in found), 0.0)),
-            "log10_p_global": p_values(np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)),
+            "log10_p_global": p_values_global(
+                np.where(scored, of_candidate(said.log10_p_global for said in found), 0.0)
+            ),
             "runner_up_log10_p": p_values(of_chosen(said.log10_p[rows, runner_up] for said in found)),
-            "runner_up_log10_p_global": p_values(of_chosen(said.log10_p_global[rows, runner_up] for said in found)),
+            "runner_up_log10_p_global": p_values_global(
+                of_chosen(said.log10_p_global[rows, runner_up] for said in found)
+            ),
             "messages_tested": np.array([test.key.messages for test in self._keys])[chosen],
             "keys_tested": np.array([self._tested_among(test) for test in self._keys])[chosen],
             "flagged": decided.flagged,

@@ -144,7 +144,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
-    _refuse_unadmitted(keys, config.false_positive_rate, of_all=config.audit.require_admission)
+    tested = keys_tested(registry, normalised=config.variants.normalised)
+    _refuse_unadmitted(keys, config.false_positive_rate, tested, of_all=config.audit.require_admission)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -156,7 +157,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         results=results,
         locations=locations,
         keys=keys,
-        keys_tested=keys_tested(registry, normalised=config.variants.normalised),
+        keys_tested=tested,
         registry_sha256=registry_sha256(registry),
         second=second,
         audit_secret=_audit_secret(folder, registry),
@@ -215,11 +216,16 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
     return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
 
 
-def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float, *, of_all: bool) -> None:
-    """Refuse keys whose audit does not reach a rate: all, or those whose p-values nothing else speaks for."""
+def _refuse_unadmitted(keys: tuple[MasterKey, ...], all_keys: float, tested: int, *, of_all: bool) -> None:
+    """Refuse keys whose audit does not reach a rate: all, or those whose p-values nothing else speaks for.
+
+    Of these it must reach what is left of the rate when all keys have their share: an audit is of one key.
+    """
     for key in keys:
-        if not of_all and not format_of(key).basis().assumed:
+        assumed = format_of(key).basis().assumed
+        if not of_all and not assumed:
             continue
+        rate = all_keys / key.tested_among(tested) if assumed else all_keys
         asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
         if key.admission is None or key.admitted_by is None:
             raise Refused(
@@ -227,10 +233,11 @@ def _refuse_unadmitted(keys: tuple[MasterKey, ...], rate: float, *, of_all: bool
                 f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
             )
         if key.admission.holds_down_to > rate:
+            share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
             raise Refused(
                 f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
-                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {rate:g}; audit it over more documents "
-                f"(`brickscan calibrate --down-to {rate:g}` says how many), or scan at a higher rate"
+                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
+                f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
             )
 
 

@@ -21,7 +21,7 @@ from scanner.registry.keys_file import (
     write_registry,
 )
 from scanner.registry.locked_files import local_folder, locked
-from scanner.registry.opening import commitment_of, read_secret_of
+from scanner.registry.opening import commitment_of, opened, read_secret_of
 from scanner.registry.secrets import new_secret_file, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.registry.weights import with_weights
@@ -117,6 +117,7 @@ def new_key(
         )
         try:
             read_secret_of(made_for, reference, folder)  # as every scan will: it may be one that can be guessed
+            opened(made_for, key_bytes, f"secret {reference}:")
             _refuse_reuse(registry, folder, key_bytes, made_for)
             key = key.model_copy(update={"commitment": commitment_of(key_bytes, made_for)})
             audit_secret = registry.audit_secret or audit_secret_beside(folder, reference)

@@ -34,11 +34,23 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
     """The watermark of a key, ready to score or mark: its secret is read here, where it is used.
 
     Raises:
-        SecretError: as `check_secret` does.
+        SecretError: as `check_secret` does, and as `opened` does.
     """
     from scanner.watermark.formats import format_of
 
-    return format_of(key).open(check_secret(folder, key))
+    return opened(format_of(key), check_secret(folder, key), f"key {key.key_id!r}: the secret at {key.secret}")
+
+
+def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":
+    """A format under a secret, of which an error says what it is.
+
+    Raises:
+        SecretError: no key of the format can be that.
+    """
+    try:
+        return made_for.open(key_bytes)
+    except ValueError as error:
+        raise SecretError(f"{what} can be none of format {made_for.name!r}: {error}") from None
 
 
 def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:

@@ -21,7 +21,7 @@ from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.mersenne import first_of_permutation, is_among_first, permutation, product_mod
-from scanner.watermark.opened import Held, Opened, VocabularyFormat, check_message
+from scanner.watermark.opened import GreenListFormat, Held, Opened, check_message
 from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, ragged
 from scanner.watermark.seeded import BySeed, Seeds, seeded_positions, told_apart, without
 
@@ -145,7 +145,7 @@ class AfterOneToken:
         return tuple(tokens.ids[place - 1 : place + 1].tolist())
 
 
-class _KgwFormat(VocabularyFormat):
+class _KgwFormat(GreenListFormat):
     """What both share."""
 
     secret_bytes = range(8, 9)
@@ -153,10 +153,9 @@ class _KgwFormat(VocabularyFormat):
     greenlist_ratio: float = Field(default=0.25, gt=0, lt=1)
     context_width: int = Field(default=1, ge=1, le=WIDEST)
 
-    @property
-    def green(self) -> int:
-        """How many tokens of the vocabulary are green."""
-        return int(self.vocab_size * self.greenlist_ratio)
+    def share(self) -> float:
+        """Of green tokens."""
+        return self.greenlist_ratio
 
     def label(self) -> str:
         """See Format."""
@@ -165,7 +164,7 @@ class _KgwFormat(VocabularyFormat):
 
     def law(self) -> Law:
         """Without replacement within a seed, which is below the binomial where it matters."""
-        return Floored(Binomial(Fraction(max(self.green, 1), self.vocab_size)), SEED_BITS)
+        return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def basis(self) -> Basis:
         """32 bits of a seed, drawn by a generator that is no cipher."""

@@ -1,11 +1,11 @@
 """What the formats of other stacks share: their opened keys show a label and nothing of the key, and have decoys."""
 
 import hashlib
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scanner.watermark.format import Basis, Format, Watermark
 from scanner.watermark.laws import Law
@@ -45,14 +45,42 @@ class DrawnFormat(StackFormat):
         return self.decoy_key(entropy)
 
 
+MOST_TOKENS = 2**22
+"""Of a vocabulary, sixteen times the largest that is known: a shuffle of it takes 16 MiB and 10 ms."""
+
+
 class VocabularyFormat(StackFormat):
     """One whose draws are of a whole vocabulary: the width of the model's logits, padding included."""
 
-    vocab_size: int = Field(ge=2, le=2**31 - 1, description="the width of the model's logits, in its config.json")
+    vocab_size: int = Field(ge=2, le=MOST_TOKENS, description="the width of the model's logits, in its config.json")
 
     def vocabulary(self) -> int | None:
         """See Format."""
         return self.vocab_size
+
+    @property
+    def green(self) -> int:
+        """How many tokens of the vocabulary are green; 0 of a format that has no such list."""
+        return 0
+
+
+class GreenListFormat(VocabularyFormat):
+    """One that shuffles a vocabulary, of which the first tokens are green."""
+
+    def share(self) -> float:
+        """Of green tokens, as the stack's parameter has it."""
+        raise NotImplementedError
+
+    @property
+    def green(self) -> int:
+        """How many tokens of the vocabulary are green, as the stacks round it."""
+        return int(self.vocab_size * self.share())
+
+    @model_validator(mode="after")
+    def _some_are_green(self) -> Self:
+        if not 0 < self.green < self.vocab_size:
+            raise ValueError(f"of {self.vocab_size:,} tokens {self.green:,} would be green: some must be, and not all")
+        return self
 
 
 class Opened:

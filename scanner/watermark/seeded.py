@@ -47,15 +47,17 @@ class BySeed:
     """Each seed and token once. Under another key other windows share a seed, so that every key has a rule of its own.
 
     window: tokens before a scored one that its seed takes in; skipped: positions at a document's start that the stack
-    leaves out; key: tells keys apart and nothing else of them; seeds: of each place in a batch, uint32[N]; keyless: a
-    seed that is the same under every key, whose positions are left out.
+    leaves out; key: tells keys apart and nothing else of them; seeds: of each place in a batch, uint32[N]; keyless:
+    seeds that are the same under every key, whose positions are left out; size: tokens from it on have no draw of their
+    own, and are left out too.
     """
 
     window: int
     skipped: int
     key: str = field(repr=False)
     seeds: Held[Seeds] = field(compare=False, repr=False)
-    keyless: int | None = None
+    keyless: range = range(0)
+    size: int = 2**32
 
     @property
     def context(self) -> int:
@@ -66,7 +68,9 @@ class BySeed:
         """See PositionRule."""
         seeds = self.seeds.value(tokens)
         found = seeded_positions(tokens, seeds, self.skipped, dedup)
-        return found if self.keyless is None else without(found, seeds[found.index] == self.keyless)
+        own, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
+        left_out = ((own >= first) & (own < end)) | (tokens.ids[found.index] >= self.size)
+        return without(found, left_out) if left_out.any() else found
 
     def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
         """See PositionRule."""

@@ -61,7 +61,7 @@ class KgwProof:
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.Proof."""
-        return floored(log10_binomial(int(score), scored, Fraction(max(self._green, 1), self._size)), 32)
+        return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
 
     def _seed(self, window: list[int]) -> int:
         if self._left:
@@ -81,7 +81,7 @@ class ThreeBricksProof:
     def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
         """See scanner.watermark.format.Proof."""
         ids, h = tokens.tolist(), self._window
-        places = [t for t in range(h + 1, len(ids)) if not self._table or self._seed(ids[t - h : t]) != self._table[0]]
+        places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
         kept = first_of_each(units(seeds, [ids[t] for t in places], dedup))
         sums = np.zeros((len(messages), len(kept)))
@@ -94,6 +94,11 @@ class ThreeBricksProof:
                 drawn = words(seeds[i], self._size)
                 sums[:, n] = [-math.log1p(-(drawn[token] % 2**24) / 2**24) for token in met]
         return len(kept), [math.fsum(row) for row in sums]
+
+    def _keyed(self, window: list[int]) -> bool:
+        """Whether a window's seed is another under another key."""
+        seed = self._seed(window) % 2**32
+        return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
 
     def log10_p(self, score: float, scored: int) -> float:
         """See scanner.watermark.format.Proof."""

@@ -45,7 +45,7 @@ def read_config(text: str) -> StackKey:
     """
     try:
         fields = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits, and what is nested as deeply
         raise ValueError("is not JSON") from None
     if not isinstance(fields, dict):
         raise ValueError("is not a JSON object")
@@ -73,7 +73,7 @@ def read_config(text: str) -> StackKey:
 def _vllm(fields: Mapping[str, Any], key: int) -> StackKey:
     _known(fields, "vLLM", _VLLM_FIELDS | _VLLM_MARKS)
     algorithm = fields.get("algorithm", "gumbel")
-    if algorithm not in _VLLM:
+    if algorithm not in list(_VLLM):  # which also takes what cannot be hashed
         raise ValueError(f"field 'algorithm': allowed are {', '.join(_VLLM)}")
     if fields.get("prf", "philox") != "philox":
         raise ValueError("field 'prf': philox alone is read")
@@ -100,7 +100,7 @@ def _sglang(fields: Mapping[str, Any]) -> StackKey:
 def _green_lists(fields: Mapping[str, Any]) -> StackKey:
     _known(fields, "transformers' WatermarkingConfig", {"hashing_key", "seeding_scheme", *_KGW_FIELDS, "bias"})
     scheme = fields.get("seeding_scheme", "lefthash")
-    if scheme not in _KGW:
+    if scheme not in list(_KGW):
         raise ValueError(f"field 'seeding_scheme': allowed are {', '.join(_KGW)}")
     key = _whole(fields["hashing_key"], "hashing_key")
     return StackKey(_KGW[scheme], _given(fields, _KGW_FIELDS), Held(key))

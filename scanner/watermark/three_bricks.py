@@ -9,7 +9,7 @@ import functools
 import math
 from fractions import Fraction
 from importlib.resources import files
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy import int64, uint32, uint64
@@ -27,7 +27,7 @@ from scanner.watermark.mersenne import (
     product_mod,
     word_at,
 )
-from scanner.watermark.opened import Held, Opened, VocabularyFormat
+from scanner.watermark.opened import GreenListFormat, Held, Opened, VocabularyFormat
 from scanner.watermark.philox import term
 from scanner.watermark.positions import WIDEST, Positions, Tokens, ragged
 from scanner.watermark.seeded import BySeed, Seeds, told_apart
@@ -207,7 +207,6 @@ class _ThreeBricksFormat(VocabularyFormat):
     window: int = Field(default=4, ge=0, le=WIDEST)
     seeding: Seeding = "hash"
     table_seed: int = Field(default=0, ge=0, lt=2**32)
-    green: ClassVar[Any] = 0
 
     def label(self) -> str:
         """See Format."""
@@ -245,10 +244,13 @@ class _ThreeBricksFormat(VocabularyFormat):
 
     def _rule(self, secret: bytes) -> BySeed:
         seed, salt = key_of(secret, self.window, self.seeding)
-        # what a table has for a product of 0, such as of token 0, it has under every salt
-        keyless = None if self.seeding == "hash" else int(_table(self.table_seed)[0])
+        # what a table has for a product of 0, such as of token 0, it has under every salt; of seed 0 a window of zeros
+        # hands on its last token, and one in many thousands of others falls there too
+        first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
+        keyless = range(first, first + 1 if self.seeding != "hash" else self.vocab_size if seed == 0 else first)
         of_key = told_apart(self.label(), secret)
-        return BySeed(self.window, self.window + 1, of_key, Held(self._seeds(seed, salt)), keyless)
+        seeds = Held(self._seeds(seed, salt))
+        return BySeed(self.window, self.window + 1, of_key, seeds, keyless, self.vocab_size)
 
     def _seeds(self, seed: int, salt: int) -> Seeds:
         window = self.window
@@ -294,17 +296,16 @@ class ThreeBricksOpenaiFormat(_ThreeBricksFormat):
         return self._proof(secret, 0)
 
 
-class ThreeBricksMarylandFormat(_ThreeBricksFormat):
+class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
     """`maryland`: a count of green tokens."""
 
     name = "three-bricks-maryland"
     title = "three_bricks, maryland (green list)"
     gamma: float = Field(default=0.25, gt=0, lt=1)
 
-    @property
-    def green(self) -> int:
-        """How many tokens of the vocabulary are green."""
-        return int(self.gamma * self.vocab_size)
+    def share(self) -> float:
+        """Of green tokens."""
+        return self.gamma
 
     def label(self) -> str:
         """See Format."""
@@ -316,7 +317,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat):
 
     def law(self) -> Law:
         """Without replacement within a seed, which is below the binomial where it matters."""
-        return Floored(Binomial(Fraction(max(self.green, 1), self.vocab_size)), SEED_BITS)
+        return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""

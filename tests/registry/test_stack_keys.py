@@ -78,6 +78,10 @@ def test_a_secret_and_the_stacks_words(folder):
     ("config", "told"),
     [
         ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"key": ' + "9" * 5000 + "}", "is not JSON"),
+        ({"key": KEY, "algorithm": []}, "field 'algorithm': allowed are gumbel"),
+        ({"hashing_key": 7, "seeding_scheme": {}}, "field 'seeding_scheme': allowed are lefthash"),
         ("[1]", "is not a JSON object"),
         ({}, "field 'key': a number"),
         ({"key": True}, "field 'key': a number"),
@@ -238,3 +242,34 @@ def test_the_default_key_of_several_formats_is_a_key_of_each_and_of_none_twice(f
         file.write_text(json.dumps({"hashing_key": 15485863, "seeding_scheme": scheme}))
         found = add(folder, f"{scheme}-{code}", "--from", file, "--set", "vocab_size=300")
         assert (found[0], "this is the secret of key 'selfhash-0'" in found[2]) == (code, code == 2), found
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "told"),
+    [
+        ({"hashing_key": 0}, [], "can be none of format 'hf-lefthash': a hashing key is at least 1"),
+        ({"hashing_key": 4096}, [], "no multiple of 4,096"),
+        ({"greenlist_ratio": 1e-300}, [], "of 300 tokens 0 would be green"),
+        ({}, ["--set", "vocab_size=4194305"], "vocab_size = 4194305: Input should be less than or equal to 4194304"),
+        ({}, ["--set", "vocab_size=-3"], "vocab_size = -3"),
+        ({"context_width": 10**9}, [], "context_width = 1000000000"),
+    ],
+)
+def test_what_no_green_list_can_be_is_refused_before_a_key_is_there(folder, more, words, told):
+    """What a scan could not open, or what would take all memory, is no key; nothing of it is left."""
+    (folder / "bad.json").write_text(json.dumps({"hashing_key": 99991} | more))
+    code, _, err = add(folder, "bad", "--from", folder / "bad.json", "--set", "vocab_size=300", *words)
+    assert (code, told in err) == (2, True), err
+    assert not (folder / "registry/keys.toml").exists()
+    assert not (folder / "registry/secrets/bad.key").exists()
+
+
+def test_a_seed_and_salt_under_which_nothing_depends_on_a_key_are_no_key(folder):
+    """The research code's defaults: seed 0 and a window of one token."""
+    secret = folder / "default.key"
+    secret.write_text(f"{0:016x}{35317:016x}")
+    secret.chmod(0o600)
+    words = ("--format", "three-bricks-openai", "--set", "vocab_size=300", "--secret", f"file:{secret}")
+    code, _, err = add(folder, "default", *words, "--set", "window=1")
+    assert (code, "no key enters a draw" in err) == (2, True), err
+    assert add(folder, "default", *words, "--set", "window=2")[0] == 0

@@ -109,7 +109,7 @@ def test_windows_of_one_seed_count_once():
         (ThreeBricksOpenaiFormat(vocab_size=100, window=1), bytes(8) + (35317).to_bytes(8, "big"), "no key enters"),
         (ThreeBricksOpenaiFormat(vocab_size=100, window=0, seeding="min"), bytes(15) + b"\1", "window of 1 or more"),
         (ThreeBricksOpenaiFormat(vocab_size=100), bytes(8), "have 16 bytes"),
-        (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED), "anybody makes"),
+        (SynthIdTableFormat(), b"".join(key.to_bytes(8, "big") for key in PUBLISHED), "anybody may make"),
         (SynthIdMixedFormat(depth=9), b"".join(key.to_bytes(8, "big") for key in PUBLISHED[:9]), "published = true"),
         (SynthIdTableFormat(depth=2), b"\xff" * 16, r"below 2\^63"),
         (SynthIdTableFormat(depth=2), bytes(8), "have 16 bytes"),
@@ -141,3 +141,24 @@ def test_a_rule_of_a_key_shows_nothing_to_try_keys_on(name):
     assert one == again != other
     assert one.key not in repr(one)
     assert secrets[0].hex() not in repr(one)
+
+
+@pytest.mark.parametrize("name", ["three-bricks-openai", "three-bricks-maryland"])
+def test_what_no_key_decides_is_not_scored(name):
+    """Under seed 0 a window of zeros hands on its last token under every salt; tokens beyond the vocabulary alias."""
+    form = make_format(name, {"vocab_size": 100, "window": 2})
+    salted = [form.open(bytes(8) + salt.to_bytes(8, "big")) for salt in (35317, 99991)]
+    tokens = ragged([[5, 0, 7, 8, 0, 9, 10, 105, 11, 12]])
+    for mark in salted:
+        scored = mark.rule.positions(tokens, "ngram").index.tolist()
+        assert scored == [4, 5, 8, 9]  # not 3 and 6, after zeros, and not 7, which is token 105
+    of_zeros = [mark.seeds(tokens)[3] for mark in salted]
+    assert of_zeros == [7, 7]  # of the window 0, 7
+    proof = form.proof(bytes(8) + (35317).to_bytes(8, "big"))
+    assert proof.scores(tokens.ids, [0], "ngram")[0] == salted[0].rule.positions(tokens, "ngram").scored[0]
+
+
+def test_a_share_of_which_no_token_is_green_is_refused():
+    """Without green tokens the code would take the list for the other mark, whose scores are larger."""
+    with pytest.raises(ValueError, match="of 300 tokens 0 would be green"):
+        ThreeBricksMarylandFormat(vocab_size=300, gamma=0.001)
