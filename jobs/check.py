@@ -45,6 +45,7 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     if fpr is not None and config is not None:
         raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
     from scanner.detection.one_text import Check, check_text
+    from scanner.watermark.formats import format_of
 
     if config is not None:
         asked = Check.of_config(config, key_ids)
@@ -55,7 +56,7 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     rate = asked.false_positive_rate
     tested = asked.keys_tested
     rows = [
-        _line(row, _admitted_to(key, rate / key.tested_among(tested)))
+        _line(row, _admitted_to(key, rate / key.tested_among(tested)), format_of(key).generator)
         for row, key in zip(verdicts, asked.keys, strict=True)
     ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
@@ -82,17 +83,21 @@ def _admitted_to(key: MasterKey, rate: float) -> bool:
     return key.admission is not None and key.admitted_by is not None and key.admission.holds_down_to <= rate
 
 
-def _line(row: Mapping[str, Any], admitted: bool) -> tuple[str, str, str, str, str]:
+def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:
+    of_device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
     elif row["flagged"] and row["basis"] == "assumed":
-        says, p = "reads like its mark, which anyone can make", p_value(row["log10_p_global"])
+        says, p = f"reads like its mark{of_device}, which anyone can make", p_value(row["log10_p_global"])
         if not admitted:
             says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
     elif row["flagged"]:
         says, p = f"contains text marked for {marked_for(row)}", p_value(row["log10_p_global"])
     else:
-        says, p = "no mark found", "-" if row["log10_p_global"] is None else f"{10 ** row['log10_p_global']:.2g}"
+        says, p = (
+            f"no mark found{of_device}",
+            "-" if row["log10_p_global"] is None else f"{10 ** row['log10_p_global']:.2g}",
+        )
     if row["status"] == "scored_in_part":
         says += " (in the part that can be read)"
     return row["key_id"], says, p, f"{row['scored']:,}", row["proof"] or "-"

@@ -225,6 +225,7 @@ def add(
     tell(*_weight(key))
     tell(*_floor(registry, key))
     tell(*_price(registry, key))
+    tell(*(f"careful     {caution}" for caution in _cautions(key)))
     caution = narrow(format_of(key), pin_tokenizer(local_folder(registry), tokenizer))
     complain(*([] if caution is None else [f"key {key.key_id!r}: {caution}"]))
 

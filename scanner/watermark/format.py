@@ -264,6 +264,9 @@ class Format(BaseModel, ABC):
     if_guessed: ClassVar[str | None] = None
     """What to do instead of a secret that can be guessed; None: draw another."""
 
+    generator: ClassVar[str | None] = None
+    """Whose random numbers are read, where the stack draws others on another device; None: where it does not matter."""
+
     title: ClassVar[str]
     """For people, such as `Kirchenbauer et al. (green list)`."""
 
@@ -313,9 +316,14 @@ class Format(BaseModel, ABC):
         return self.basis().bits < 64
 
     def cautions(self, messages: int) -> list[str]:
-        """What whoever reads the names of a key of so many messages must know: who else can make its marks."""
+        """What whoever reads the verdicts of a key of so many messages must know: who else can make its marks."""
         del messages
-        return []
+        if self.generator is None:
+            return []
+        return [
+            f"what torch's {self.generator} draws is read: text that the same code marked on a GPU has another mark, "
+            "and is not found"
+        ]
 
     def check_messages(self, count: int) -> None:
         """Refuse a number of messages that no key of the format can have: any but 1, where its marks carry none.

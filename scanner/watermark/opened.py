@@ -49,10 +49,15 @@ MOST_TOKENS = 2**22
 """Of a vocabulary, sixteen times the largest that is known: a shuffle of it takes 16 MiB and 10 ms."""
 
 
+CPU = "CPU generator"
+
+
 class VocabularyFormat(StackFormat):
     """One whose draws are of a whole vocabulary: the width of the model's logits, padding included."""
 
     vocab_size: int = Field(ge=2, le=MOST_TOKENS, description="the width of the model's logits, in its config.json")
+
+    generator = CPU
 
     def vocabulary(self) -> int | None:
         """See Format."""

@@ -24,7 +24,7 @@ from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.mersenne import bits
-from scanner.watermark.opened import DrawnFormat, Held, Opened, StackFormat, check_message
+from scanner.watermark.opened import CPU, DrawnFormat, Held, Opened, StackFormat, check_message
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions
 from scanner.watermark.weighted_bits import EXACT_BELOW, log10_normal, log_tail
 
@@ -222,6 +222,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
 
     name = "synthid-table"
     title = "SynthID-Text, transformers and package 0.2.1"
+    generator = CPU
     sampling_table_size: int = 2**16
     sampling_table_seed: int = Field(default=0, ge=0, lt=2**32)
 

@@ -109,7 +109,12 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
     assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
     admit_key(keys, "hf-lefthash", admission(1e-5, 1))
     code, out, _ = call(*asked)
-    assert (code, "which anyone can make 6.0e-5" in " ".join(out.split())) == (0, True), out
+    told = "reads like its mark (CPU generator), which anyone can make 6.0e-5"
+    assert (code, told in " ".join(out.split())) == (0, True), out
+    (tmp_path / "post.txt").write_text("".join(np.random.default_rng(5).choice(list(LETTERS), SIZE)))
+    assert "no mark found (CPU generator)" in call(*asked)[1]
+    careful = "what torch's CPU generator draws is read: text that the same code marked on a GPU has another mark"
+    assert careful in " ".join(call("keys", "list", "--registry", keys)[1].split())
 
 
 def test_what_costs_a_hundred_times_ours_is_told_when_it_is_added_and_by_a_look_ahead(tmp_path, byte_tokenizer):
