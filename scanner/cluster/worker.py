@@ -26,6 +26,8 @@ from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
 from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.watermark.formats import format_of
+from scanner.watermark.rank import SECONDS
+from scanner.watermark.search import DECOYS
 
 if TYPE_CHECKING:
     import torch
@@ -206,6 +208,17 @@ class Worker:
         """Of scoring, generously: at a token a byte, at most."""
         return sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
 
+    @cached_property
+    def _seconds_a_proof(self) -> float:
+        """Of a token, under all keys; plain Python takes thirty times what a format allows for."""
+        return sum(max(SECONDS_A_TOKEN, 30.0 * format_of(key).seconds(1)) for key in self._plan.keys)
+
+    @cached_property
+    def _seconds_ranked(self) -> list[float]:
+        """Of a byte under a decoy, of each key that flagged texts are ranked under: all of a batch may be flagged."""
+        formats = [(format_of(key), key.messages) for key in self._plan.keys]
+        return [form.seconds(messages) for form, messages in formats if not form.basis().proven]
+
     def _cut(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """A batch in parts that take seconds each, by its texts' sizes alone; whole on a device, which takes it so."""
         if self._device[0] is not None:
@@ -215,8 +228,9 @@ class Worker:
     def _busy(self, documents: pa.RecordBatch, before: int) -> Busy:
         text_bytes = documents.column("text").nbytes
         scoring = text_bytes * self._seconds_a_byte
-        proving = min(text_bytes, MOST_TOKENS) * SECONDS_A_TOKEN * len(self._plan.keys)
-        due = self._plan.config.cluster.stall_seconds + scoring + proving
+        proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
+        ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
+        due = self._plan.config.cluster.stall_seconds + scoring + proving + ranking
         return Busy(due, before + documents["row"][0].as_py())
 
 

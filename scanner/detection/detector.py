@@ -26,8 +26,9 @@ from scanner.input.documents import read_text
 from scanner.registry import Named
 from scanner.tokens import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.formats import format_of
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.rank import ranked
+from scanner.watermark.rank import most_ranked, ranked
 from scanner.watermark.search import Decision, Found, corrected, decide, instead, long_enough, passing, search
 from schemas.config import Dedup
 from schemas.registry import MasterKey
@@ -276,7 +277,8 @@ class Detector:
         documents, kept = long_enough(positions, self._min_scored)
         mark, messages = test.watermark, test.key.messages
         found = search(mark, tokens, kept, messages, self._tested_among(test))
-        found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate)
+        most = most_ranked(format_of(test.key).seconds(messages))
+        found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate, most)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents)
 
     def _tested_among(self, test: KeyUnderTest) -> int:

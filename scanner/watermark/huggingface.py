@@ -179,8 +179,8 @@ class _KgwFormat(GreenListFormat):
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
 
     def seconds(self, messages: int) -> float:
-        """Five times a shuffle."""
-        return 1e-7 + 6e-8 * self.green
+        """Ten times a shuffle."""
+        return 1e-5 + 1e-8 * self.green
 
     @abstractmethod
     def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":

@@ -107,6 +107,15 @@ def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> 
     return Positions(index, offsets)
 
 
+def spread_out(positions: Positions, most: int) -> Positions:
+    """Of each document so many of its positions at most, as evenly as they come; in order."""
+    scored = positions.scored
+    kept = np.minimum(scored, most)
+    numbers = places(np.zeros(len(kept), np.int64), kept)
+    within = numbers.index * np.repeat(scored, kept) // np.repeat(kept, kept)
+    return Positions(positions.index[np.repeat(positions.offsets[:-1], kept) + within], numbers.offsets)
+
+
 def places(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
     """Places in a batch that run from each beginning on, int64[D], so many of each, int64[D]."""
     offsets = np.zeros(len(begins) + 1, np.int64)

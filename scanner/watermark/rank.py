@@ -8,15 +8,34 @@ Sequential Monte Carlo p-values, 1991): after the l-th, p_rank = 1/l is exact, a
 import numpy as np
 
 from scanner.watermark.format import RanksAmongDecoys, Watermark
-from scanner.watermark.positions import Positions, Tokens, only
+from scanner.watermark.positions import Positions, Tokens, only, spread_out
 from scanner.watermark.search import DECOYS, LEAST_RANK, Found, candidates, passes
+
+SECONDS = 300.0
+"""What the ranking of a text may take, as its format counts, which is generous: else whoever can make a mark could keep
+a worker busy for hours with one text."""
+
+FEWEST, MOST = 256, 2**16
+"""Scored positions of a text that are ranked at least, and at most."""
+
+
+def most_ranked(seconds: float) -> int:
+    """How many positions of a text are ranked, of which each takes so many seconds under a key."""
+    return int(min(max(SECONDS / (DECOYS * seconds), FEWEST), MOST))
 
 
 def ranked(
-    found: Found, mark: Watermark, tokens: Tokens, positions: Positions, messages: int, false_positive_rate: float
+    found: Found,
+    mark: Watermark,
+    tokens: Tokens,
+    positions: Positions,
+    messages: int,
+    false_positive_rate: float,
+    most: int = MOST,
 ) -> Found:
     """What a key found, with its rank where it would be flagged; where the law is proven, nothing is asked.
 
+    Of a long text `most` positions are ranked, which lie evenly in it: the key and the decoys meet the same ones.
     A candidate that a decoy equals has no smaller a p-value for all keys than its rank. A format that cannot draw
     decoys has no rank, and is not flagged. The cost of a candidate that beats all of them is that of searching its text
     DECOYS times.
@@ -28,17 +47,25 @@ def ranked(
         positions: of the D documents.
         messages: M: a decoy's best message of so many is compared.
         false_positive_rate: at or below it a corrected p would pass.
+        most: of the scored positions of a text that are looked at.
     """
     if mark.basis.proven or not isinstance(mark, RanksAmongDecoys):
         return found
     left = np.array(passes(found.log10_p_global, false_positive_rate))
     p_rank = np.where(left, LEAST_RANK, np.nan)
+    score = found.score
+    long = np.flatnonzero(left.any(axis=1) & (positions.scored > most))
+    if len(long):
+        positions, score = spread_out(positions, most), score.copy()
+        for c in range(left.shape[1]):
+            some = long[left[long, c]]
+            score[some, c] = mark.score(tokens, only(positions, some), found.message[some, c])
     for number in range(1, DECOYS + 1):
         documents = np.flatnonzero(left.any(axis=1))
         if not len(documents):
             break
         best = candidates(mark.decoy(number), tokens, only(positions, documents), messages).score[:, :1]
-        beaten = left[documents] & (best.astype(np.float64) >= found.score[documents])
+        beaten = left[documents] & (best.astype(np.float64) >= score[documents])
         p_rank[documents] = np.where(beaten, 1.0 / number, p_rank[documents])
         left[documents] &= ~beaten
     beaten = p_rank > LEAST_RANK

@@ -227,8 +227,8 @@ class _ThreeBricksFormat(VocabularyFormat):
             raise ValueError(f"payloads from the vocabulary's size on name others; give 1 to {self.vocab_size:,}")
 
     def seconds(self, messages: int) -> float:
-        """Five times a row of words, and a sum a message."""
-        return 2e-8 * self.vocab_size + 1e-8 * messages
+        """Ten times a row of words or a shuffle, and a sum a message."""
+        return 1e-5 + 5e-9 * self.vocab_size + 1e-8 * messages
 
     def rule(self) -> BySeed:
         """Of seed 1 and the usual salt; each opened key has its own."""

@@ -23,13 +23,11 @@ from tests.bench.fresh_keys import show
 from tests.support.command_line import call
 
 PROMPTS = Path(__file__).parents[2] / "jobs" / "demo" / "prompts.txt"
-LENGTHS = 50, 100, 200
 PIECE = 64
-WRITTEN = 220
 STACKS: dict[str, dict[str, Any]] = {
     "lefthash": {"hashing_key": 15485863, "seeding_scheme": "lefthash", "context_width": 1},
     "selfhash": {"hashing_key": 15485863, "seeding_scheme": "selfhash", "context_width": 4},
-    "synthid": {"keys": np.random.default_rng(22).integers(1, 2**62, 30).tolist(), "ngram_len": 5},
+    "synthid": {"keys": np.random.default_rng(22).integers(1, 2**62, 20).tolist(), "ngram_len": 5},
     "synthid-public": {"keys": [654, 400, 836, 123, 340, 443, 597, 160, 57], "ngram_len": 5},
 }
 """Configurations of transformers, as their users write them; the hashing key is the library's default."""
@@ -59,7 +57,7 @@ def make_keys(folder: Path, model: Path) -> None:
         answered("users", "add", "--registry", registry, "--key", name, *(f"{name}-{i}" for i in range(20)))
 
 
-def completions(name: str, model: Path, prompts: list[str]) -> list[str]:
+def completions(name: str, model: Path, prompts: list[str], most: int) -> list[str]:
     """What the model writes under a configuration of transformers."""
     import torch
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
@@ -79,7 +77,7 @@ def completions(name: str, model: Path, prompts: list[str]) -> list[str]:
             temperature=1.0,
             top_p=0.95,
             top_k=0,
-            max_new_tokens=WRITTEN,
+            max_new_tokens=most,
             pad_token_id=loaded.pad_id,
             watermarking_config=kind(**config),
         )
@@ -87,24 +85,25 @@ def completions(name: str, model: Path, prompts: list[str]) -> list[str]:
     return said
 
 
-def marked(folder: Path, model: Path, count: int) -> pl.DataFrame:
-    """key, user, text: of every key as many completions. Kept in the folder, since they take minutes."""
-    kept, rows = folder / "marked.parquet", []
-    if kept.exists():
-        return pl.read_parquet(kept)
-    prompts = PROMPTS.read_text(encoding="utf-8").splitlines()[:count]
-    for name in STACKS:
-        rows += [(name, None, text) for text in completions(name, model, prompts)]
-        print(name, "written", flush=True)
+def marked(folder: Path, options: argparse.Namespace) -> pl.DataFrame:
+    """key, user, text: of every key as many completions. Each key's are kept in the folder, since they take minutes."""
+    prompts, most = PROMPTS.read_text(encoding="utf-8").splitlines()[: options.prompts], max(options.lengths) + 10
     (folder / "prompts.txt").write_text("\n".join(prompts))
-    for name in NATIVE:
+    common = ("--registry", folder / "registry", "--model", options.model, "--prompts", folder / "prompts.txt")
+    for name in (*NATIVE, *STACKS):
         out, users = folder / f"{name}.parquet", [word for i in range(20) for word in ("--user", f"{name}-{i}")]
-        common = ("--registry", folder / "registry", "--model", model, "--prompts", folder / "prompts.txt")
-        answered("mark", *common, "--key", name, *users, "--out", out, "--max-new-tokens", WRITTEN)
-        rows += pl.read_parquet(out).select("key_id", "user_id", "text").rows()
+        if out.exists():
+            continue
+        if name in NATIVE:
+            answered("mark", *common, "--key", name, *users, "--out", out, "--max-new-tokens", most)
+        else:
+            texts = completions(name, options.model, prompts, most)
+            rows = {"key_id": [name] * len(texts), "user_id": pl.Series([None] * len(texts), dtype=pl.String)}
+            pl.DataFrame(rows | {"text": texts}).write_parquet(out)
         print(name, "written", flush=True)
-    found = pl.DataFrame(rows, schema=["key", "user", "text"], orient="row")
-    found.write_parquet(kept)
+    columns = pl.col("key_id").alias("key"), pl.col("user_id").alias("user"), "text"
+    found = pl.concat([pl.read_parquet(folder / f"{name}.parquet").select(columns) for name in (*NATIVE, *STACKS)])
+    found.write_parquet(folder / "marked.parquet")
     return found
 
 
@@ -183,6 +182,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path(".model/smollm2-135m-instruct"))
     parser.add_argument("--folder", type=Path, default=Path("build/stacks-night"), help="what is made is kept there")
     parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200], help="tokens that texts are cut to")
     parser.add_argument("--human", type=int, default=5000, help="texts of people in the night")
     parser.add_argument(
         "--audited", type=int, default=300_000, help=f"pieces of {PIECE} tokens that keys are audited on"
@@ -193,14 +193,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "registry").exists():
         make_keys(folder, model)
-    written, tokenizer = marked(folder, model, options.prompts), Tokenizer.from_file(str(model / "tokenizer.json"))
+    written, tokenizer = marked(folder, options), Tokenizer.from_file(str(model / "tokenizer.json"))
     people, others = human(options, tokenizer)
     if not (folder / "audit").exists():
         audit(folder, model, others)
     rows = [
         (key, user, length, piece)
         for key, user, text in written.rows()
-        for length in LENGTHS
+        for length in options.lengths
         for piece in islice(pieces([text + " ."], tokenizer, length), 1)
     ]
     rows += [("nobody's", None, 0, text) for text in people]

@@ -25,9 +25,10 @@ from scanner.watermark.formats import make_format
 from scanner.watermark.pvalues import log10_greenlist
 from scanner.watermark.search import log10_p_of
 from tests.bench.fresh_keys import show
+from tests.bench.stacks_night import STACKS
 
 KEY = 15485863
-SYNTHID_KEYS = np.random.default_rng(22).integers(1, 2**62, 30).tolist()  # of tests.bench.stacks_night too
+SYNTHID_KEYS = STACKS["synthid"]["keys"]
 WEIGHTS = np.linspace(10.0, 1.0, len(SYNTHID_KEYS))
 GREEN: dict[str, tuple[str, dict[str, Any]]] = {
     "lefthash": ("hf-lefthash", {"context_width": 1}),
@@ -157,7 +158,7 @@ def synthid_rows(kind: str, texts: list[list[int]], wheel: Path | None) -> Itera
     said = np.array([theirs.asked(ids) for ids in texts])
     seconds = process_time() - began
     for score, column, weights in (("mean", 1, np.ones(len(WEIGHTS))), ("weighted", 2, WEIGHTS)):
-        form: Any = make_format("synthid-table", {"score": score})
+        form: Any = make_format("synthid-table", {"score": score, "depth": len(SYNTHID_KEYS)})
         mark = form.open(b"".join(key.to_bytes(8, "big") for key in SYNTHID_KEYS))
         positions = mark.rule.positions(batch, "context")
         scored, own = positions.scored, form.weights()

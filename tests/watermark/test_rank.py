@@ -1,5 +1,7 @@
 """The rank among decoy keys: exact whatever the scores' law, asked where it must be, and what is flagged by it."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,8 @@ from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
 from scanner.watermark.opened import StackFormat
-from scanner.watermark.positions import WholeWindows
-from scanner.watermark.rank import ranked
+from scanner.watermark.positions import WholeWindows, spread_out
+from scanner.watermark.rank import FEWEST, MOST, most_ranked, ranked
 from scanner.watermark.search import DECOYS, LEAST_RANK, decide, search
 
 STACKS = [
@@ -138,3 +140,55 @@ def test_decoys_of_the_formats(form):
     assert marks[0].decoy(3).label == form.label()
     other = form.open(form.decoy_key(bytes(range(1, 33)))).decoy(1)
     assert of_each(other) not in scores[0]
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 50])
+def test_positions_that_lie_evenly(most):
+    lengths = [0, 1, 6, 7, 8, 20]
+    offsets = np.cumsum([0, *lengths])
+    spread = spread_out(Positions(np.arange(100, 100 + offsets[-1]), offsets), most)
+    pairs = zip(offsets, lengths, strict=False)
+    plain = [[100 + begin + i * n // min(n, most) for i in range(min(n, most))] for begin, n in pairs]
+    assert [spread.index[a:b].tolist() for a, b in pairwise(spread.offsets)] == plain
+
+
+class Counting:
+    """A score that counts the odd ids of scored tokens, or all, and how many positions it was asked for."""
+
+    law, rule, label, basis = Gamma(), WholeWindows(0), "fake", SHORT
+
+    def __init__(self, odd=True):
+        self.odd, self.asked = odd, 0
+
+    def score(self, tokens, positions, messages):
+        self.asked += len(positions.index)
+        ids = tokens.ids[positions.index] % 2 if self.odd else tokens.ids[positions.index] % 4 == 1
+        counts = np.concatenate([[0], np.cumsum(ids)])
+        return np.diff(counts[positions.offsets]).astype(np.float64)
+
+    def decoy(self, number):
+        self.last = getattr(self, "last", Counting(odd=False))
+        return self.last
+
+
+def test_of_a_long_text_some_positions_are_ranked():
+    """Else a text of a public key could keep a worker busy for hours: 999 decoys take each position as often."""
+    tokens = ragged([[1] * 10_000 + [3] * 10_000, [1, 3] * 100])
+    mark, positions = Counting(), WholeWindows(0).positions(tokens, "none")
+    found = ranked(search(mark, tokens, positions, 1), mark, tokens, positions, 1, 0.5, most=500)
+    assert found.p_rank[:, 0].tolist() == [LEAST_RANK, LEAST_RANK]
+    assert mark.last.asked == DECOYS * (500 + 200)
+    assert found.score[0, 0] == 20_000  # the score and its p are still of all positions
+    equalled = ranked(search(mark, tokens, positions, 1), Equalled(), tokens, positions, 1, 0.5, most=500)
+    assert (equalled.p_rank[:, 0] > LEAST_RANK).all()
+
+
+class Equalled(Counting):
+    """Its decoys score as high."""
+
+    def decoy(self, number):
+        return self
+
+
+def test_how_many_positions_are_ranked():
+    assert [most_ranked(seconds) for seconds in (1e-12, 1e-4, 10.0)] == [MOST, 3003, FEWEST]
