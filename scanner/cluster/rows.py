@@ -84,8 +84,14 @@ def counts_of(rows: Rows, text_bytes: int) -> Counts:
         unproved=_count(rows.verdicts, "proof", Proof.DIFFERS),
         not_offered=_count(rows.verdicts, "proof", Proof.NOT_OFFERED),
         text_bytes=text_bytes,
-        tokens=sum(pc.sum(batch["tokens"], min_count=0).as_py() for batch in rows.verdicts),
+        tokens=sum(map(_tokens, rows.verdicts, rows.lengths)),
     )
+
+
+def _tokens(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> int:
+    """Of the texts of some verdicts, as these tell them to everybody."""
+    told = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
+    return int(pc.sum(told, min_count=0).as_py())
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:
