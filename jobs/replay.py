@@ -14,20 +14,30 @@ from scanner.printable import printable
 @click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
 @click.argument("document", metavar="DOC")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def replay(config: Path, document: str, as_json: bool) -> int:
+@click.option("--proof", "folder", type=click.Path(path_type=Path), help="A new folder for whoever checks the flag.")
+def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
     """Compute one verdict again and compare it with the recorded one, field by field.
 
     CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file
     and must be the one that was scanned; keys are those that the scan recorded. Score and p-value of the message come
     from a slow path that shares no code with the scan. Exit code 3: something comes out differently.
 
+    --proof writes what a third party needs: the claim, the scored n-grams, the text, and a script that checks all of it
+    without brickscan once the key is revealed to them. No file of it holds anything of the key.
+
     \b
     Example:
       brickscan replay nightly.toml post-4711
+      brickscan replay nightly.toml post-4711 --proof case-17
     """
     from scanner.evidence.replaying import replay as replayed
 
     found = replayed(config, document)
+    if folder is not None:
+        from scanner.evidence.claim import write_claim
+        from scanner.evidence.explanation import Explainer
+
+        write_claim(Explainer(config), found.case, folder)
     if as_json:
         fields = [
             one._asdict() | {"recorded": _plain(one.recorded), "again": _plain(one.again)} for one in found.fields
@@ -40,6 +50,8 @@ def replay(config: Path, document: str, as_json: bool) -> int:
         for one in found.fields
     ]
     tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
+    if folder is not None:
+        tell(f"claim: {folder}; python {folder}/check.py SECRET_FILE checks it")
     if found.equal:
         tell("The verdict comes out equal.")
     elif found.evidence_equal:

@@ -26,6 +26,7 @@ from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry
 from scanner.results.queries import ask, standing_flags
 from scanner.storage.locations import absolute
+from scanner.watermark import Tokens
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 
@@ -145,6 +146,27 @@ class Explainer:
                 false_flags=None if read is None else read * stated,
             )
 
+    def scored_text(self, case: Case) -> tuple[str, Tokens, KeyUnderTest]:
+        """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
+
+        Raises:
+            Refused: there is no configuration, or the text is gone; SecretError, TokenizerError.
+        """
+        if self._config is None:
+            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+        text = self._scored(case, self._config)
+        test = self._open(self._key(case))
+        return text, test.tokenizer.reference.encode([text]), test
+
+    @property
+    def registry(self) -> str:
+        """Folder or URI of the registry that the configuration names."""
+        return self._folder
+
+    def _scored(self, case: Case, config: ScanConfig) -> str:
+        text = read_text(stored_text(case, Columns.of(config.input), self._locations))[0] or ""
+        return text if case.row["variant"] is None else normalise(text)
+
     @cached_property
     def _registry(self) -> Registry:
         return load_registry(self._folder)
@@ -162,12 +184,9 @@ class Explainer:
         if self._config is None:
             return None, "name the scan's configuration instead of its results to see the text", [], None
         try:
-            raw = stored_text(case, Columns.of(self._config.input), self._locations)
+            text = self._scored(case, self._config)
         except Refused as error:
             return None, str(error), [], None
-        text = read_text(raw)[0] or ""
-        if case.row["variant"] is not None:
-            text = normalise(text)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: whoever is best may be a stranger
             return text, None, parts, None

@@ -1,0 +1,105 @@
+"""What a third party needs to check one flag without brickscan, once the key is revealed to them.
+
+A folder with the claim, the scored n-grams and a script (check_claim.py, copied as it is). None of it holds key
+material, or tells what any single token scored.
+"""
+
+import csv
+import importlib.resources
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from scanner.detection.proving import alike
+from scanner.errors import Refused
+from scanner.evidence.case import Case
+from scanner.evidence.check_claim import Mark
+from scanner.evidence.explanation import Explainer
+from scanner.registry import check_secret
+from scanner.watermark.formats import format_of
+
+_README = """\
+A claim that a text contains text marked for one message of a key.
+
+claim.json    the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
+ngrams.csv    the scored tokens of the text, each the last of its row, after those that decide its draw
+text.txt      the text
+check.py      checks the claim, once the key is known: python check.py SECRET_FILE
+
+Before that, anybody can check that the commitment was published before the text was written, and that the n-grams are
+those of the text: tokenise it with the tokenizer.json of that digest, without special tokens; each token with as many
+tokens before it as a row has is one row, the first time that it occurs.
+
+The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
+"""
+
+
+def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
+    """Write the folder.
+
+    Args:
+        explainer: of the results, from a configuration.
+        case: the flag.
+        out: a new folder.
+
+    Raises:
+        Refused: the folder is there, the text is gone, or the key is of a format that the script does not know.
+    """
+    text, tokens, test = explainer.scored_text(case)
+    row, key = case.row, test.key
+    form = format_of(key)
+    if key.commitment is None:
+        raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
+    if row["message"] is None:
+        raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
+    rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
+    if dedup != "ngram":
+        raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
+    index = rule.positions(tokens, "ngram").index
+    ngrams = [rule.ngram(tokens, int(place)) for place in index]
+    _refuse_unknown(form.label(), check_secret(explainer.registry, key), ngrams, row)
+    claim: dict[str, Any] = {
+        "label": form.label(),
+        "commitment": key.commitment,
+        "tokenizer_sha256": key.tokenizer.sha256,
+        "text_sha256": row["text_sha256"].hex(),
+        "message": row["message"],
+        "messages": row["messages_tested"],
+        "tests": row["keys_tested"],
+        **{name: row[name] for name in ("scored", "score", "log10_p", "log10_p_global", "variant")},
+    }
+    try:
+        out.mkdir(mode=0o700)
+        _write(out / "claim.json", json.dumps(claim, indent=1) + "\n")
+        with _new(out / "ngrams.csv") as file:
+            csv.writer(file, lineterminator="\n").writerows(ngrams)
+        _write(out / "text.txt", text)
+        _write(out / "README", _README)
+        script = importlib.resources.files("scanner.evidence").joinpath("check_claim.py").read_text(encoding="utf-8")
+        _write(out / "check.py", script)
+    except OSError as error:
+        raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
+
+
+def _refuse_unknown(label: str, secret: bytes, ngrams: Sequence[tuple[int, ...]], row: Mapping[str, Any]) -> None:
+    """Refuse a claim that the script would not find to hold: of a format that it was not written for."""
+    try:
+        mark = Mark(label, secret)
+        score = math.fsum(mark.term(list(ngram), row["message"]) for ngram in ngrams)
+        known = alike(score, row["score"])
+    except (KeyError, ValueError):
+        known = False
+    if not known:
+        raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
+
+
+def _new(path: Path) -> TextIO:
+    return open(path, "x", encoding="utf-8", newline="", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _write(path: Path, text: str) -> None:
+    with _new(path) as file:
+        file.write(text)
