@@ -1,6 +1,6 @@
 """`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,7 +12,7 @@ from jobs.listing import Form, form_option, on_terminal, show_footer, show_recor
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
 from jobs.text import counted
 from scanner.printable import printable
-from schemas.words import Naming
+from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
     from scanner.results.flag_list import By, FlagList, Totals, Wanted
@@ -100,28 +100,42 @@ def flagged(
         found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=shown)
     if by is None:
         found = with_strength(place.folder, found, prior)
-    _show(found, by, form)
+    said = _show(found, by, form)
     weakest = least_sure(found.rows, prior) if by is None and form == "table" else []
-    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *weakest])
+    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *said, *weakest])
 
 
-def _show(found: "FlagList", by: "By | None", form: Form) -> None:
+def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:
+    """Print what was found; returns what is to stand below instead of a column."""
     rows = list(found.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
         show_records(form, rows, found.totals._asdict(), names)
     elif not rows:
         pass  # a sentence says so
+    elif by is None and on_terminal():
+        return _show_narrow(rows)
     elif by is None:
-        words, said = (user_or_nobody, "marked for") if on_terminal() else (marked_for, _FOR)
-        head = [said if name == _FOR else name for name in _HEAD]
-        show_table(head, [_line(row, words(row)) for row in rows], {**_NARROWEST, said: 18})
+        show_table(_HEAD, [_line(row, marked_for(row)) for row in rows], {})
     else:
         head = [*_GROUPS[by], "documents", "texts", "pieces", "first scanned", "last scanned", "least p", "in alarm"]
         show_table(head, [_sum(row, _GROUPS[by]) for row in rows], dict.fromkeys(_CUT & set(head), 12))
+    return []
 
 
-_NARROWEST = {"document": 6, "account": 6, "key": 5, "where": 12}
+def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """On a terminal: files without their folders, and no column that says the same of all that is as it should be."""
+    head = ["marked for" if name == _FOR else name for name in _HEAD]
+    lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
+    usual = {"account": "-", "audit": AuditState.NO_ALARM, "copies": "1"}
+    same = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
+    kept = [place for place, name in enumerate(head) if name not in same]
+    narrowest = {name: least for name, least in _NARROWEST.items() if name not in same}
+    show_table([head[place] for place in kept], [[line[place] for place in kept] for line in lines], narrowest)
+    return ["audit of all that is shown: no alarm"] if "audit" in same else []
+
+
+_NARROWEST = {"document": 6, "account": 6, "marked for": 18, "key": 5, "where": 12}
 _CUT = {"user_id", "account_id", "text_sha256", "key_id"}
 
 
@@ -170,9 +184,9 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool
     )
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
-        asked = any(wanted) or totals.canaries
-        nothing = "No flagged document is among those that were asked for." if asked else _nothing(place.folder)
-        return [nothing, *canaries]
+        if any(wanted):
+            return ["No flagged document is among those that were asked for.", *canaries]
+        return ["No other document is flagged.", *canaries] if canaries else [_nothing(place.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
     folded = listed and totals.entries < totals.documents
     said = [

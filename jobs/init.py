@@ -55,7 +55,8 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     tell(f"  paths    {path!r}: {what}", *(f"  {line}" for line in guess.why))
     date = " --date 2026-11-20" if "{date}" in path else ""
     tell(
-        "", "Next:", f"  brickscan users add --file users.csv --registry {registry}", f"  brickscan scan {config}{date}"
+        *("", "Next:", f"  brickscan users add --file users.csv --registry {registry}"),
+        *(f"  brickscan scan {config}{date} --check", f"  brickscan scan {config}{date}"),
     )
 
 

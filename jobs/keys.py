@@ -327,7 +327,7 @@ def _lines(key: MasterKey) -> list[str]:
     admitted = f"to p = {key.admission.holds_down_to:g}" if key.admission and key.admitted_by else "never"
     return [
         key.key_id,
-        f"  {_what(key)}, tokenizer {key.tokenizer.sha256[:12]}",
+        *textwrap.wrap(f"  {_what(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, subsequent_indent="    "),
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",

@@ -10,7 +10,7 @@ import click
 from jobs.options import Folder
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
-from schemas.registry import MAX_WINDOW, MOST_NUMBERS
+from schemas.registry import MAX_WINDOW, MOST_NUMBERS, MasterKey
 
 if TYPE_CHECKING:
     from scanner.power import Aim, Marked
@@ -56,7 +56,7 @@ class Row(NamedTuple):
     "--messages",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Of each key; may be given several times.  [default: 1, 1000, 100000]",
+    help="Of each key; may be given several times.  [default: 1, 1000, 100000; with --from those of its key]",
 )
 @click.option(
     "--users", type=float, help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
@@ -125,17 +125,20 @@ def plan(
         if not 0 < power < 1:
             raise Refused(f"--power {power} is not allowed; a number between 0 and 1 is needed")
     marked: Marked
+    groups = _groups(users, messages, misnaming_rate)
     if marked_file is not None:
         if registry is None or method or any(v is not None for v in (delta, green_share, entropy, probability)):
             raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
-        marked, method, window = _measured(marked_file, registry)
+        marked, key, window = _measured(marked_file, registry)
+        method = key.format
+        if not messages and users is None:  # of the key itself
+            messages, groups = (key.messages,), key.parameters.get("groups")
     elif method is None:
         raise click.UsageError("Give --method and a strength, or --from and --registry.")
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
         marked = marked_text(method, given | {"gamma": gamma})
-    groups = _groups(users, messages, misnaming_rate)
-    aims = [Aim(fpr, count, keys) for count in (messages or (1, 1000, 100_000) if groups is None else (groups**2,))]
+    aims = [Aim(fpr, count, keys) for count in _counts(messages, groups)]
     generator = np.random.default_rng(seed)
 
     def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> Row:
@@ -174,8 +177,13 @@ def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: floa
     return None if users is None else groups_for(users)
 
 
-def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
-    """The strength of texts that `brickscan mark` wrote, with the method and window of their key."""
+def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
+    """Numbers of messages that are asked about."""
+    return messages or ((1, 1000, 100_000) if groups is None else (groups**2,))
+
+
+def _measured(file: Path, registry: Path | str) -> tuple["Marked", MasterKey, int]:
+    """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     import polars as pl
 
     from scanner.detection.one_text import strengths_of
@@ -192,7 +200,7 @@ def _measured(file: Path, registry: Path | str) -> tuple["Marked", str, int]:
         raise Refused(f"--from {file}: holds texts of {len(ids)} keys; give those of one")
     key = find_key(load_registry(registry), ids[0])
     law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy())
-    return Measured.of(law, strengths), key.format, format_of(key).rule().context
+    return Measured.of(law, strengths), key, format_of(key).rule().context
 
 
 def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:

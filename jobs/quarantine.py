@@ -8,6 +8,7 @@ import click
 
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
 from jobs.options import results_argument, results_at, scanned, since_option, until_option
+from jobs.text import counted
 from scanner.printable import printable
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 
@@ -144,15 +145,11 @@ def _footer(found: "InQuarantine", *, asked: bool) -> str:
     if not found.entries:
         return "Nothing that was asked for is in quarantine." if asked else "Nothing is in quarantine."
     more = " (--limit or --all shows more)" if found.entries > len(found.rows) else ""
-    what = counted(found.documents, found.files)
-    return f"{len(found.rows):,} of {found.entries:,} shown{more}; in quarantine are {what}"
+    what = documents_and_files(found.documents, found.files)
+    return f"{len(found.rows):,} of {found.entries:,} shown{more}; in quarantine: {what}"
 
 
-def counted(documents: int, files: int) -> str:
+def documents_and_files(documents: int, files: int) -> str:
     """Such as `3 documents, 1 whole file`."""
-    said = [
-        f"{number:,} {what}" + "s" * (number != 1)
-        for number, what in ((documents, "document"), (files, "whole file"))
-        if number
-    ]
+    said = [counted(number, what) for number, what in ((documents, "document"), (files, "whole file")) if number]
     return ", ".join(said) or "0 documents"

@@ -8,7 +8,8 @@ import click
 
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, time_of
-from jobs.quarantine import counted
+from jobs.quarantine import documents_and_files
+from jobs.text import counted
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def status(results: str, limit: int, form: Form) -> None:
     elif rows:
         show_table(_HEAD, [_line(row) for row in rows], {"scan": 16})
     more = " (--limit shows more)" if last.number > len(rows) else ""
-    said = [f"{len(rows):,} of {last.number:,} scans shown{more}"]
+    said = [f"{len(rows):,} of {counted(last.number, 'scan')} shown{more}"]
     show_footer(
         form, [*said, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
     )
@@ -124,7 +125,7 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
             yield f"scan {row['scan_id']} {_ended(row)}: {again}, if no later one did its work"
     yield from _of_newest(rows[0]) if rows else ()
     if unscored.documents or unscored.files:
-        what = counted(unscored.documents, unscored.files)
+        what = documents_and_files(unscored.documents, unscored.files)
         yield f"{what} could not be scored: `brickscan quarantine {place.config or place.folder}` says why"
 
 

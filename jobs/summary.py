@@ -68,7 +68,7 @@ def _read(outcome: "Outcome") -> Iterator[str]:
     )
     whole = _whole(outcome)
     if work.skipped:
-        before = f"{work.skipped:,} of {work.shards:,} shards were committed before"
+        before = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
         said = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
         yield from _line("whole input", said)
     if whole.too_short:
@@ -99,7 +99,8 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
 
     flagged = counted(_whole(outcome).flagged, "document")
     if outcome.audit is not None:
-        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}"
+        came = outcome.audit.canaries is not None and outcome.audit.canaries.came > 0
+        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside canaries" * came
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {false_positive_rate:g}")
     yield from _proved(outcome)
     if outcome.audit is not None:

@@ -148,7 +148,7 @@ def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results:
     """What removing users changes for good."""
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
     shown = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
-    lines = [f"withdraws {held.height:,} messages, for good, from {len(names):,} users: {shown}"]
+    lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {shown}"]
     if erase:
         lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
     return lines

@@ -11,7 +11,7 @@ import polars as pl
 
 from jobs.listing import Form, form_option, show_footer, show_records
 from jobs.options import Folder, key_ids_option, time_of
-from jobs.text import columns, complain, tell
+from jobs.text import columns, complain, counted, tell
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.registry import Verified, Wanted, holder_of, pages, users_of, verify_users
@@ -157,13 +157,13 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
 
 
 def _in_words(found: Verified, heads: int, without: int) -> Iterator[str]:
-    yield f"{found.events:,} events, head {found.head or '-'}"
+    yield f"{counted(found.events, 'event')}, head {found.head or '-'}"
     if found.outside:
         yield f"{found.outside:,} events of an earlier version are in no chain yet: the next change takes them in"
     if heads:
-        yield f"{heads:,} heads that scans wrote down"
+        yield f"{counted(heads, 'head')} that scans wrote down"
     if without:
-        yield f"{without:,} scans wrote no head down: of an earlier version, or before there were users"
+        yield f"{counted(without, 'scan')} wrote no head down: of an earlier version, or before there were users"
     if found.holds:
         yield "each event is as it was written, and the index says the same"
 

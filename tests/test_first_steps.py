@@ -38,7 +38,9 @@ SHAPES = {
         ("body", "id", "author", "posted"),
     ),
     "no names": ({"a": ["x"], "b": [LONG], "c": [1.5]}, ("b", None, None, None)),
-    "a time that is text": ({"Text": [LONG], "created_at": ["2026"]}, ("Text", None, None, None)),
+    "a year is no time": ({"Text": [LONG], "created_at": ["2026"]}, ("Text", None, None, None)),
+    "a time that is text": ({"a": [LONG] * 2, "time": ["2026-11-20T10:00:00Z", None]}, ("a", None, None, "time")),
+    "and one that is not": ({"a": [LONG] * 2, "posted_at": ["2026-11-20 10:00", "noon"]}, ("a", None, None, None)),
     "binary": ({"payload": [LONG.encode()], "user": [7]}, ("payload", None, "user", None)),
     "text shorter than a note": ({"text": ["hi"], "note": [LONG]}, ("text", None, None, None)),
 }  # fmt: skip
@@ -60,7 +62,9 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
     assert [key.key_id for key in load_registry(tmp_path / "registry").keys] == ["first"]
     for name in filter(None, wanted):
         assert repr(name) in out
-    assert out.count("none: no column is named like one") == wanted.count(None)
+    assert out.count("none: ") == wanted.count(None)
+    odd = [name for name in columns if name in ("created_at", "posted_at") and wanted[3] is None]
+    assert [f"none: {name!r} holds no time" in out for name in odd] == [True] * len(odd)
     assert "commitment" in out
     assert f"brickscan scan {config} --date" in out
     before = config.read_text()

@@ -144,6 +144,10 @@ def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
     assert row[4] == "measured"
     assert 20 < int(row[2]) < 120
     assert math.isclose(float(row[5]), 0.9, abs_tol=0.08)  # its own simulation
+    (key,) = (key for key in load_registry(registry).keys if key.key_id == "demo-gumbel")
+    found, named = call("--from", file, "--registry", registry, "--power", 0.9, "--simulate", 0).splitlines()[-2:]
+    assert (found.split()[0], found.split()[4]) == (f"{key.messages:,}", "measured")
+    assert (named.split()[0], named.split()[-2]) == (f"{key.messages:,}", "named")  # of its own groups
 
 
 @pytest.mark.parametrize(

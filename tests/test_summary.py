@@ -72,7 +72,7 @@ def hands(result: Outcome) -> list[str]:
 def test_a_resumed_night_is_told_as_a_whole():
     assert said(outcome()).split("\n") == [
         f"scan {SCAN_ID}: 1,200 documents in 12.3 s (98 documents/s, 0.20 MB/s)",
-        "whole input  4,000 documents; 9 of 12 shards were committed before",
+        "whole input  4,000 documents; 9 of 12 shards committed before",
         "too short    12 documents",
         "in part      1 document: invalid bytes replaced, the first 16 MiB scored",
         "quarantined  3 documents, 1 file (null_text 3 documents, not_parquet 1 file)",
@@ -169,7 +169,7 @@ def test_nights_that_were_dropped_are_told():
 
 def test_an_interrupted_scan_tells_what_it_did_itself():
     found = said(outcome(exit_code=130, audit=None, unread=Unread()))
-    assert "whole input  9 of 12 shards were committed before\n" in found
+    assert "whole input  9 of 12 shards committed before\n" in found
     assert "flagged      5 documents, at a false-positive rate of 1e-06\n" in found
     assert "false flags" not in found
 

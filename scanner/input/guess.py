@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from scanner.errors import Refused, in_a_line
 from scanner.input.columns import is_text, plain_type
+from scanner.input.times import times
 
 ROWS = 1000
 """Looked at, at most."""
@@ -50,19 +51,34 @@ def guess_columns(file: Path) -> Guess:
     taken = {text}
     why = [f"text     {text!r}: texts of {longest:,.0f} bytes on average"]
 
-    def named(role: str, pattern: str, fits: Callable[[pa.DataType], bool]) -> str | None:
+    def named(role: str, pattern: str, fits: Callable[[pa.Array], bool]) -> str | None:
         names = [
             name for name in batch.schema.names if name not in taken and re.fullmatch(pattern, name, re.IGNORECASE)
         ]
-        found = next((name for name in names if fits(plain_type(batch.schema.field(name).type))), None)
-        why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} none: no column is named like one")
+        found = next((name for name in names if fits(batch.column(name))), None)
+        none = f"none: {names[0]!r} holds no {role}" if names else "none: no column is named like one"
+        why.append(f"{role:<8} {found!r}: by its name" if found else f"{role:<8} {none}")
         taken.add(found or text)
         return found
 
-    account = named("account", _ACCOUNT, lambda kind: not pa.types.is_nested(kind))
-    identity = named("id", _ID, lambda kind: not pa.types.is_nested(kind))
-    time = named("time", _TIME, lambda kind: pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+    account = named("account", _ACCOUNT, _is_plain)
+    identity = named("id", _ID, _is_plain)
+    time = named("time", _TIME, _holds_times)
     return Guess(text, identity, account, time, tuple(why))
+
+
+def _is_plain(column: pa.Array) -> bool:
+    return not pa.types.is_nested(plain_type(column.type))
+
+
+def _holds_times(column: pa.Array) -> bool:
+    """Of a type of times, or texts that a scan reads as times, all of them."""
+    kind = plain_type(column.type)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return True
+    if not is_text(column.type) or pa.types.is_null(kind) or column.null_count == len(column):
+        return False
+    return not times(column, "UTC").unread.any()
 
 
 def _text(file: Path, batch: pa.RecordBatch) -> tuple[str, float]:

@@ -52,7 +52,7 @@ def test_scan_and_flagged(night, marked, plain, registry):
     code, again, _ = call("--config", night.config, "--verbose", command=module)
     assert code == 0
     assert "0 documents in" in again
-    assert "whole input  3 documents; 1 of 1 shards were committed before\n" in again
+    assert "whole input  3 documents; 1 of 1 shard committed before\n" in again
     assert re.search(r"^flagged +1 document, 1 distinct text", again, re.MULTILINE)  # of the whole night
     assert re.search(r"^quarantined +1 document, 0 files \(null_text 1 document\)$", again, re.MULTILINE)
 
@@ -158,7 +158,7 @@ def test_long_ids_are_cut_and_paths_are_whole_where_they_are_piped(night):
     code, out, _ = call("flagged", night.config)
     assert code == 0
     shown = out.splitlines()[1]
-    assert f" {'d' * 29}…{'d' * 30}  {'u' * 29}…{'u' * 30}  " in shown
+    assert f" {'d' * 29}…{'d' * 30}  -        {'u' * 29}…{'u' * 30}  " in shown
     assert shown.endswith(f" /{'p' * 10_000} row 3")  # nobody looks at it on a terminal
 
 

@@ -273,3 +273,12 @@ def test_a_seed_and_salt_under_which_nothing_depends_on_a_key_are_no_key(folder)
     code, _, err = add(folder, "default", *words, "--set", "window=1")
     assert (code, "no key enters a draw" in err) == (2, True), err
     assert add(folder, "default", *words, "--set", "window=2")[0] == 0
+
+
+def test_keys_of_other_stacks_are_listed_within_100_columns(folder):
+    (folder / "own.json").write_text(json.dumps({"keys": random.Random(4).sample(range(2**62), 30), "ngram_len": 5}))
+    assert add(folder, "synthid", "--from", folder / "own.json")[0] == 0
+    assert add(folder, "two", "--format", "vllm-dual-key", "--set", "alpha=0.3333333333333333")[0] == 0
+    lines = call("keys", "list", "--registry", folder / "registry")[1].splitlines()
+    assert max(map(len, lines)) <= 100
+    assert " ".join(" ".join(lines).split()).count("tokenizer ") == 2

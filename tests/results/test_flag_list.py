@@ -327,13 +327,38 @@ def test_lines_fit_a_terminal_and_are_whole_when_piped(folder, monkeypatch, room
     put(folder, [flag(0, 1, doc_id="d" * 60, **long), flag(1, 2, user_id=None, naming="held_later", **dates())])
     assert f"{path} row 0" in call("flagged", folder)[1]
     assert "its user got later: 2026-08-31 03:00" in call("flagged", folder)[1]
-    monkeypatch.setattr(listing, "on_terminal", lambda: True)
-    monkeypatch.setattr("jobs.flagged.on_terminal", lambda: True)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((room, 40)))
+    on_a_terminal_of(monkeypatch, room)
     table = call("flagged", folder)[1].splitlines()[:3]
     assert max(map(width, table)) <= min(room, 120)
     assert table[1].endswith(" row 0")
     assert "nobody: held later" in table[2]
+
+
+def on_a_terminal_of(monkeypatch, room: int) -> None:
+    monkeypatch.setattr(listing, "on_terminal", lambda: True)
+    monkeypatch.setattr("jobs.flagged.on_terminal", lambda: True)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((room, 40)))
+
+
+def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
+    """No column that says the same of all that is as it should be, and files without their folders."""
+    on_a_terminal_of(monkeypatch, 80)
+    put(folder, [flag(i, i, account_id=f"acct-{i}", path="/somewhere/far/away/a.parquet") for i in range(2)])
+    lines = call("flagged", folder)[1].splitlines()
+    assert lines[0].split() == ["scanned", "document", "account", "marked", "for", "key", "p-value", "where"]
+    assert lines[1].split()[2:] == ["doc-0", "acct-0", "alice", "key", "1.0e-9", "…/a.parquet", "row", "0"]
+    assert max(map(width, lines[:3])) <= 80
+    assert "audit of all that is shown: no alarm" in lines
+    put(
+        str(folder) + "-bad",
+        [flag(0, 1), flag(1, 1), flag(2, 2, scan_id="bad", path="/in/b.parquet")],
+        alarmed=("bad",),
+    )
+    head, *lines = call("flagged", str(folder) + "-bad")[1].splitlines()
+    assert head.split()[-4:] == ["p-value", "audit", "copies", "where"]
+    assert "account" not in head
+    assert any("AUDIT ALARM" in line for line in lines)
+    assert "audit of all that is shown: no alarm" not in lines
 
 
 def dates() -> dict[str, object]:
@@ -396,7 +421,9 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
     (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]
     assert row[3] == "1"  # documents
     put(str(folder) + "-alone", [flag(0, 0, **own)])
-    assert call("flagged", str(folder) + "-alone")[1].splitlines()[1].startswith("1 document of canaries")
+    nothing, left_out = call("flagged", str(folder) + "-alone")[1].splitlines()
+    assert nothing == "No other document is flagged."
+    assert left_out.startswith("1 document of canaries")
 
 
 def test_of_one_time_the_surest_comes_first_and_documents_in_order(folder):

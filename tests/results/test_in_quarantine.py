@@ -121,7 +121,7 @@ def test_by_reason_with_what_to_do(rows):
         ["truncated", "0", "1", "0"],
     ]
     assert lines[0].endswith("2026-08-31 03:00  no text; ask who exports")
-    assert below == "3 of 3 shown; in quarantine are 5 documents, 1 whole file"
+    assert below == "3 of 3 shown; in quarantine: 5 documents, 1 whole file"
     assert "1 of 3 shown (--limit or --all shows more); in" in call("quarantine", rows, "--limit", 1)[1]
     assert set(WORDS) == {*DOCUMENT_REASONS, *LASTING_FILE_REASONS, *PASSING_FILE_REASONS}
 
@@ -134,7 +134,7 @@ def test_by_account(rows):
         ["-", "0", "1", "1"],
     ]
     code, out, err = call("quarantine", rows, "--group-by", "account", "--format", "csv", "--account", "a1")
-    assert (code, err) == (0, "1 of 1 shown; in quarantine are 3 documents\n")
+    assert (code, err) == (0, "1 of 1 shown; in quarantine: 3 documents\n")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (row["account_id"], row["documents"], row["reasons"]) == ("a1", "3", "2")
     assert (row["first"], row["last"]) == ("2026-08-31T00:00:00+00:00", "2026-08-31T02:00:00+00:00")
