@@ -20,7 +20,7 @@ from scanner.detection.existence import OfFile
 from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
-from scanner.detection.sketches import sketch
+from scanner.detection.sketches import reach_of, sketch
 from scanner.detection.tokenising import Texts, read_texts
 from scanner.input.documents import read_text
 from scanner.registry import Named
@@ -371,7 +371,7 @@ class Detector:
             tokens = (texts.normalised if normalised[row] else texts.tokens)[test.key.tokenizer.sha256]
             place = of_differing[row] if normalised[row] else row
             ids = tokens.ids[tokens.offsets[place] : tokens.offsets[place + 1]]
-            found[row] = sketch(ids, test.watermark.rule.context)
+            found[row] = sketch(ids, reach_of(test.watermark.rule))
         return found
 
     def _who_at(self, at: datetime) -> Callable[[int, int], tuple[str, Named]]:

@@ -6,12 +6,19 @@ Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.positions import PositionRule
+
 PLACES = 64
 """Of a sketch, 4 bytes each."""
 
 _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
+
+
+def reach_of(rule: PositionRule) -> int:
+    """How many tokens before one decide its draw: the whole width also where a text's opening is scored with less."""
+    return max(rule.context, int(getattr(rule, "width", 0)))
 
 
 def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:

@@ -4,9 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.detection.sketches import PLACES, sketch
+from scanner.detection.sketches import PLACES, reach_of, sketch
 from scanner.results import pieces as pieces_module
 from scanner.results.pieces import ALIKE, OF, pieces
+from scanner.watermark.formats import FORMATS
+from scanner.watermark.positions import WholeWindows
 
 CONTEXT = 4
 
@@ -47,6 +49,12 @@ def test_a_text_shorter_than_its_ngrams_has_a_sketch_and_none_without_tokens():
     assert agreeing(sketch(short, CONTEXT), sketch(short.copy(), CONTEXT)) == PLACES
     assert sketch(short[:0], CONTEXT) is None
     assert agreeing(sketch(np.array([7, 7, 7], np.uint32), 0), sketch(np.array([7], np.uint32), 0)) == PLACES
+
+
+def test_ngrams_are_as_long_as_what_decides_a_draw_also_where_an_opening_is_scored_with_less():
+    assert reach_of(WholeWindows(3)) == 3
+    opening = FORMATS["vllm-gumbel"](context_width=4).open(bytes(range(1, 9))).rule
+    assert (opening.context, reach_of(opening)) == (0, 4)
 
 
 @pytest.fixture(scope="module")
