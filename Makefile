@@ -55,7 +55,7 @@ scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.users --users $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e5 1e6)
 	$(BIN)/python -m tests.bench.files --files 1e3 1e4 1e5
 
-# who tries to have others named in marked text, and 200,000 texts of one to six users: wrong names against the bound
+# who tries to have others named in marked text, and 100,000 texts of one to six users: wrong names against the bound
 framing: .venv/installed-dev
 	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
 

@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
@@ -74,7 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = urllib.request.urlopen(request)  # noqa: S310
         except urllib.error.HTTPError as error:
             answer = error
-        with answer:
+        # who hangs up has the server stop as well: with the answer its request ends
+        with answer, suppress(ConnectionError):
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.headers["Content-Type"])
             self.end_headers()
@@ -103,9 +105,10 @@ def main() -> None:
     parser.add_argument("--secret", help="the gateway's, as hexadecimal digits")
     given = parser.parse_args()
     brickscan = [sys.executable, "-m", "jobs.cli"]
-    listed = [*brickscan, "users", "list", "--registry", given.registry, "--key", given.key, "--held"]
-    lines = subprocess.run(listed, check=True, capture_output=True, text=True).stdout.splitlines()
-    message = next(int(line.split()[2]) for line in lines if line.split()[:1] == [given.user])
+    shown = [*brickscan, "users", "show", given.user, "--registry", given.registry]
+    lines = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.splitlines()
+    held = [line.split() for line in lines if line.split()[:2] == [given.user, given.key] and line.endswith("-")]
+    message = int(held[0][2])
     secret = bytes.fromhex(given.secret) if given.secret else None
     with Gateway(given.server, given.key, {"the-api-key-of-" + given.user: message}, secret) as gateway:
         threading.Thread(target=gateway.serve_forever, daemon=True).start()

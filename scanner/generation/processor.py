@@ -76,8 +76,8 @@ class _Marking(OneBatch):
         return marked, self._mark.window_nonces(np.ascontiguousarray(windows[marked, -1]))
 
     def _stays_on(self, device: torch.device) -> bool:
-        """Whether a step is marked on the device that holds its logits; used windows and version 2 need the host."""
-        return device.type == "cuda" and not self._skip_used and not isinstance(self._mark, Numbered)
+        """Whether a step is marked on the device that holds its logits; looking for used windows needs the host."""
+        return device.type == "cuda" and not self._skip_used
 
     def _vectors(self, input_ids: torch.Tensor) -> tuple["Vectors", torch.Tensor, torch.Tensor]:
         """The key's vectors on the device of the ids, each row's window, int64[B, h], and its message, int64[B]."""
@@ -86,6 +86,8 @@ class _Marking(OneBatch):
         rows, width = input_ids.shape
         self._check_rows(rows, width)
         if self._on_device is None or self._on_device[1].device != input_ids.device:
+            if isinstance(self._mark, Numbered):
+                self._mark.numbers(np.zeros(rows, np.uint64), self._messages)  # has it these messages?
             keys, messages = self._mark.sub_keys, torch.from_numpy(self._messages).to(input_ids.device)
             self._on_device = Vectors(keys.chacha, keys.sip, input_ids.device), messages
         return self._on_device[0], input_ids[:, width - self._mark.window :].contiguous(), self._on_device[1]
@@ -158,7 +160,7 @@ class GreenListProcessor(_Marking):
         """Logits [B, |V|] with δ added to the green tokens of each marked row; `scores` itself is not changed."""
         if self._stays_on(scores.device):
             self._check(scores)
-            return scores + self._delta * self._green_on_device(input_ids, scores.shape[1]).to(scores)  # type: ignore[return-value]
+            return scores + self._delta * self._green_on_device(input_ids, scores).to(scores)  # type: ignore[return-value]
         rows, nonces = self._nonces(input_ids)
         self._check(scores)
         green = self._green.green(nonces, self._messages[rows], scores.shape[1])
@@ -166,11 +168,14 @@ class GreenListProcessor(_Marking):
         bias[torch.from_numpy(rows)] = self._delta * torch.from_numpy(green).to(scores)
         return scores + bias  # type: ignore[return-value]
 
-    def _green_on_device(self, input_ids: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    def _green_on_device(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         from scanner.gpu.marks import rule_of
 
         vectors, windows, messages = self._vectors(input_ids)
-        return vectors.green(windows, messages, vocabulary, rule_of(self._green))  # type: ignore[arg-type]
+        rule = rule_of(self._green)
+        if isinstance(self._green, NumberedGreenList):
+            return vectors.green_runs(windows, messages, self._green.groups, rule, scores > -torch.inf)
+        return vectors.green(windows, messages, scores.shape[1], rule)
 
 
 class GumbelProcessor(_Marking):
@@ -231,8 +236,10 @@ class GumbelProcessor(_Marking):
         from scanner.gpu.choosing import choose, weights
 
         vectors, windows, messages = self._vectors(input_ids)
-        draws = vectors.draws(windows, messages, scores.shape[1])
-        return choose(draws, weights(scores, self._temperature, self._top_k, self._top_p))
+        found = weights(scores, self._temperature, self._top_k, self._top_p)
+        if isinstance(self._gumbel, NumberedGumbel):
+            return choose(vectors.draw_runs(windows, messages, self._gumbel.groups, found > 0), found)
+        return choose(vectors.draws(windows, messages, scores.shape[1]), found)
 
     def _choose(self, logits: npt.NDArray[np.float32], nonces: dict[int, np.uint64]) -> _Ids:
         """The token of each row, int64[B]; rows without a nonce are sampled. Row by row, to stay in the cache."""

@@ -19,12 +19,13 @@ from scanner.watermark import Best, Candidates, GreenList, Positions, Tokens, Wa
 from scanner.watermark.format import format_name
 from scanner.watermark.native.gumbel import draws_at, sum_scores
 from scanner.watermark.native.keyed import Keyed
+from scanner.watermark.native.numbered import NumberedGreenList
 from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import window_nonces
 from scanner.watermark.positions import places
 
 
-def rule_of(mark: GreenList) -> Rule:
+def rule_of(mark: GreenList | NumberedGreenList) -> Rule:
     """What the kernels need to know of γ."""
     gamma = mark.gamma
     return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))

@@ -1,7 +1,7 @@
 """`python -m tests.bench`: print the table of comparisons, and write it as JSON.
 
 Rows: 1 primitives, 2 one message, 3 all messages, 4 p-values, 5 tokenising, 6 the whole scan, 7 peers,
-8 marking (needs `make model`), 9 one message of every format.
+8 marking (needs `make model`), 9 one message of every format, 10 version 2 beside version 1.
 """
 
 import argparse
@@ -27,6 +27,7 @@ ROWS = {
     7: peers.beside_ours,
     8: marking.beside_unmarked,
     9: kernels.every_format,
+    10: kernels.many_users,
 }
 
 

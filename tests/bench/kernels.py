@@ -3,13 +3,15 @@
 from argparse import Namespace
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from scanner.watermark import GreenList, Gumbel, Tokens, scored_positions
+from scanner.watermark import GreenList, Gumbel, Positions, Tokens, scored_positions
 from scanner.watermark.format import Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.native.secret import commitment
+from scanner.watermark.native.version2 import groups_for
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.search import log10_p_best
 from tests import reference
@@ -18,7 +20,6 @@ from tests.bench.measure import Comparison, Work, compare
 
 GAMMA = Fraction(1, 4)
 TOKENS = 1 << 17
-NATIVE = {"greenlist": {"window": WINDOW, "gamma": "1/4"}, "gumbel": {"window": WINDOW}}  # others have defaults
 MESSAGES = (10**3, 10**4, 10**5, 10**6)
 
 
@@ -85,8 +86,8 @@ def one_message(options: Namespace) -> Iterator[Comparison]:
 def every_format(options: Namespace) -> Iterator[Comparison]:
     """As `one_message`, of 256 tokens, by each format's own rule of positions and its own law."""
     tokens = documents(256, TOKENS)
-    for name in FORMATS:
-        form = make_format(name, NATIVE.get(name, {}))
+    for name, entry in FORMATS.items():
+        form = make_format(name, dict(entry.suggested))
         mark = form.open(form.draw_key(bytes(32)))
 
         def score(mark: Watermark = mark) -> None:
@@ -120,6 +121,29 @@ def all_messages(options: Namespace) -> Iterator[Comparison]:
             )
             compared = compare(3, "message·tokens/s", ours, single, options.repeats)
             yield compared._replace(note=f"{compared.rate / scored / count * held:.4g} documents/s of 256 tokens")
+
+
+def many_users(options: Namespace) -> Iterator[Comparison]:
+    """Searches of version 2 in documents of 256 tokens, beside version 1 with as many messages or with 100,000."""
+    for users, count in ((1, 1), (10**5, 10**5), (10**6, 10**6), (10**9, 10**5)):
+        for old, name in zip(both(), ("greenlist-v2", "gumbel-v2"), strict=True):
+            groups = None if users == 1 else groups_for(users)
+            form = make_format(name, dict(FORMATS[name].suggested) | ({} if groups is None else {"groups": groups}))
+            works = []
+            for mark, messages, some in (
+                (form.open(SECRET), 1 if groups is None else groups**2, 64),
+                (old, count, max(2, 64 * 10**4 // count)),
+            ):
+                tokens = documents(256, 256 * (512 if users == 1 else some))
+                positions = scored_positions(tokens, WINDOW, "ngram")
+
+                def search(
+                    mark: Any = mark, tokens: Tokens = tokens, m: int = messages, at: Positions = positions
+                ) -> None:
+                    mark.search(tokens, at, m)
+
+                works.append(Work(f"{mark.label}, {messages} messages", len(tokens.offsets) - 1, search))
+            yield compare(10, "documents/s", *works, options.repeats)
 
 
 def p_values(options: Namespace) -> Iterator[Comparison]:

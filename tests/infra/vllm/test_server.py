@@ -5,6 +5,8 @@ Run by `make test-vllm`; what was measured is written to build/vllm.txt.
 
 import json
 import runpy
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -226,7 +228,7 @@ def test_what_a_signing_gateway_lets_through(gum, keys, through):
     [
         ({"temperature": 0}, "greedy text has none"),
         ({"n": 2}, "n = 2"),
-        ({"use_beam_search": True, "n": 2}, "brickscan_message is missing"),
+        ({"use_beam_search": True, "n": 2}, "beam search"),
     ],
 )
 def test_what_gumbel_cannot_mark_is_refused(gum, keys, through, more, said):
@@ -234,6 +236,13 @@ def test_what_gumbel_cannot_mark_is_refused(gum, keys, through, more, said):
     answer = gum.ask("completions", {"prompt": "The road", "max_tokens": 5, **more}, gateway.url, USERS[0])
     assert answer["status"] == 400
     assert said in answer["error"]["message"]
+
+
+def test_the_example_has_its_user_named(green, keys):
+    command = [sys.executable, str(ROOT / "docs/examples/serve_with_vllm.py"), "--server", green.url]
+    command += ["--registry", str(keys), "--key", "green", "--user", USERS[5]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"text marked for {USERS[5]}" in done.stdout, done.stdout + done.stderr
 
 
 def test_what_is_not_marked_is_counted(green, keys, through):
