@@ -1,6 +1,7 @@
 """Green counts of all numbers of runs (SPEC_2 §1, §3): bits of 32 numbers a word, added over the steps of a document.
 
-Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other.
+Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other. Of long runs the
+blocks stand in the lanes, one step after another.
 """
 
 import numpy as np
@@ -16,6 +17,12 @@ from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
 
 ROWS = 8
 """Vectors that one pass of the adders takes."""
+
+MANY = 64
+"""Blocks of a run from which on they stand side by side in a vector, and not the steps: fewer would be slower so."""
+
+SIDE = 128
+"""Most blocks that are worked on side by side: their bits of eight steps stay in the second-level cache."""
 
 TILE = 16
 """Blocks of a run whose counters stay in the first-level cache while all steps are gone through."""
@@ -90,6 +97,9 @@ def count_run(
     # four levels more, for the sums of all lanes
     sums = np.empty(((TILE * height), (levels + 4) * LANES), np.uint32)
     blocks = counters.shape[1] // height
+    if blocks >= MANY:
+        _count_blocks(key, ids, nonces, first, rule, counters)
+        return
     for tile in range(0, blocks, TILE):
         here = min(TILE, blocks - tile)
         sums[: here * height] = 0
@@ -108,6 +118,75 @@ def count_run(
             _fold_lanes(sums[w], levels, carry)
             for level in range(len(counters)):
                 counters[level, tile * height + w] = sums[w, level * LANES] if level < levels + 4 else uint32(0)
+
+
+@kernel
+def _count_blocks(
+    key: NDArray[np.uint32],
+    ids: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    first: int,
+    rule: tuple[int, int, int],
+    counters: NDArray[np.uint32],
+) -> None:
+    """As `count_run` of MANY blocks or more: the blocks of a step side by side, so that no lanes need be added up."""
+    n, bits, planes = rule
+    height = 16 // planes
+    per_block, levels = 5 + log2(height), len(counters)
+    blocks = counters.shape[1] // height
+    tiles = (blocks + SIDE - 1) // SIDE
+    side = ((blocks + tiles - 1) // tiles + LANES - 1) // LANES * LANES
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    rows, carry = np.empty((ROWS, height * side), np.uint32), np.empty(height * side, np.uint32)
+    sums = np.empty((max(levels, 5), height * side), np.uint32)
+    for tile in range(0, blocks, side):
+        here = min(side, blocks - tile)
+        sums[:] = 0
+        for p in range(0, len(ids), ROWS):
+            steps = min(ROWS, len(ids) - p)
+            for s in range(steps):
+                _blocks_of_step(ids[p + s], nonces[p + s], (first >> per_block) + tile, per_block, side, inputs)
+                chacha8_lanes(key, inputs, here, block)
+                for k in range(height):
+                    below(n, bits, height * CHUNK, block[k * CHUNK :], rows[s, k * side : (k + 1) * side])
+            rows[steps:] = 0
+            _add_rows(rows, sums, carry)
+        for level in range(levels):
+            for lane in range(here):
+                for k in range(height):
+                    counters[level, (tile + lane) * height + k] = sums[level, k * side + lane]
+
+
+@kernel
+def _blocks_of_step(token: uint32, nonce: uint64, block: int, bits: int, side: int, inputs: NDArray[np.uint32]) -> None:
+    """Counters and nonces of `side` blocks of one step's run, for `chacha8_lanes`; bits: as in `begin_run`."""
+    low, high = uint32(token << uint32(32 - bits)) | uint32(block), uint32(token >> uint32(bits))
+    for i in range(side):
+        inputs[i], inputs[CHUNK + i] = uint32(low + uint32(i)), high
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+
+
+@kernel
+def _add_rows(rows: NDArray[np.uint32], sums: NDArray[np.uint32], carry: NDArray[np.uint32]) -> None:
+    """Add ROWS rows of bits to vertical counters, at least five levels of them: uint32[levels, W]."""
+    r0, r1, r2, r3, r4, r5, r6, r7 = rows[0], rows[1], rows[2], rows[3], rows[4], rows[5], rows[6], rows[7]
+    s0, s1, s2, s3, s4 = sums[0], sums[1], sums[2], sums[3], sums[4]
+    for i in range(len(carry)):
+        ones, a = add3(s0[i], r0[i], r1[i])
+        ones, b = add3(ones, r2[i], r3[i])
+        ones, c = add3(ones, r4[i], r5[i])
+        s0[i], d = add3(ones, r6[i], r7[i])
+        twos, e = add3(s1[i], a, b)
+        s1[i], f = add3(twos, c, d)
+        s2[i], a = add3(s2[i], e, f)
+        s3[i], b = s3[i] ^ a, s3[i] & a
+        s4[i], carry[i] = s4[i] ^ b, s4[i] & b
+    for level in range(5, len(sums)):
+        own = sums[level]
+        for i in range(len(carry)):
+            old = own[i]
+            own[i] = old ^ carry[i]
+            carry[i] &= old
 
 
 @kernel

@@ -15,7 +15,7 @@ from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_sc
 from scanner.watermark.native import green_runs, gumbel_runs, marking, secret
 from scanner.watermark.native.keyed import Best, Sealed
 from scanner.watermark.native.one_message import count_green, score_under
-from scanner.watermark.native.runs import Asked, Steps, chosen, is_group_step, steps_of
+from scanner.watermark.native.runs import Asked, Steps, chosen, in_two, is_group_step, steps_of
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
 
@@ -131,9 +131,7 @@ class Numbered(Sealed, ABC):
         """
         if self.groups is None or groups > self.groups:
             raise ValueError(f"{groups} groups cannot be searched; this key has {self.groups or 'none'}")
-        nonces = self._nonces(tokens, positions)
-        of_group = is_group_step(nonces)
-        shared, own = (steps_of(tokens, chosen(positions, mask), nonces[mask]) for mask in (of_group, ~of_group))
+        shared, own = in_two(tokens, positions, self._nonces(tokens, positions))
         return self._in_groups(shared, own, groups, self.groups)
 
     def _among_all(self, steps: Steps, count: int) -> Candidates:
@@ -183,9 +181,10 @@ class Numbered(Sealed, ABC):
         if len(self._floors) > _REMEMBERED:
             self._floors.clear()
         distinct, which = np.unique(scored, return_inverse=True)
-        missing = np.array([t for t in distinct.tolist() if (count, t) not in self._floors], np.int64)
-        found = least_score(self.law, missing, _ROOM - np.log10(count))
-        self._floors.update({(count, t): floor for t, floor in zip(missing.tolist(), found.tolist(), strict=True)})
+        missing = [t for t in distinct.tolist() if (count, t) not in self._floors]
+        if missing:
+            found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
+            self._floors.update({(count, t): floor for t, floor in zip(missing, found.tolist(), strict=True)})
         return np.array([self._floors[count, t] for t in distinct.tolist()], np.float64)[which]
 
 
@@ -205,7 +204,7 @@ class NumberedGreenList(Numbered):
     def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
         secret.check_gamma(gamma)
         super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
-        self.law: Law = Binomial(gamma)
+        self.gamma, self.law = gamma, Binomial(gamma)
         self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
 
     def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:

@@ -9,8 +9,11 @@ import pytest
 from scanner.watermark import scored_positions
 from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.bounds import LONGEST, PER_LN2
+from scanner.watermark.native.counters import bit_length
+from scanner.watermark.native.green_runs import MANY, SIDE, count_run, words_of
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
-from scanner.watermark.native.runs import steps_of
+from scanner.watermark.native.runs import chosen, in_two, is_group_step, steps_of
+from scanner.watermark.native.secret import planes_of
 from tests.watermark.native2.known2 import SECRET, marked, pair
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents
@@ -58,6 +61,42 @@ def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_bounded
     assert_found(mark, tokens, positions, 40)
     short = ragged(random_documents(3, (30, 5)))
     assert_found(mark, short, scored_positions(short, 0, "ngram"), 9000)
+
+
+@pytest.mark.parametrize("gamma", GREEN, ids=str)
+@pytest.mark.parametrize("blocks", [MANY - 1, MANY, MANY + 1, SIDE, 2 * SIDE + 3])
+def test_long_runs_count_as_each_number_alone(gamma, blocks):
+    """On both sides of where blocks stand side by side, and steps that fill no vector; every count is compared."""
+    mark, planes = pair("greenlist", 1, gamma=gamma).fast, planes_of(gamma)
+    count = blocks * 32 * (16 // planes) - 5
+    first = 5 << 16  # the sixth group's run
+    for length in (1, 8, 43):
+        tokens = ragged(random_documents(length, (length + 1,)))
+        positions = scored_positions(tokens, 1, "ngram")
+        steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
+        rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes)
+        counters = np.empty((bit_length(len(steps.ids)), words_of(count, rule)), np.uint32)
+        count_run(mark._keys.chacha, steps.ids, steps.nonces, first, rule, counters)
+        bits = np.unpackbits(counters.view(np.uint8), axis=1, bitorder="little")[:, :count]
+        found = (bits.astype(np.int64) << np.arange(len(counters))[:, None]).sum(axis=0)
+        drawn = np.unique([*range(300), *np.random.default_rng(blocks).integers(0, count, 700), count - 1])
+        copies = ragged([tokens.ids] * len(drawn))
+        alone = mark.score(copies, scored_positions(copies, 1, "ngram"), first + drawn)
+        np.testing.assert_array_equal(found[drawn], alone)
+
+
+def test_group_steps_and_user_steps_are_parted_in_one_pass():
+    mark = pair("greenlist", 2, groups=7).fast
+    tokens = ragged(random_documents(6, (0, 5, 90, 2, 40)))
+    positions = scored_positions(tokens, 2, "ngram")
+    nonces = mark._nonces(tokens, positions)
+    masks = [is_group_step(nonces), ~is_group_step(nonces)]
+    for part, mask in zip(in_two(tokens, positions, nonces), masks, strict=True):
+        wanted = steps_of(tokens, chosen(positions, mask), nonces[mask])
+        for found, column in zip(part, wanted, strict=True):
+            assert found.dtype == column.dtype
+            np.testing.assert_array_equal(found, column)
+        assert len(part.ids) > 20
 
 
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
