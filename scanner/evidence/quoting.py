@@ -11,7 +11,7 @@ Kind = Literal["own", "quoted"]
 
 _LINE = re.compile(r"[^\n]*\n?")
 _QUOTED_LINE = re.compile(r"[ \t]{0,3}(?:>|&gt;)")
-_TAG = re.compile(r"<(/?)blockquote\b[^>]*>", re.IGNORECASE)
+_TAG = re.compile(r"<(/?)blockquote\b[^<>]*>", re.IGNORECASE)  # no "<", or many that never end take hours
 
 
 class Part(NamedTuple):

@@ -1,5 +1,6 @@
 """Quoted lines and own words are told apart by a text's form alone, and together they are the text."""
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -46,3 +47,10 @@ def test_parts_are_the_text_and_neighbours_differ(text):
     assert "".join(text[part.begin : part.end] for part in parts) == text
     assert [part.begin for part in parts] == [0, *(part.end for part in parts)][: len(parts)]
     assert all(a.kind != b.kind for a, b in pairwise(parts))
+
+
+def test_tags_that_never_end_take_no_time():
+    """Looked for to the end of the text from each of them, 10 MB would take hours; 2.4 MB took six minutes."""
+    began = time.process_time()
+    assert told("<blockquote " * 200_000) == [("own", "<blockquote " * 200_000)]
+    assert time.process_time() - began < 20
