@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import jinja2
+from markupsafe import escape
 
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
@@ -16,7 +17,12 @@ from scanner.evidence.weighing import LEVELS
 from scanner.printable import safe
 
 MOST_CHARACTERS = 40_000
-"""Of a text on a page: it stays below 200 kB."""
+"""Of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
+
+MOST_BYTES = 180_000
+"""Of the text with its marks, so that a page stays below 200 kB."""
+
+_SPAN_BYTES = len('<span class="l4 q" title="very strongly"></span>')
 
 LEVEL_WORDS = ("nothing", "a little", "some", "strongly", "very strongly")
 
@@ -50,6 +56,16 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
     return found
 
 
+def _fitting(explained: Explanation) -> tuple[list[Segment], int]:
+    """The text as far as a page holds it, and how many of its characters that are."""
+    most = min(MOST_CHARACTERS, len(explained.text or ""))
+    while True:
+        found = segments(explained, most)
+        if sum(len(escape(part.text).encode()) + _SPAN_BYTES for part in found) <= MOST_BYTES:
+            return found, most
+        most = most * 3 // 4
+
+
 def visible(text: str) -> str:
     """Text whose lines show all that is in them; their ends stay."""
     return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
@@ -57,7 +73,7 @@ def visible(text: str) -> str:
 
 def page(explained: Explanation, back: str | None = None) -> str:
     """The page of a flag, as HTML; `back`: a link to its night."""
-    text = explained.text or ""
+    text, (shown, most) = explained.text or "", _fitting(explained)
     return (
         environment()
         .get_template("flag.html.j2")
@@ -66,8 +82,8 @@ def page(explained: Explanation, back: str | None = None) -> str:
             facts=[(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
             does_not_say=DOES_NOT_SAY,
             no_text=explained.no_text and safe(explained.no_text),
-            segments=segments(explained),
-            left_out=max(0, len(text) - MOST_CHARACTERS),
+            segments=shown,
+            left_out=len(text) - most,
             weighed=explained.weighed,
             back=back,
             levels=list(enumerate(LEVEL_WORDS)),

@@ -1,5 +1,6 @@
 """Pages: whatever stands in a document, its text stays text, and nothing on the page can load or run."""
 
+import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -66,3 +67,11 @@ def test_a_long_text_is_cut_and_says_so():
     html = page(explanation(text, runs=[Run(i, i + 40, 8, 0, -3.0) for i in range(0, len(text), 40)]))
     assert len(html.encode()) < 200_000
     assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html
+
+
+@pytest.mark.parametrize("text", ["\U000e0001" * 50_000, "'" * 50_000, "> a\nb\n" * 9_000, "水" * 50_000])
+def test_a_page_stays_small_whatever_is_in_the_text(text):
+    html = page(explanation(text, runs=[Run(i, i + 3, 8, 0, -9.0) for i in range(0, len(text), 3)]))
+    assert 100_000 < len(html.encode()) < 200_000
+    left_out = int(re.search(r"([\d,]+) more characters", html).group(1).replace(",", ""))
+    assert visible(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
