@@ -61,7 +61,7 @@ def bits_of(basis: str | None) -> int:
 
 def amount(number: float) -> str:
     """A number of texts, however small."""
-    return f"{number:,.2g}" if number < 100 else f"{number:,.0f}"
+    return f"{number:,.2g}" if number < 99.5 else f"{number:,.0f}"
 
 
 def name(value: str | None) -> str:
@@ -152,7 +152,7 @@ def _others(explained: Explanation) -> str:
 
 
 def _parts(explained: Explanation) -> str:
-    said = "; ".join(_part(part) for part in explained.said_of_parts)
+    said = "; ".join(_part(part, explained.row["basis"]) for part in explained.said_of_parts)
     conclusion = {
         "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
         "own": " The own words alone carry the mark.",
@@ -161,10 +161,16 @@ def _parts(explained: Explanation) -> str:
     return f"{said}. These numbers decide nothing and name nobody.{conclusion}"
 
 
-def _part(part: PartSaid) -> str:
+def _part(part: PartSaid, basis: str | None) -> str:
+    """Its p-value, where it has one, and no less than the key's entropy lets anybody say."""
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
         return f"{which}: nothing is scored"
-    p = 10**part.log10_p_any
-    shown = f"{p:.2g}" if p > 1e-300 else f"10^{part.log10_p_any:.0f}"
-    return f"{which}: p = {shown} ({part.scored:,} tokens scored)"
+    least = -bits_of(basis) * math.log10(2.0)
+    if basis == "assumed" or math.isnan(part.log10_p_any):
+        shown = "p is not known"
+    elif part.log10_p_any < least:
+        shown = f"p is below {10**least:.1g}"
+    else:
+        shown = f"p = {10**part.log10_p_any:.2g}"
+    return f"{which}: {shown} ({part.scored:,} tokens scored)"

@@ -131,7 +131,7 @@ def _lines(night: Night) -> Iterator[Line]:
             _shown(row["user_id"]) if row["naming"] == "named" else f"nobody: {row['naming']}",
             _shown(row["account_id"]),
             row["key_id"],
-            f"1 in {seldom(row)}",
+            "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",
         )
 
 

@@ -136,8 +136,11 @@ def _said(
     messages: int,
     parts: Sequence[Part],
 ) -> list[PartSaid]:
+    """Nothing, where all of the text is one part: the verdict has said it."""
+    if len(parts) < 2:
+        return []
     begins = np.array([part.begin for part in parts], np.int64)
-    of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1 if parts else np.zeros(0, np.int64)
+    of_part = np.searchsorted(begins, stand[index, 0], side="right") - 1
     kinds = np.array([part.kind for part in parts], object)
     said = []
     for kind in sorted({part.kind for part in parts}):
