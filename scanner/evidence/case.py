@@ -32,7 +32,7 @@ class Case:
 
 
 def find_case(results: str, rate: float, document: str) -> Case:
-    """Find a flagged document by its id, or by `PATH:ROW`.
+    """Find a flagged document by `PATH:ROW`, or by its id where no place of that name is flagged.
 
     Raises:
         Refused: none is flagged that is named so, or several are; says which, or whether it was read at all.
@@ -45,6 +45,8 @@ def find_case(results: str, rate: float, document: str) -> Case:
         raise Refused(
             f"document {document!r}: {why}; name one by its id or as PATH:ROW (`brickscan flagged` lists them)"
         )
+    place = rows.filter(pl.concat_str("path", pl.lit(":"), "row") == document)
+    rows = place if len(place) else rows  # else whoever may choose an id could keep another's flag from being found
     if len(rows) > 1:
         where = ", ".join(f"{row['path']}:{row['row']}" for row in rows.head(_SHOWN).iter_rows(named=True))
         raise Refused(f"document {document!r}: {len(rows)} flagged documents have this id; choose one: {where}")
@@ -62,7 +64,12 @@ def _named(document: str) -> pl.Expr:
 
 
 def stored_text(case: Case, columns: Columns, locations: Sequence[str]) -> bytes:
-    """The text as its file holds it today.
+    """The text as its file holds it today. Arguments and errors: as of `stored_row`."""
+    return bytes(stored_row(case, Columns(columns.text, None, None, None), locations)["text"])
+
+
+def stored_row(case: Case, columns: Columns, locations: Sequence[str]) -> Mapping[str, Any]:
+    """The row of schemas.tables.DOCUMENTS as its file holds it today.
 
     Args:
         case: the document.
@@ -75,17 +82,18 @@ def stored_text(case: Case, columns: Columns, locations: Sequence[str]) -> bytes
     row = case.row["row"]
     try:
         (file,) = list_files([_with_options(case.row["path"], locations)])
-        (part,) = read(file, Columns(columns.text, None, None, None), row, row + 1)
+        (part,) = read(file, columns, row, row + 1)
     except FileFault as fault:
         raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
     except (Refused, ScanFailed) as error:
         raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
     if isinstance(part, Unreadable):
         raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
-    raw = part["text"][0].as_py()
+    found: Mapping[str, Any] = part.to_pylist()[0]
+    raw = found["text"]
     if raw is None or hashlib.sha256(raw).digest() != case.row["text_sha256"]:
         raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
-    return bytes(raw)
+    return found
 
 
 def _with_options(path: str, locations: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from scanner.detection.normalising import normalise
 from scanner.detection.proving import alike
 from scanner.detection.scan_plan import open_keys, open_prover, read_config, results_of
 from scanner.errors import Refused
-from scanner.evidence.case import Case, find_case, stored_text
+from scanner.evidence.case import Case, find_case, stored_row
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
@@ -34,13 +34,18 @@ from schemas.words import Proof
 FIELDS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
     *("keys_tested", "flagged", "basis", "variant", "runner_up_log10_p", "runner_up_log10_p_global"),
-    *("naming", "user_id", "held_since", "proof"),
+    *("naming", "user_id", "held_since", "named", "proof"),
 )
 """Columns of schemas.tables.VERDICTS that follow from text, keys and users."""
 
-
-OF_USERS = ("naming", "user_id", "held_since")
+OF_USERS = ("naming", "user_id", "held_since", "named")
 """Those that follow from the users table."""
+
+OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
+"""Those that stand beside the text, by the name of their column in a configuration."""
+
+_LATER = ("basis", "variant", "runner_up_log10_p_global", "held_since", "named", "proof")
+"""Those that rows of older versions have not."""
 
 
 class Compared(NamedTuple):
@@ -89,10 +94,14 @@ def replay(config_file: Path, document: str) -> Replay:
     registry = load_registry(folder)
     keys = _keys_then(registry, case)
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
-    raw = stored_text(case, Columns.of(config.input), locations)
+    columns = Columns.of(config.input)
+    stored = stored_row(case, columns, locations)
+    raw = bytes(stored["text"])
     again = dict(_detected(config, folder, keys, case, raw))
     again |= _by_slow_path(folder, registry, case, raw)
-    return Replay(case, [_compare(name, case.row, again) for name in FIELDS if name in case.row])
+    beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None]
+    again |= {name: stored[name] for name in beside}
+    return Replay(case, [_compare(name, case.row, again) for name in (*beside, *FIELDS) if name in case.row])
 
 
 def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
@@ -158,11 +167,13 @@ def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes) -> di
 
 def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Compared:
     recorded, found = row[name], again[name]
+    if name == "named":
+        recorded, found = _who(recorded), _who(found)
     if isinstance(recorded, float) and isinstance(found, float) and math.isfinite(recorded) and math.isfinite(found):
         return Compared(name, recorded, found, alike(recorded, found))
     equal = recorded == found
     why = None
-    if not equal and recorded is None:
+    if not equal and recorded is None and name in _LATER:
         why = "an older version did not record it"
         equal = True
     elif not equal and name in OF_USERS:
@@ -171,3 +182,10 @@ def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Com
         why = "too many flags came together, and it was not computed again then"
         equal = recorded == Proof.NOT_DRAWN
     return Compared(name, recorded, found, equal, why)
+
+
+def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
+    """Whom a list names for what; their p-values follow from the other fields."""
+    if named is None:
+        return None
+    return [f"{one['key_id']}:{one['message']}:{one['user_id']}:{one['naming']}" for one in named]

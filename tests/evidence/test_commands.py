@@ -104,3 +104,41 @@ def test_a_field_that_was_changed_is_found(scanned, monkeypatch):
     code, out, _ = call("replay", scanned.config, "a:0")
     assert code == 3
     assert re.search(r"^log10_p +-\d+\.\d+ +-\d+\.\d+ +DIFFERS", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("user_id", None),
+        ("user_id", "bob"),
+        ("message", 1),
+        ("account_id", "bo"),
+        ("doc_id", "a:9"),
+        ("named", [{"key_id": "green", "message": 1, "user_id": "bob", "naming": "named", "log10_p_global": -9.0}]),
+    ],
+)
+def test_nobody_is_slipped_into_a_row(scanned, monkeypatch, field, value):
+    """Sabotage: the row names or accuses somebody else, or hides whom it names."""
+    from scanner.evidence import replaying
+
+    found = replaying.find_case
+
+    def lying(*arguments):
+        case = found(*arguments)
+        case.row[field] = value
+        return case
+
+    monkeypatch.setattr(replaying, "find_case", lying)
+    code, out, _ = call("replay", scanned.config, "a:0")
+    assert code == 3
+    assert re.search(rf"^{field} .*DIFFERS", out, re.MULTILINE), out
+
+
+def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
+    alice = message_of(own_registry, "green", "alice")
+    path = night.write("a", [marked(alice, 80, 1)])
+    night.write("b", [marked(alice, 80, 2)], doc_id=[f"{path}:0"])
+    night.scan()
+    code, out, _ = call("explain", night.config, f"{path}:0", "--json")
+    record = json.loads(out)
+    assert (code, record["path"], record["row"]) == (0, str(path), 0)
