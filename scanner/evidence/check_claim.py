@@ -106,9 +106,10 @@ class Mark:
         """P(a score at least this large), if nothing was marked: exact for the green list, in 60 digits for Gumbel."""
         if self.green:
             n, whole = self.gamma.numerator, self.gamma.denominator
-            ways = sum(
-                math.comb(scored, k) * n**k * (whole - n) ** (scored - k) for k in range(round(score), scored + 1)
-            )
+            ways = term = n**scored
+            for k in range(scored, round(score), -1):  # C(scored, k-1)·n^(k-1)·(whole-n)^(scored-k+1)
+                term = term * k * (whole - n) // ((scored - k + 1) * n)
+                ways += term
             return math.log10(ways) - scored * math.log10(whole)
         with decimal.localcontext() as context:
             context.prec = 60
@@ -122,6 +123,8 @@ class Mark:
 
 def any_of(log10_p: float, tests: int) -> float:
     """log10(1 − (1 − p)^tests)."""
+    if log10_p + math.log10(tests) < -20:  # then it is tests · p, to 20 digits
+        return log10_p + math.log10(tests)
     with decimal.localcontext() as context:
         context.prec = 60 + int(-2 * log10_p)
         p = decimal.Decimal(10) ** decimal.Decimal(log10_p)

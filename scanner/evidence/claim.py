@@ -10,8 +10,9 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from scanner.detection.proving import alike
 from scanner.errors import Refused
@@ -26,12 +27,14 @@ A claim that a text contains text marked for one message of a key.
 
 claim.json    the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
 ngrams.csv    the scored tokens of the text, each the last of its row, after those that decide its draw
-text.txt      the text
+text.txt      the text, byte for byte; the claim has its SHA-256
+scored.txt    is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
+              for bytes that are no UTF-8, or a first part of a long text
 check.py      checks the claim, once the key is known: python check.py SECRET_FILE
 
 Before that, anybody can check that the commitment was published before the text was written, and that the n-grams are
 those of the text: tokenise it with the tokenizer.json of that digest, without special tokens; each token with as many
-tokens before it as a row has is one row, the first time that it occurs.
+tokens before it as a row has is one row, the first time that it occurs. Where there is a scored.txt, it is that text.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """
@@ -76,7 +79,10 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         _write(out / "claim.json", json.dumps(claim, indent=1) + "\n")
         with _new(out / "ngrams.csv") as file:
             csv.writer(file, lineterminator="\n").writerows(ngrams)
-        _write(out / "text.txt", text)
+        stored = explainer.stored_text(case)
+        _write(out / "text.txt", stored)
+        if stored != text.encode():
+            _write(out / "scored.txt", text)
         _write(out / "README", _README)
         script = importlib.resources.files("scanner.evidence").joinpath("check_claim.py").read_text(encoding="utf-8")
         _write(out / "check.py", script)
@@ -96,10 +102,10 @@ def _refuse_unknown(label: str, secret: bytes, ngrams: Sequence[tuple[int, ...]]
         raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
 
 
-def _new(path: Path) -> TextIO:
+def _new(path: Path) -> TextIOWrapper:
     return open(path, "x", encoding="utf-8", newline="", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str | bytes) -> None:
     with _new(path) as file:
-        file.write(text)
+        file.buffer.write(text.encode() if isinstance(text, str) else text)

@@ -158,6 +158,12 @@ class Explainer:
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
+    def stored_text(self, case: Case) -> bytes:
+        """The text of a flag as its file holds it. Raises as `scored_text` does."""
+        if self._config is None:
+            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+        return stored_text(case, Columns.of(self._config.input), self._locations)
+
     @property
     def registry(self) -> str:
         """Folder or URI of the registry that the configuration names."""

@@ -1,14 +1,18 @@
 """A claim that a third party checks with a script of its own: it knows both versions, and finds every lie."""
 
+import hashlib
 import json
 import subprocess
 import sys
+import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, any_of
+from scanner.watermark.laws import Binomial
 from scanner.watermark.proof import log10_any_of
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
@@ -43,6 +47,32 @@ def test_the_script_gives_the_known_answers(name):
 @pytest.mark.parametrize("log10_p", [-300.0, -28.5, -3.0, -0.1])
 def test_corrections(log10_p, tests):
     assert any_of(log10_p, tests) == pytest.approx(log10_any_of(log10_p, tests), rel=1e-9, abs=1e-12)
+
+
+def test_a_long_text_is_checked_in_seconds():
+    """A green list of 50,000 scored tokens: term by term it took minutes; the law is the scan's own."""
+    began = time.process_time()
+    mark = Mark("greenlist;h=4;gamma=1/4", bytes(32))
+    found = any_of(mark.log10_p(30_000.0, 50_000), 10**5)
+    assert time.process_time() - began < 20
+    law = Binomial(Fraction(1, 4))
+    assert found == pytest.approx(float(law.log10_p(30_000.0, 50_000)) + 5, rel=1e-9)
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_path):
+    """Bytes that are no UTF-8 are scored as U+FFFD: the digest of the claim is that of the bytes."""
+    raw = b"\xff\xfe\r\n" + marked(message_of(registry, "green", "alice"), 80, 1).encode()
+    night.write("a", [raw])
+    night.scan()
+    case = tmp_path / "case"
+    code, out, err = call("replay", night.config, "a:0", "--proof", case)
+    assert code == 0, out + err
+    claim = json.loads((case / "claim.json").read_text())
+    assert (case / "text.txt").read_bytes() == raw
+    assert hashlib.sha256(raw).hexdigest() == claim["text_sha256"]
+    assert (case / "scored.txt").read_bytes() == raw.decode(errors="replace").encode()
+    assert check(case, registry / "secrets" / "green.key")[0] == 0
 
 
 @pytest.mark.usefixtures("without_ray")
