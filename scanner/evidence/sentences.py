@@ -74,6 +74,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     row = explained.row
     yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
+    if row["status"] == "scored_in_part":
+        yield "Text", f"a part of it alone was looked at ({row['reason']})"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
     yield "How seldom chance does this", _chance(explained)
@@ -113,12 +115,12 @@ def _marked_for(explained: Explanation) -> str:
 
 def _chance(explained: Explanation) -> str:
     row = explained.row
-    keys = row["keys_tested"]
+    keys, messages = row["keys_tested"], row["messages_tested"]
     if row["basis"] == "assumed":
         return f"not known: anyone can make this mark; an audit counted p = 10^{row['log10_p_global']:.1f} on traffic"
     return (
         f"if nothing here were marked, one text in {seldom(row)} would score so high for any of the "
-        f"{row['messages_tested']:,} messages of this key, corrected for {keys} test{'s' * (keys > 1)} of keys "
+        f"{messages:,} message{'s' * (messages > 1)} of this key, corrected for {keys} test{'s' * (keys > 1)} of keys "
         f"({row['scored']:,} of {row['tokens']:,} tokens scored)"
     )
 
@@ -145,7 +147,9 @@ def _others(explained: Explanation) -> str:
         documents, texts = around
         return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct) {what}"
 
-    said = [told(explained.of_message, "for this message"), told(explained.of_text, "with this very text")]
+    said = [told(explained.of_text, "with this very text")]
+    if explained.row["message"] is not None:
+        said.insert(0, told(explained.of_message, "for this message"))
     if explained.of_account is not None:
         said.append(told(explained.of_account, "of this account"))
     return "; ".join(said) + ", this one among them"

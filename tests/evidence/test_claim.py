@@ -73,6 +73,7 @@ def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_pat
     assert hashlib.sha256(raw).hexdigest() == claim["text_sha256"]
     assert (case / "scored.txt").read_bytes() == raw.decode(errors="replace").encode()
     assert check(case, registry / "secrets" / "green.key")[0] == 0
+    assert "a part of it alone was looked at (invalid_utf8)" in call("explain", night.config, "a:0")[1]
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -1,9 +1,12 @@
 """Sentences say no more than a key's entropy and a format's law let anybody say."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from scanner.evidence.sentences import _part, amount
+from scanner.evidence.sentences import _others, _part, amount
 from scanner.evidence.weighing import PartSaid
+from tests.support.rows import verdict
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,10 @@ def test_a_part_says_what_is_known(log10_p, basis, said):
 
 def test_amounts_are_written_out_where_they_are_not_small():
     assert [amount(number) for number in (7e-7, 0.5, 99.4, 99.7, 1000.2)] == ["7e-07", "0.5", "99", "100", "1,000"]
+
+
+def test_of_a_message_that_is_not_shown_nothing_is_counted():
+    for message, said in ((None, False), (3, True)):
+        row = verdict(0, message=message)
+        around = SimpleNamespace(row=row, of_message=(1, 1), of_text=(2, 1), of_account=None)
+        assert ("for this message" in _others(around)) is said
