@@ -1,6 +1,7 @@
 """`brickscan explain CONFIG|RESULTS DOC`: one flag, in words that a moderator, a user and a court can follow."""
 
 import json
+import os
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -62,17 +63,19 @@ def explain(results: str, document: str, page_file: Path | None, as_json: bool, 
 
 
 def _write(file: Path, explained: "Explanation") -> None:
-    from scanner.evidence.page import page
-    from scanner.storage.whole import write_whole
+    from scanner.evidence.page import page, write_private
 
-    text = page(explained).encode()
+    file = file.absolute()  # "." has no name
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.unfinished")
     try:
-        write_whole(file, lambda out: out.write(text))
-        file.chmod(0o600)
+        write_private(unfinished, page(explained))
+        unfinished.replace(file)
     except OSError as error:
         raise Refused(
             f"--html {file}: cannot be written ({error.strerror}); name a file in a folder of yours"
         ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _lines(explained: "Explanation") -> Iterator[str]:

@@ -10,7 +10,7 @@ import polars as pl
 
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.columns import Columns
-from scanner.input.documents import Unreadable, read
+from scanner.input.documents import Reader, Unreadable
 from scanner.input.files import list_files
 from scanner.results import flagged, scans
 from scanner.results.queries import ask, verdicts
@@ -63,18 +63,19 @@ def _named(document: str) -> pl.Expr:
     return by_id | ((pl.col("path") == path) & (pl.col("row") == int(row)))
 
 
-def stored_text(case: Case, columns: Columns, locations: Sequence[str]) -> bytes:
+def stored_text(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> bytes:
     """The text as its file holds it today. Arguments and errors: as of `stored_row`."""
-    return bytes(stored_row(case, Columns(columns.text, None, None, None), locations)["text"])
+    return bytes(stored_row(case, Columns(columns.text, None, None, None), locations, reader)["text"])
 
 
-def stored_row(case: Case, columns: Columns, locations: Sequence[str]) -> Mapping[str, Any]:
+def stored_row(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> Mapping[str, Any]:
     """The row of schemas.tables.DOCUMENTS as its file holds it today.
 
     Args:
         case: the document.
         columns: names of the input's columns.
         locations: paths of the input; options in a URI of theirs open a file under it too.
+        reader: reads rows that are asked for in their order without decoding what is before them again.
 
     Raises:
         Refused: the file or the row is gone, cannot be read, or holds another text than was scanned.
@@ -82,7 +83,7 @@ def stored_row(case: Case, columns: Columns, locations: Sequence[str]) -> Mappin
     row = case.row["row"]
     try:
         (file,) = list_files([_with_options(case.row["path"], locations)])
-        (part,) = read(file, columns, row, row + 1)
+        (part,) = reader.read(file, columns, row, row + 1)
     except FileFault as fault:
         raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
     except (Refused, ScanFailed) as error:

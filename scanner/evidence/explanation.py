@@ -21,7 +21,7 @@ from scanner.evidence.case import Case, find_case, stored_text
 from scanner.evidence.quoting import Kind, Part, parts_of
 from scanner.evidence.weighing import RUN, PartSaid, Weighed, weigh
 from scanner.input.columns import Columns
-from scanner.input.documents import read_text
+from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
 from scanner.registry import find_key, load_registry
 from scanner.results.queries import ask, standing_flags
@@ -108,6 +108,7 @@ class Explainer:
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             self._locations = [resolve(path, self._base, None) for path in paths]
+        self._reader = Reader()
         self._opened: dict[str, KeyUnderTest] = {}
 
     def explain(self, document: str) -> Explanation:
@@ -162,7 +163,7 @@ class Explainer:
         """The text of a flag as its file holds it. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        return stored_text(case, Columns.of(self._config.input), self._locations)
+        return stored_text(case, Columns.of(self._config.input), self._locations, self._reader)
 
     @property
     def registry(self) -> str:
@@ -170,7 +171,8 @@ class Explainer:
         return self._folder
 
     def _scored(self, case: Case, config: ScanConfig) -> str:
-        text = read_text(stored_text(case, Columns.of(config.input), self._locations))[0] or ""
+        raw = stored_text(case, Columns.of(config.input), self._locations, self._reader)
+        text = read_text(raw)[0] or ""
         return text if case.row["variant"] is None else normalise(text)
 
     @cached_property

@@ -5,7 +5,9 @@ the page's policy (`default-src 'none'`) lets nothing in it load or run.
 """
 
 import functools
+import os
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import jinja2
@@ -89,6 +91,12 @@ def page(explained: Explanation, back: str | None = None) -> str:
             levels=list(enumerate(LEVEL_WORDS)),
         )
     )
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file that only its owner can read."""
+    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from scanner.detection.scan_plan import open_keys, open_prover, read_config, res
 from scanner.errors import Refused
 from scanner.evidence.case import Case, find_case, stored_row
 from scanner.input.columns import Columns
-from scanner.input.documents import read_text
+from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.storage.locations import absolute
@@ -95,7 +95,7 @@ def replay(config_file: Path, document: str) -> Replay:
     keys = _keys_then(registry, case)
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
-    stored = stored_row(case, columns, locations)
+    stored = stored_row(case, columns, locations, Reader())
     raw = bytes(stored["text"])
     again = dict(_detected(config, folder, keys, case, raw))
     again |= _by_slow_path(folder, registry, case, raw)

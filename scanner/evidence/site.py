@@ -17,7 +17,7 @@ from scanner.errors import Refused
 from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explanation import Explainer
 from scanner.evidence.one_night import MOST_ROWS, Night, night_of
-from scanner.evidence.page import environment, page
+from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.records import record_of
 from scanner.evidence.sentences import seldom
 from scanner.printable import printable
@@ -54,6 +54,7 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
     Raises:
         Refused: the folder holds something else or cannot be written; and as `Explainer.explain`.
     """
+    out = Path(os.path.abspath(out))  # "." has no name
     if out.exists() and not (out / _MARKER).is_file():
         raise Refused(f"--out {out}: is there and holds no report; name a folder that is new or holds one")
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.unfinished")
@@ -63,13 +64,14 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
         (unfinished / _MARKER).touch()
         make_private(unfinished / "flags")
         cases = night.cases[:MOST_FLAGS]
-        for explained in explainer.explain_cases(cases):
+        in_order = sorted(cases, key=lambda case: (case.row["path"], case.row["row"]))  # as their texts can be read
+        for explained in explainer.explain_cases(in_order):
             path = unfinished / "flags" / name_of(explained.row)
-            _write(path.with_suffix(".html"), page(explained, back="../index.html"))
-            _write(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
+            write_private(path.with_suffix(".html"), page(explained, back="../index.html"))
+            write_private(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
             told()
-        _write(unfinished / "index.html", _index(night))
-        _write(unfinished / "index.json", json.dumps(_record(night), indent=1))
+        write_private(unfinished / "index.html", _index(night))
+        write_private(unfinished / "index.json", json.dumps(_record(night), indent=1))
         shutil.rmtree(out, ignore_errors=True)
         unfinished.rename(out)
     except OSError as error:
@@ -82,11 +84,6 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
 def name_of(row: Mapping[str, Any]) -> str:
     """The name of a flag's pages: the same in every report."""
     return hashlib.sha256(f"{row['path']}\n{row['row']}".encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def _write(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(text)
 
 
 def _index(night: Night) -> str:
