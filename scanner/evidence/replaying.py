@@ -147,7 +147,8 @@ def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: 
 def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], normalised: bool) -> int:
     """K as the scan had it, from what it recorded beside the verdict's key; one of a key with a weight says nothing."""
     (own,) = (key for key in keys if key.key_id == row["key_id"])
-    return max(1, row["keys_tested"] // (1 + normalised)) if own.one_of is None else len(keys)
+    recorded: int = row["keys_tested"]
+    return recorded if own.one_of is None else len(keys) * (1 + normalised)
 
 
 def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes) -> dict[str, Any]:

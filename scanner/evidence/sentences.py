@@ -76,6 +76,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
     if row["status"] == "scored_in_part":
         yield "Text", f"a part of it alone was looked at ({row['reason']})"
+    if row["variant"] is not None:
+        yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
     yield "How seldom chance does this", _chance(explained)

@@ -23,6 +23,7 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
         "named": [],
         "proof": "proved",
         "basis": "key",
+        "variant": None,
     }
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
     one = Around(1, 1)
