@@ -147,7 +147,7 @@ def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: 
 def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], normalised: bool) -> int:
     """K as the scan had it, from what it recorded beside the verdict's key; one of a key with a weight says nothing."""
     (own,) = (key for key in keys if key.key_id == row["key_id"])
-    recorded: int = row["keys_tested"]
+    recorded: int = max(row["keys_tested"], sum(format_of(key).law() is not None for key in keys))
     return recorded if own.one_of is None else len(keys) * (1 + normalised)
 
 

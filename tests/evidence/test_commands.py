@@ -116,6 +116,7 @@ def test_a_field_that_was_changed_is_found(scanned, monkeypatch):
         ("message", 1),
         ("account_id", "bo"),
         ("doc_id", "a:9"),
+        ("keys_tested", 1),
         ("named", [{"key_id": "green", "message": 1, "user_id": "bob", "naming": "named", "log10_p_global": -9.0}]),
     ],
 )
