@@ -27,6 +27,7 @@ FORMATS_AND_TABLES = {
     "jobs/evaluate.py": "likewise",
     "jobs/keys.py": "the method of a new key that names none",
     "jobs/demo/demo_keys.py": "the demo's keys",
+    "scanner/evidence/check_claim.py": "a script for third parties, which stands alone and reads labels",
 }
 """Where it may be asked, and what for."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, connect, evaluate, scan, second_pass, work
+from scanner.cluster import calibrate, connect, evaluate, look_ahead, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack
 from scanner.cluster.reports import PackReport, Piece, Report
@@ -100,7 +100,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     def cluster(config: Any) -> Iterator[int]:
         yield config.workers or 1
 
-    for module in (connect, scan, calibrate):
+    for module in (connect, look_ahead, scan, calibrate):  # whoever is imported later would keep what it finds
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
