@@ -2,9 +2,12 @@
 
 import sys
 
+import pytest
+
 from jobs.demo.tasks import check_code
 
 
+@pytest.mark.seconds  # it starts a process
 def test_code_starts_with_an_empty_environment(tmp_path, monkeypatch):
     """Whatever is run in the place of Python passes only if it meets no variable of ours."""
     stand_in = tmp_path / "python"
