@@ -108,13 +108,13 @@ def held(key) -> dict[str, int]:
     return dict(zip(rows["user_id"], rows["message"], strict=True))
 
 
-@pytest.mark.seconds
 def of_other_groups(messages: dict[str, int], users: list[str], count: int, besides=frozenset()) -> list[str]:
     """The first users no two of whom share a group: messages are dealt by chance."""
     first = {messages[user] // GROUPS: user for user in reversed(users)}
     return [user for group, user in first.items() if group not in besides][:count]
 
 
+@pytest.mark.seconds
 def test_whose_text_it_is_is_named(key, write):
     messages = held(key)
     texts = [write(messages[user], 140, seed) for seed, user in enumerate(USERS[:6])]
