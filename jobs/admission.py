@@ -1,4 +1,4 @@
-"""`brickscan keys admit` and `brickscan keys audit-secret`: what makes a key's false-positive rate one to rely on."""
+"""`brickscan keys admit` and `brickscan keys audit-secret`: what makes a key's false-positive rate reliable."""
 
 from pathlib import Path
 
@@ -41,6 +41,7 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     tell(
         f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}; "
         f"{passed.candidates} keys were tried"
+        + (f", so that its p-values are to be multiplied by {passed.candidates}" if passed.candidates > 1 else "")
     )
 
 

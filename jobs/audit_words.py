@@ -1,17 +1,16 @@
-"""The audit of a scan in words and figures for people, none of which says more than was measured."""
+"""The audit of a scan in words and figures for people, none of which claims more than was measured."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
 from typing import Any
 
 from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
 from scanner.audit.in_every_scan.live import LiveAudit
-from scanner.audit.statistics.audit_rows import number
-from schemas.words import AuditState, AuditVerdict
+from scanner.audit.statistics.audit_rows import holds_down_to, number
+from schemas.words import AuditState
 
 SHOWN_DOWN_TO = 0.99e-4
-"""Smaller thresholds are in the table `audits` alone."""
+"""Smallest threshold that is shown; smaller ones are in the table `audits` alone."""
 
 MEANING: Mapping[AuditState, str] = {
     AuditState.NO_ALARM: "nothing is incompatible with the stated rates",
@@ -20,13 +19,15 @@ MEANING: Mapping[AuditState, str] = {
     AuditState.POSSIBLE_FRAMING: "texts of few accounts carry messages that nobody holds; all else is as it should be",
     AuditState.NO_DECOYS: "no document was scored under decoy keys, so the law itself was not tested",
 }
-"""What each state of an audit says of a scan that ended."""
+"""Meaning of each state of an audit, for a scan that ended."""
 
-_HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
 _NAMES = {
     "decoy": "decoys",
     "decoy_best": "decoys, best message",
     "decoy_all": "decoys, all messages",
+    "decoy_spans": "decoys, parts of texts",
+    "decoy_accounts": "decoys, posts of accounts",
+    "decoy_evidence": "decoys, accounts over nights",
     "reserved": "reserved messages (expected at most)",
 }
 
@@ -34,7 +35,7 @@ Row = Mapping[str, Any]
 
 
 def verdict_in_words(audit: LiveAudit) -> str:
-    """How an audit ended, and how far down rates are known to hold, as far as anything is known."""
+    """How an audit ended, and how far down rates are known to hold, if that is known."""
     said = f"{audit.state}: {MEANING[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
         return said
@@ -46,7 +47,7 @@ def verdict_in_words(audit: LiveAudit) -> str:
 
 
 def false_flags_in_words(audit: LiveAudit) -> str:
-    """How many flags chance explains, and what the reserved messages say of the share of false ones."""
+    """How many flags chance explains, and the share of false flags by the reserved messages."""
     texts = audit.traffic
     chance = f"{number(audit.expected_false)} expected at most by chance, among {texts.texts:,} distinct texts"
     if audit.false_share is None:
@@ -60,7 +61,7 @@ def false_flags_in_words(audit: LiveAudit) -> str:
 
 
 def canaries_in_words(audit: LiveAudit) -> list[str]:
-    """What became of the canaries, with limits and the plan, as a line; none where none were due."""
+    """A line on canaries, with limits and the plan; empty if none were due."""
     rows = [row for row in audit.rows if row["kind"] in CANARY_SAID]
     if audit.canaries is None or not rows:
         return []
@@ -85,20 +86,13 @@ def share_in_words(share: float, low: float, high: float) -> str:
 
 
 def _percent(share: float, to_whole: Callable[[float], float]) -> str:
-    """Two digits, rounded as a limit must be."""
+    """A percentage of two digits, rounded as a limit must be."""
     unit = 10.0 ** (math.floor(math.log10(share * 100)) - 1)
     return f"{to_whole(round(share * 100 / unit, 6)) * unit:.10g} %"
 
 
-def holds_down_to(rows: Sequence[Row]) -> float | None:
-    """The smallest threshold at and above which a question's rates are known to hold; None: they are nowhere."""
-    by_size = sorted(rows, key=lambda row: -row["threshold"])
-    holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in _HOLD, by_size)]
-    return min(holding) if holding else None
-
-
 def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of an audit by what they ask, in words; those alone that people are shown."""
+    """Rows of an audit by question, in words; only those that people are shown."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         if row["kind"] in _NAMES:
@@ -110,7 +104,7 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(audit: LiveAudit) -> list[str]:
-    """What was counted, by question and threshold, in lines of about 100 columns."""
+    """The counts, by question and threshold, in lines of about 100 columns."""
     said = []
     for what, rows in questions(audit.rows).items():
         cells = [

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 AUDIT_FAILED = 3
 
 _WHOLE = ("law_total", "law_best_total", "names_", "key")
-"""How the kinds of rows begin that people are shown one by one."""
+"""Beginnings of the kinds of rows that people are shown one by one."""
 
 _CONFIG = click.Path(path_type=Path)
 _date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
@@ -58,7 +58,8 @@ def calibrate(
 ) -> int:
     """Audit the false-positive rate over a corpus that is known to be unmarked, and write a table and drawings.
 
-    CONFIG: a TOML file; the README shows its fields. Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
+    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    Exit codes: 0 no p-value is too small, 1 failed, 2 refused before
     any work, 3 some are: a sentence names each.
 
     \b
@@ -146,12 +147,12 @@ def _why(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _is_claim(row: Mapping[str, Any]) -> bool:
-    """Brickscan states the exact test without repeats; the figure's other panels show what that is for."""
+    """Whether a panel is a claim: brickscan states the exact test without repeats, and the other panels show why."""
     return row["kind"] != "figure" or (row["test"], row["dedup"]) == ("exact", "ngram")
 
 
 def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
-    """The rows of whole methods and keys for people, and how many of the others say what; undecided ones if asked."""
+    """The rows of whole formats and keys for people, and the number of others by verdict; undecided ones if asked."""
     from scanner.audit.statistics.audit_rows import number
 
     shown = [row for row in rows if everything or row["verdict"] != AuditVerdict.UNDECIDED]
@@ -176,7 +177,7 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
 
 
 def _whose(row: Mapping[str, Any]) -> str:
-    """Of texts of several users, whose they are."""
+    """The users of a row on texts of several users."""
     return f"{row['test']:18} " if row["kind"] == "names_wrong" else ""
 
 
@@ -188,7 +189,7 @@ def _write_files(
     piece_thresholds: tuple[float, ...],
     show_text: bool,
 ) -> list[str]:
-    """Drawings and details beside the table. Returns their paths."""
+    """Write drawings and details beside the table. Returns their paths."""
     from scanner.audit.calibration.calibration_plots import law_png, pieces_png
     from scanner.audit.calibration.details import details
     from scanner.storage.locations import filesystem_of

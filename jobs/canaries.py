@@ -1,4 +1,4 @@
-"""`brickscan canaries`: prompts for users who are nobody, whose marked texts every scan must find."""
+"""`brickscan canaries`: prompts for made-up users, whose marked texts every scan must find."""
 
 from pathlib import Path
 

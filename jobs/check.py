@@ -45,6 +45,7 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     if fpr is not None and config is not None:
         raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
     from scanner.detection.one_text import Check, check_text
+    from scanner.detection.shares import NO_VARIANTS
     from scanner.watermark.formats import format_of
 
     if config is not None:
@@ -56,13 +57,15 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     rate = asked.false_positive_rate
     tested = asked.keys_tested
     rows = [
-        _line(row, _admitted_to(key, rate / key.tested_among(tested)), format_of(key).generator)
+        _line(row, _admitted_to(key, rate / asked.weights.tests(key, tested)[0]), format_of(key).generator)
         for row, key in zip(verdicts, asked.keys, strict=True)
     ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
     of_keys = f"of {tested} key{'s' * (tested > 1)}"
     if any(key.one_of is not None for key in asked.keys):
         of_keys = "and for the weight of each key"
+    if asked.weights != NO_VARIANTS:
+        of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {rate:g}")
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
 

@@ -24,6 +24,9 @@ _COMMANDS = {
     "explain": "jobs.explain:explain",
     "replay": "jobs.replay:replay",
     "report": "jobs.report:report",
+    "review": "jobs.review:review",
+    "decide": "jobs.decide:decide",
+    "export": "jobs.export:export",
     "status": "jobs.status:status",
     "quarantine": "jobs.quarantine:quarantine",
     "check": "jobs.check:check",
@@ -41,7 +44,7 @@ _COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """A group whose commands are named above and imported on demand; errors of ours become one line on stderr."""
+    """A group whose commands are named above and imported on demand. Errors of ours become one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -74,7 +77,7 @@ def brickscan() -> None:
 
 
 def run(command: click.Command, arguments: list[str] | None = None) -> int:
-    """Run a command; errors of ours become one line on stderr. Returns the exit code (see README, Exit codes)."""
+    """Run a command; errors of ours become one line on stderr. Returns the exit code (docs/reference/commands.md)."""
     try:
         with logs_printable(), sigterm_interrupts():
             code = command.main(args=arguments, standalone_mode=False)
@@ -86,7 +89,7 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
         return error.exit_code
     except click.Abort as abort:
         return _interrupted(isinstance(abort.__cause__, Terminated))
-    except Terminated:  # between two of our own handlers
+    except Terminated:  # raised between two of our own handlers
         return _interrupted(terminated=True)
     except Exception as error:
         show_failure(error)
@@ -96,7 +99,10 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def when_interrupted(sentence: str) -> Iterator[Callable[[], None]]:
-    """Say what an interrupt leaves. Gives what raises one that Python dropped; to be called now and then."""
+    """Tell people what an interrupt leaves.
+
+    Gives a function that raises an interrupt which Python dropped; call it often.
+    """
     try:
         with interrupts_noted() as check:
             yield check

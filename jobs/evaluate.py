@@ -32,7 +32,8 @@ _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper
 def evaluate(config: Path, paper_size: bool) -> None:
     """Run the paper's experiments with a local model, and write tables, a report and plots.
 
-    CONFIG: a TOML file; the README shows its fields. Every text that is written is kept: run it again after anything,
+    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    Every text that is written is kept: run it again after anything,
     and it goes on from there.
 
     \b
@@ -51,7 +52,7 @@ def module(config: Path, paper_size: bool) -> None:
 
 
 def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
-    """Run the experiments with progress on stderr; what was written is told on stdout.
+    """Run the experiments with progress on stderr; the files that were written are listed on stdout.
 
     Raises:
         BrickscanError: see scanner.errors.
@@ -79,7 +80,7 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     with (
         when_interrupted("evaluate: texts and answers that were finished are kept; run it again to go on") as check,
         contextlib.redirect_stdout(sys.stderr),
-        sigterm_interrupts(),  # around Ray's start, and again after it: Ray replaces the handler
+        sigterm_interrupts(),  # around Ray's start, and again after it, since Ray replaces the handler
         cluster(config.cluster) as workers,
         sigterm_interrupts(),
     ):
@@ -103,7 +104,7 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
 
     from scanner.evaluation.paper_plots import identification_png, robustness_png
     from scanner.evaluation.paper_report import report
-    from schemas.tables import FIGURES
+    from schemas.evaluation_tables import FIGURES
 
     table = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(figures, FIGURES), table)
@@ -123,7 +124,7 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
 
 
 def _heading(plan: "EvaluationPlan", texts: "Texts") -> list[str]:
-    """What was run, in sentences."""
+    """The settings of a run, in sentences."""
     config = plan.config
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("brickscan", "torch", "transformers"))
     lines = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scanner.evidence.page import Segment
 
 MOST_CHARACTERS = 3_000
-"""Of a text in a terminal."""
+"""Most characters of a text in a terminal."""
 
 _MARKS = (" ", ".", "-", "=", "#")
 _WIDEST = 100
@@ -35,10 +35,11 @@ def explain(results: str, document: str, page_file: Path | None, as_json: bool, 
     """Explain one flag: what was found, how seldom chance does it, where it stands in the text, what it does not say.
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which the text is not shown. DOC: the
-    id of a document, or PATH:ROW. The text is read again from its file, and shown only if it is the one that was
-    scanned. Below each line of it stands how strongly it speaks for the mark: nothing, then . - = #. Quoted lines (`>`,
-    <blockquote>) and own words have p-values of their own, which decide nothing. What single tokens say is material of
-    the key: who collects many such pages learns the mark, so that runs of 8 are shown, in five steps.
+    id of a document, or PATH:ROW. The text is read again from its file, or from what the scan kept ([evidence]
+    keep_text), and shown only if it is the one that was scanned. Below each line of it stands how strongly it speaks
+    for the mark: nothing, then . - = #. Quoted lines (`>`, <blockquote>) and own words have p-values of their own,
+    which decide nothing. What single tokens say is material of the key: who collects many such pages learns the mark,
+    so that runs of 8 are shown, in five steps.
 
     \b
     Example:
@@ -84,19 +85,26 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for heading, sentence in what_was_found(explained):
-        yield from textwrap.wrap(f"{heading}: {sentence}", width, subsequent_indent="  ")
-    yield from textwrap.wrap(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, subsequent_indent="  ")
+        yield from _wrapped(f"{heading}: {sentence}", width)
+    yield from _wrapped(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width)
     yield ""
     if explained.text is None:
-        yield from textwrap.wrap(f"The text is not shown: {explained.no_text}.", width)
+        yield from _wrapped(f"The text is not shown: {explained.no_text}.", width)
         return
+    if explained.not_weighed is not None:
+        yield from _wrapped(f"The text stands without its evidence: {explained.not_weighed}.", width)
     yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
     if len(explained.text) > MOST_CHARACTERS:
         yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
 
 
+def _wrapped(line: str, width: int) -> list[str]:
+    """Text wrapped so that paths and ids stay whole and can be copied."""
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:
-    """Lines of a text, each with a line of marks below it; own words are told from quoted ones by what stands before.
+    """Lines of a text, each with a line of marks below it; a prefix tells own words from quoted ones.
 
     A character's mark stands below it, where a terminal gives each character one column.
     """

@@ -1,4 +1,4 @@
-"""What the p-values of flags are worth, in words for people: what chance explains, and what follows at most."""
+"""The worth of flags' p-values, in words for people: what chance explains, and the most that follows."""
 
 import math
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ def with_strength(results: str, found: "FlagList", prior: float | None) -> "Flag
 
 
 def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
-    """A sentence on the largest p-value of some rows of `with_strength`; none where there is none."""
+    """A sentence on the largest p-value among rows of `with_strength`; empty if there are none."""
     if rows.is_empty():
         return []
     row = rows.sort("log10_p_global").row(-1, named=True)
@@ -49,14 +49,14 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
 
 
 def odds(log10_p: float) -> str:
-    """How far a p-value can move whoever had an opinion before."""
+    """Odds that a p-value can give somebody who had an opinion before."""
     from scanner.results.strength import bayes_factor_at_most
 
     return f"it multiplies the odds that its text is marked by {power(bayes_factor_at_most(log10_p))} at most"
 
 
 def odds_in_words(rate: float) -> str:
-    """The same of a flag that is just one at a false-positive rate."""
+    """The odds in words, for a flag that is just at a false-positive rate."""
     from scanner.results.strength import bayes_factor_at_most
 
     factor = power(bayes_factor_at_most(math.log10(rate)))

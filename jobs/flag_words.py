@@ -1,4 +1,4 @@
-"""Flags in words for people: whom a text was marked for, or why nobody is named, and how small its p-value is."""
+"""Flags in words for people: the user a text was marked for, or why nobody is named, and how small its p-value is."""
 
 import math
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ NOBODY: Mapping[Naming, str] = {
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
 }
-"""Why flagged text names nobody."""
+"""Reasons, in words, why a flagged text names nobody."""
 
 
 def marked_for(row: Mapping[str, Any]) -> str:
-    """Whom the text of a flagged row of schemas.tables.VERDICTS was marked for, or what is known instead."""
+    """The user for whom the text of a flagged row of schemas.tables.VERDICTS was marked, or what is known instead."""
     if row["naming"] == Naming.HELD_LATER:
         seen, got = (f"{row[name]:%Y-%m-%d %H:%M}" for name in ("first_seen_at", "held_since"))
         return f"message {row['message']}, seen by {seen}, which its user got later: {got}"
@@ -44,7 +44,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
 
 
 def user_or_nobody(row: Mapping[str, Any]) -> str:
-    """The same in a few words, for narrow columns; the sum by reason stands below the list."""
+    """The user in a few words, for narrow columns; the totals by reason stand below the list."""
     if row["naming"] == Naming.NAMED:
         return printable(row["user_id"] or "(name erased)", LONGEST)
     return f"nobody: {str(row['naming']).replace('_', ' ')}"

@@ -24,7 +24,7 @@ _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
     *("accounts", "path", "row", "text_sha256", "scan_id", "expected_by_chance", "log10_bayes_factor_at_most"),
-    "posterior_at_most",
+    *("posterior_at_most", "generator"),
 )
 _SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -50,6 +50,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @_several("account", "account")
 @_several("key", "key")
 @_several("doc", "document, by its id")
+@click.option("--open", "undecided", is_flag=True, help="Those alone on which nobody decided (`brickscan review`).")
 @click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
 @click.option(
     "--prior",
@@ -68,6 +69,7 @@ def flagged(
     accounts: tuple[str, ...],
     keys: tuple[str, ...],
     docs: tuple[str, ...],
+    undecided: bool,
     by: "By | None",
     prior: float | None,
     form: Form,
@@ -82,31 +84,36 @@ def flagged(
     \b
     Example:
       brickscan flagged nightly.toml --limit 50
+      brickscan flagged nightly.toml --open
       brickscan flagged nightly.toml --since 2026-11-01 --until 2026-11-07 --group-by user
       brickscan flagged results --account 4711 --all --format csv > flags.csv
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
     from scanner.results.flag_list import Wanted, newest, sums
+    from scanner.results.generators import with_generator
 
     place = results_at(results)
     if not scanned(place):
         return
-    wanted, most = Wanted(since, before, users, accounts, keys, docs), None if everything else limit or _NEWEST
-    shown = canaries or everything or bool(users or accounts or docs)  # who asks for one by name gets it
+    wanted = Wanted(since, before, users, accounts, keys, docs, False if undecided else None)
+    most = None if everything else limit or _NEWEST
+    shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     if by is None:
         found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=shown)
     else:
         found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=shown)
     if by is None:
         found = with_strength(place.folder, found, prior)
+        found = found._replace(rows=with_generator(place.folder, found.rows))
     said = _show(found, by, form)
-    weakest = least_sure(found.rows, prior) if by is None and form == "table" else []
-    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *said, *weakest])
+    if by is None and form == "table":
+        said += [*_drawn(found), *least_sure(found.rows, prior)]
+    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *said])
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:
-    """Print what was found; returns what is to stand below instead of a column."""
+    """Print the flags; returns sentences for below the table, in place of columns."""
     rows = list(found.rows.iter_rows(named=True))
     if form != "table":
         names = _RECORD if by is None else (*_GROUPS[by], *_SUMS)
@@ -124,7 +131,7 @@ def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:
 
 
 def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """On a terminal: files without their folders, and no column that says the same of all that is as it should be."""
+    """Rows for a terminal: files without their folders, and no column that says only that all is as it should be."""
     head = ["marked for" if name == _FOR else name for name in _HEAD]
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
     usual = {"account": "-", "audit": AuditState.NO_ALARM, "copies": "1"}
@@ -154,7 +161,7 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
 
 
 def _accounts(row: Mapping[str, Any]) -> str:
-    """Who posted the newest copy, and how many others posted one."""
+    """The account that posted the newest copy, and how many others posted one."""
     others = row["accounts"] - (row["account_id"] is not None)
     return _shown(row["account_id"]) + (f" and {others:,} more" if others else "")
 
@@ -177,14 +184,14 @@ def _shown(value: object) -> str:
 
 
 def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool) -> list[str]:
-    """What was counted of all that was asked for, shown or not; listed: and not added up."""
+    """The totals of everything that was asked for, shown or not; listed: and not added up."""
     totals = found.totals
     hidden = (
         f"{counted(totals.canaries, 'document')} of canaries, found and named right, left out (--canaries shows them)"
     )
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
-        if any(wanted):
+        if any(value not in ((), None) for value in wanted):
             return ["No flagged document is among those that were asked for.", *canaries]
         return ["No other document is flagged.", *canaries] if canaries else [_nothing(place.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""
@@ -205,8 +212,18 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool
     return said
 
 
+def _drawn(found: "FlagList") -> list[str]:
+    """That a mark is another one where its text was made on another device."""
+    counts = found.rows["generator"].drop_nulls().value_counts(sort=True, name="count")
+    return [
+        f"{counted(number, 'flag')} shown under marks of torch's {generator}: text that the same code marked on a GPU "
+        "has another mark, and is not flagged"
+        for generator, number in counts.iter_rows()
+    ]
+
+
 def _pieces(totals: "Totals") -> str:
-    """How much of it is evidence of its own; nothing where all is, or nobody knows."""
+    """How many pieces are evidence of their own; empty if all are, or if it is unknown."""
     if totals.pieces is None or totals.pieces == totals.texts:
         return ""
     return f" ({counted(totals.pieces, 'independent piece')}: the others are near-duplicates)"
@@ -218,7 +235,7 @@ def _nobody(totals: "Totals") -> str:
 
 
 def _nothing(results: str) -> str:
-    """What is said when no document is flagged: it may be that none was read."""
+    """The message when no document is flagged: perhaps none was read."""
     import polars as pl
 
     from scanner.results.queries import ask, quarantine, verdicts

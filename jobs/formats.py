@@ -38,7 +38,7 @@ def formats() -> None:
 
 
 _ANY_SIZE = 1000
-"""Of a vocabulary, which must be named."""
+"""Size of a vocabulary that stands in where a parameter must name one."""
 
 
 def _one_message_only(form: "Format") -> bool:

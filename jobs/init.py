@@ -43,10 +43,10 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         if ours.exists():
             raise Refused(f"{ours}: is there already; name another --folder, or go on with what is there")
     guess, path = guess_columns(sample), input_path(sample)
-    alone = folder.absolute().is_relative_to(sample.absolute().parent)  # where no results may lie
+    alone = folder.absolute().is_relative_to(sample.absolute().parent)  # results may not lie among the documents
     if alone:
         path = str(sample.absolute())
-    if not sample.is_absolute():  # as it was named, so that all can be moved together
+    if not sample.is_absolute():  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
     ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")

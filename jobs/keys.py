@@ -12,9 +12,11 @@ import click
 import numpy as np
 
 from jobs.admission import admit, audit_secret
+from jobs.commitments import publish_, verify
 from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
 from jobs.text import complain, counted, tell
 from scanner.errors import Refused
+from scanner.printable import printable
 from scanner.registry import find_key, load_registry, new_key, open_key, retire_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
 from scanner.registry.secrets import secret_path
@@ -27,22 +29,30 @@ _registry = click.option("--registry", required=True, type=Folder(), help="Folde
 _registry_or_uri = click.option("--registry", required=True, type=Folder(), help="Folder or URI of the registry.")
 
 USERS = 100_000
-"""For so many a new key has room, of which nothing else is said; messages of one of version 1."""
+"""Users that a new key has room for by default; messages of a default key of version 1."""
 
 ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
-"""Of a key whose law is assumed."""
+"""Sentence about a key whose law is assumed."""
+
+_held_by = click.option(
+    "--held-by",
+    metavar="WHO",
+    help="Who else has the secret, such as a site that serves the model: whoever has it can mark text for anybody. "
+    "Whoever asks about a flag is told.",
+)
 
 _DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
 
 
 @click.group()
 def keys() -> None:
-    """Make, list and retire master keys.
+    """Make, list, publish and retire master keys.
 
     \b
     Example:
       brickscan keys new summer-2026 --registry registry --tokenizer tokenizer.json
       brickscan keys list --registry registry
+      brickscan keys publish commitments.txt --registry registry
       brickscan keys retire summer-2026 --registry registry
     """
 
@@ -73,6 +83,7 @@ def keys() -> None:
 )
 @click.option("--active-from", type=_DATE, help="Nothing is marked with it before (UTC).  [default: now]")
 @click.option("--active-until", type=_DATE, help="Nothing is marked with it from then on (UTC); it is still scanned.")
+@_held_by
 def new(
     key_id: str,
     registry: Path | str,
@@ -86,12 +97,13 @@ def new(
     secret: str | None,
     active_from: datetime | None,
     active_until: datetime | None,
+    held_by: str | None,
 ) -> None:
     """Make a master key, and its registry if there is none yet; prints the commitment to publish.
 
     KEY_ID: lower-case letters, digits, dots, dashes and underscores. A user has a message; 5 % of them are reserved.
-    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. Of version 2, nobody who
-    holds text of their own mark can change it into text of somebody else's; of version 1 they can.
+    With --users a key has B groups of B users: B^2 messages, for about the cost of 1.3 B. In version 2, nobody who
+    holds text of their own mark can change it into text of somebody else's; in version 1 they can.
 
     \b
     Example:
@@ -111,6 +123,7 @@ def new(
         secret=secret,
         active_from=active_from and active_from.replace(tzinfo=UTC),
         active_until=active_until and active_until.replace(tzinfo=UTC),
+        held_by=held_by,
     )
     tell(f"key         {key.key_id}: {_what(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
@@ -118,13 +131,14 @@ def new(
     tell(f"decoys      {load_registry(registry).audit_secret or 'none: see `brickscan keys audit-secret`'}")
     tell(f"commitment  {key.commitment or 'none: keys of this format are too short to be committed to'}")
     tell(f"made        {time_of(key.created_at)}")
+    tell(*([] if key.held_by is None else [f"held by     {printable(key.held_by)}, who can mark for anybody"]))
     tell(*_weight(key))
     complain(*(f"key {key.key_id!r}: {caution}" for caution in _cautions(key)))
     tell(
         "",
-        "Publish the commitment today: it gives nothing of the secret away, and whoever is shown the secret later",
-        "can check with it that this key was not chosen after the text. Back the secret up: without it, nothing that",
-        "was marked with this key can be recognised again.",
+        "Publish the commitment today (`brickscan keys publish`): it gives nothing of the secret away, and whoever is",
+        "shown the secret later can check with it that this key was not chosen after the text. Back the secret up:",
+        "without it, nothing that was marked with this key can be recognised again.",
     )
 
 
@@ -163,6 +177,7 @@ def _messages(version: int, users: float | None, messages: int | None, window: i
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
 @click.option("--secret", metavar="REFERENCE", help="Where the key is, or is to be copied to; as for `keys new`.")
 @click.option("--active-from", type=_DATE, help="Since when (UTC) the stack marks with it.  [default: now]")
+@_held_by
 def add(
     key_id: str,
     registry: Path | str,
@@ -173,6 +188,7 @@ def add(
     tokenizer: str,
     secret: str | None,
     active_from: datetime | None,
+    held_by: str | None,
 ) -> None:
     """Add a key that another stack marks with: vLLM, SGLang, transformers, SynthID or the paper's research code.
 
@@ -218,6 +234,7 @@ def add(
         secret=secret,
         known=stack.secret if stack else None,
         active_from=active_from and active_from.replace(tzinfo=UTC),
+        held_by=held_by,
     )
     tell(f"key         {key.key_id}: {_what(key)}")
     tell(f"tokenizer   {key.tokenizer.file}, SHA-256 {key.tokenizer.sha256}")
@@ -242,7 +259,7 @@ def _read_stack_config(path: Path) -> "StackKey":
 
 
 def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE, the value a number where it reads as one."""
+    """The parameters of NAME=VALUE; a value is a number where it reads as one."""
     given: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -256,7 +273,7 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _weight(key: MasterKey) -> list[str]:
-    """Of a key that came later: what it takes of the false-positive rate, and what becomes of older keys."""
+    """The weight of a later key: its share of the false-positive rate, and the share of older keys."""
     if key.one_of is None:
         return []
     what = "the keys that the registry began with keep one half, and no verdict on record is weakened"
@@ -264,7 +281,7 @@ def _weight(key: MasterKey) -> list[str]:
 
 
 def _floor(registry: Path | str, key: MasterKey) -> list[str]:
-    """What a key's few bits mean for its flags; nothing where they are many."""
+    """What a key's few bits mean for its flags; empty if they are many."""
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
@@ -295,7 +312,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
 
 
 def _price(registry: Path | str, key: MasterKey) -> list[str]:
-    """What a key costs in every scan, where that is much."""
+    """The cost of a key in every scan, if it is high."""
     from scanner.watermark.formats import format_of
     from scanner.watermark.price import price
 
@@ -317,7 +334,7 @@ def _list_keys(registry: Path | str) -> None:
 
 
 def _what(key: MasterKey) -> str:
-    """Its format, parameters and messages, in words."""
+    """The key's format, parameters and messages, in words."""
     parameters = "".join(f", {name} {value}" for name, value in key.parameters.items())
     return f"{key.format}{parameters}, {counted(key.messages, 'message')}"
 
@@ -331,6 +348,11 @@ def _lines(key: MasterKey) -> list[str]:
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
+        *(
+            []
+            if key.held_by is None
+            else textwrap.wrap(f"  held by {printable(key.held_by)}", 100, subsequent_indent="    ")
+        ),
         *_strength(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
         *(
@@ -342,7 +364,7 @@ def _lines(key: MasterKey) -> list[str]:
 
 
 def _strength(key: MasterKey) -> list[str]:
-    """Over what its p-values hold, where that is no key that nobody can search."""
+    """What its p-values hold over, unless that is a key that nobody can search."""
     from scanner.watermark.formats import format_of
 
     basis = format_of(key).basis()
@@ -359,7 +381,7 @@ def _cautions(key: MasterKey) -> list[str]:
 
 
 def _marks(key: MasterKey) -> str:
-    """When text is marked with a key."""
+    """The time in which text is marked with a key."""
     if key.retired_at is not None:
         return f"retired {time_of(key.retired_at)}"
     times = [
@@ -391,5 +413,5 @@ def _retire(key_id: str, registry: Path | str, yes: bool, dry_run: bool) -> None
         tell(f"{key_id} is retired: scans still test it, nothing is marked with it, users get no message of it.")
 
 
-keys.add_command(admit)
-keys.add_command(audit_secret)
+for _command in (admit, audit_secret, publish_, verify):
+    keys.add_command(_command)

@@ -23,18 +23,18 @@ from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 MARKED = pa.schema(
     [
         pa.field("key_id", pa.string(), nullable=False),
-        pa.field("user_id", pa.string()),  # null when a message was named that no user holds
+        pa.field("user_id", pa.string()),  # null when a message was given that no user holds
         pa.field("message", pa.int64(), nullable=False),
         pa.field("prompt", pa.string(), nullable=False),
         pa.field("text", pa.string(), nullable=False),  # the completion alone
-        pa.field("tokens", pa.int64(), nullable=False),  # that the model wrote; tokenising the text may give others
+        pa.field("tokens", pa.int64(), nullable=False),  # tokens that the model wrote; the text may give others
     ]
 )
-"""What `brickscan mark` writes: one row a completion, with the truth."""
+"""Columns that `brickscan mark` writes: one row a completion, with the truth."""
 
 
 class Recipient(NamedTuple):
-    """Whom a completion is marked for: the message, and the user who holds it (None with --message)."""
+    """The user for whom a completion is marked: the message, and the user who holds it (None with --message)."""
 
     user_id: str | None
     message: int
@@ -198,7 +198,7 @@ def _alike(of_token: float) -> str:
 
 
 def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
-    """Those whom completions are marked for, in the order given.
+    """Recipients of completions, in the order given.
 
     Raises:
         Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
@@ -224,7 +224,7 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
 
 
 def recipients_of_rows(registry: Path, key: MasterKey, users: Sequence[Any]) -> list[Recipient]:
-    """Those whom prompts are for by their own rows, in order.
+    """Recipients that the prompts' own rows name, in order.
 
     Raises:
         Refused: a row names nobody, or a user who holds no message of the key.

@@ -1,4 +1,4 @@
-"""What several commands share: kinds of arguments, and the question before what cannot be undone."""
+"""Parts that several commands share: kinds of arguments, and the question before what cannot be undone."""
 
 import sys
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Folder(click.ParamType[Path | str]):
 
 
 class Moment(click.ParamType[datetime]):
-    """A time in UTC, or a date for its first moment; with `through`, for the first one after it."""
+    """A time in UTC, or a date for its first moment; with `through`, the first moment after the date."""
 
     name = "time"
 
@@ -43,7 +43,7 @@ class Moment(click.ParamType[datetime]):
 
 
 class Results(NamedTuple):
-    """Where results are, the rate above which no flag is shown, and the file that said so, if one did."""
+    """A place of results, the rate above which no flag is shown, and the file that stated it, if one did."""
 
     folder: str
     false_positive_rate: float
@@ -51,7 +51,7 @@ class Results(NamedTuple):
 
 
 def results_at(place: str) -> Results:
-    """What CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
+    """The results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
 
     Raises:
         Refused: neither is there.
@@ -68,7 +68,7 @@ def results_at(place: str) -> Results:
 
 
 def scanned(place: Results) -> bool:
-    """Whether a scan made tables there. If none did, a configuration is told what to do, and a folder is refused.
+    """Whether a scan made tables there. If none did, the owner of a configuration gets advice, and a folder is refused.
 
     Raises:
         Refused: a folder was named that holds no tables of a scan.
@@ -96,15 +96,15 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 
 
 def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:
-    """Whether to go on with what cannot be undone: told by --yes, or by somebody at the terminal.
+    """Whether to go on with what cannot be undone, by --yes or by the answer of somebody at the terminal.
 
     Args:
-        what: is done, a line each.
-        yes: as given.
-        dry_run: as given.
+        what: what is done, a line each.
+        yes: the option's value.
+        dry_run: the option's value.
 
     Raises:
-        Refused: neither was given, and nobody can be asked.
+        Refused: neither option was given, and nobody can be asked.
     """
     if dry_run:
         tell(*what, "nothing was done (--dry-run)")
@@ -121,5 +121,5 @@ def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:
 
 
 def time_of(time: datetime | None) -> str:
-    """A time in UTC to the second, `-` where there is none."""
+    """A time in UTC to the second, `-` if there is none."""
     return "-" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"

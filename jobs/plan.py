@@ -23,9 +23,9 @@ _CLAIMS = (
 
 
 class Row(NamedTuple):
-    """One answer: tokens that must be scored, what a simulation of that many says, and an estimate beside a bound.
+    """One answer: tokens that must be scored, a simulation's power for that many, and an estimate beside a bound.
 
-    kind: what the answer is, in a word or three.
+    kind: the answer's kind, in a word or three.
     """
 
     aim: "Aim"
@@ -131,7 +131,7 @@ def plan(
             raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
         marked, key, window = _measured(marked_file, registry)
         method = key.format
-        if not messages and users is None:  # of the key itself
+        if not messages and users is None:  # the number of the key itself
             messages, groups = (key.messages,), key.parameters.get("groups")
     elif method is None:
         raise click.UsageError("Give --method and a strength, or --from and --registry.")
@@ -162,7 +162,7 @@ def plan(
 
 
 def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: float | None) -> int | None:
-    """Groups of a key for so many users; None where none are asked for."""
+    """Groups of a key for so many users; None without --users."""
     from scanner.watermark.native.version2 import groups_for, users_of
 
     if users is None and misnaming_rate is not None:
@@ -204,7 +204,7 @@ def _measured(file: Path, registry: Path | str) -> tuple["Marked", MasterKey, in
 
 
 def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
-    """Beside the bound, what suffices if all tokens are alike: the more of the two probabilities of that entropy."""
+    """An estimate beside the bound: tokens that suffice if all are alike, the more of the two probabilities."""
     from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
 
     if not isinstance(marked, GumbelEntropy):
@@ -219,7 +219,7 @@ _KINDS = {"GumbelEntropy": "bound", "Measured": "measured"}
 
 
 def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
-    """What an answer is; of_a_mean: it goes by a mean, about which chances may differ."""
+    """The kind of an answer. of_a_mean: the answer depends on a mean, about which chances may differ."""
     from scanner.power import GreenShare
 
     if of_a_mean and isinstance(marked, GreenShare):

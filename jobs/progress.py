@@ -1,4 +1,4 @@
-"""How far a command is, on stderr: of a scan a bar on a terminal, elsewhere lines of key=value pairs."""
+"""Progress of a command, on stderr: for a scan a bar on a terminal, elsewhere lines of key=value pairs."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ _STILL_SECONDS = 30.0
 
 
 class Pace:
-    """How long what is left will take, if it goes on as it went since the first of it was done.
+    """Estimates the time that is left, at the pace since the first item was done.
 
     Args:
         clock: seconds.
@@ -29,7 +29,7 @@ class Pace:
         self._first: tuple[float, int] | None = None
 
     def left(self, done: int, of: int) -> float | None:
-        """Seconds until all is done; None while nothing says how fast it goes."""
+        """Seconds until everything is done; None while the pace is unknown."""
         now = self._clock()
         if self._first is None:
             if done:
@@ -45,11 +45,12 @@ class Progress:
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
         self._pace = Pace()
+        self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
         self._committed: Totals | None = None
         self._bar: tqdm[None] | None = None
 
     def __call__(self, work: Work, totals: Totals) -> None:
-        """Show what is scored and committed of what there is to do, in lines after each commit and now and then."""
+        """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
         scored = totals.counts.documents + totals.under_way
         left = self._pace.left(scored, work.documents)
         seconds = max(time.monotonic() - self._began, 1e-9)
@@ -61,10 +62,11 @@ class Progress:
             self._bar.update(scored - self._bar.n)  # fewer, where a worker died over some
             self._bar.refresh()
             return
-        committed = replace(totals, under_way=0)
+        committed = replace(totals, under_way=0, waited=0.0)
         if committed == self._committed and time.monotonic() - self._last < _SIGN_SECONDS:
             return
         self._committed, self._last = committed, time.monotonic()
+        busy = self._busy(seconds, totals.waited)
         pairs = {
             "event": "scan",
             "shards": f"{totals.shards + work.skipped}/{work.shards}",
@@ -76,17 +78,22 @@ class Progress:
             "mb_per_s": f"{rate:.2f}",
             "seconds": f"{seconds:.1f}",
         }
-        _log(pairs | _eta(left))
+        _log(pairs | busy | _eta(left))
+
+    def _busy(self, seconds: float, waited: float) -> dict[str, str]:
+        """Share of the time since the last line in which the driver waited for no worker; 1: workers wait for it."""
+        (began, before), self._at = self._at, (seconds, waited)
+        return {"driver_busy": f"{1 - (waited - before) / (seconds - began):.2f}"} if seconds > began and waited else {}
 
     def compiling(self) -> None:
-        """Say why the first scan after an installation or upgrade begins slowly."""
+        """Explain why the first scan after an installation or upgrade begins slowly."""
         if sys.stderr.isatty():
             complain("compiling kernels for this machine, once: some tens of seconds")
         else:
             _log({"event": "compile_kernels", "once": "true"})
 
     def audited(self, audit: LiveAudit) -> None:
-        """Tell how the audit ended, where no one watches a bar."""
+        """Report how the audit ended, where no one watches a bar."""
         if not sys.stderr.isatty():
             _log({"event": "audit"} | audit.fields())
 
@@ -98,7 +105,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sums:
-    """What the scans of a run that follows its input have committed together."""
+    """Sums of what the scans of a run that follows its input have committed."""
 
     scans: int = 0
     files: int = 0
@@ -133,11 +140,11 @@ class StatusLine:
 
     @property
     def sums(self) -> Sums:
-        """Of all scans so far, the one that runs included."""
+        """Sums over all scans so far, the running one included."""
         return self._before + self._now
 
     def __call__(self, work: Work, totals: Totals) -> None:
-        """Take note of what a scan, the same as before or the next one, has committed."""
+        """Note what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
             self._work, self._before = work, self._before + self._now
             self._pace = Pace()
@@ -157,12 +164,12 @@ class StatusLine:
         )
 
     def trouble(self, outcome: Outcome) -> None:
-        """Tell at once of a scan whose exit code is not 0."""
+        """Report at once a scan whose exit code is not 0."""
         audit = {} if outcome.audit is None else outcome.audit.fields()
         _log({"event": "trouble", "scan_id": outcome.scan_id, "exit_code": outcome.exit_code, **audit})
 
     def close(self) -> None:
-        """Print a last line, and no more."""
+        """Print a last line, and stop."""
         self._closed.set()
         self._thread.join()
         self._print()
@@ -180,11 +187,11 @@ class StatusLine:
 class Steps:
     """A line of key=value pairs every few seconds, and one at the end of each step; to be called as a `watch`.
 
-    Where nothing new is done, every half a minute.
+    While nothing new is done, there is a line every half a minute.
 
     Args:
-        event: what runs, such as `evaluate`.
-        check: is called each time; what it raises ends the command.
+        event: name of what runs, such as `evaluate`.
+        check: called each time; its exception ends the command.
         clock: seconds.
     """
 
@@ -197,7 +204,7 @@ class Steps:
         self._told, self._pace = ("", 0), Pace(clock)
 
     def __call__(self, what: str, done: int, of: int) -> None:
-        """Tell how many of how many are done of a step."""
+        """Show how many items of a step are done."""
         self._check()
         now = self._clock()
         if what != self._told[0] or done < self._told[1]:
@@ -211,7 +218,7 @@ class Steps:
 
 
 def _eta(left: float | None) -> dict[str, str]:
-    """Seconds that are left, if they are known and any are."""
+    """Seconds that are left, if they are known and any are left."""
     return {"eta_s": f"{left:.0f}"} if left else {}
 
 

@@ -1,4 +1,4 @@
-"""Prompts that commands are given in files: a line each, or Parquet, which may say whom each is for."""
+"""Prompts that commands are given in files: a line each, or Parquet, which may name the user of each."""
 
 from itertools import compress
 from pathlib import Path
@@ -11,11 +11,11 @@ from jobs.text import complain
 from scanner.errors import Refused, in_a_line
 
 TOLD = 10
-"""Of the prompts that are left out, how many are told by their numbers."""
+"""Most left-out prompts whose numbers are shown."""
 
 
 class Asked(NamedTuple):
-    """Prompts, and whom each is for: ids, or None where a file has no column `user_id`."""
+    """Prompts, and the user of each: ids, or None where a file has no column `user_id`."""
 
     prompts: list[str]
     users: list[Any] | None
@@ -29,11 +29,11 @@ def read_prompts(path: Path, field: str = "--prompts") -> list[str]:
 def read_asked(path: Path, field: str = "--prompts") -> Asked:
     """The prompts of a file: the lines of a text file, or the column `prompt` of a Parquet file, and its `user_id`s.
 
-    Blank ones and nulls are left out; stderr is told how many, and where the first of them are.
+    Blank prompts and nulls are left out; stderr shows how many, and where the first of them are.
 
     Args:
-        path: of the file.
-        field: where it was named, for the error.
+        path: the file's path.
+        field: the option that named it, for the error.
 
     Raises:
         Refused: the file cannot be read, or holds no prompt.

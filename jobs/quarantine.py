@@ -38,7 +38,7 @@ WORDS: Mapping[str, str] = {
     "changed": "written meanwhile; the next scan tries",
     "io_error": "not readable then; the next scan tries",
 }
-"""What each reason means and what to do, in a few words."""
+"""Meaning of each reason, and advice, in a few words."""
 
 _SUMS = ("documents", "files", "accounts", "reasons", "texts", "first", "last")
 _RECORD: Mapping[str, tuple[str, ...]] = {

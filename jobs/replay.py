@@ -1,6 +1,7 @@
 """`brickscan replay CONFIG DOC`: one verdict computed again, and whether it comes out equal, field by field."""
 
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from scanner.printable import printable
 def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
     """Compute one verdict again and compare it with the recorded one, field by field.
 
-    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file
-    and must be the one that was scanned; keys are those that the scan recorded. Score and p-value of the message come
-    from a slow path that shares no code with the scan. Exit code 3: something comes out differently.
+    CONFIG: the file of the scan. DOC: the id of a flagged document, or PATH:ROW. The text is read again from its file,
+    or from what the scan kept ([evidence] keep_text), and must be the one that was scanned; keys are those that the
+    scan recorded. Score and p-value of the message come from a slow path that shares no code with the scan. Exit code
+    3: something comes out differently.
 
     --proof writes what a third party needs: the claim, the scored n-grams, the text, and a script that checks all of it
-    without brickscan once the key is revealed to them. No file of it holds anything of the key.
+    without brickscan once the key is revealed to them. No file of it holds anything of the key. Where the evidence
+    comes out differently, nothing is written.
 
     \b
     Example:
@@ -33,7 +36,7 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     from scanner.evidence.replaying import replay as replayed
 
     found = replayed(config, document)
-    if folder is not None:
+    if folder is not None and found.evidence_equal:
         from scanner.evidence.claim import write_claim
         from scanner.evidence.explanation import Explainer
 
@@ -42,7 +45,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
         fields = [
             one._asdict() | {"recorded": _plain(one.recorded), "again": _plain(one.again)} for one in found.fields
         ]
-        record = {"document": found.case.where, "equal": found.equal, "fields": fields}
+        record = {"document": found.case.where, "equal": found.equal, "text_not_from_file": found.not_from_file}
+        record["fields"] = fields
         tell(*json.dumps(record, indent=1).splitlines())
         return 0 if found.equal else 3
     rows = [
@@ -50,7 +54,11 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
         for one in found.fields
     ]
     tell(*columns([("field", "recorded", "computed again", "", ""), *rows]))
-    if folder is not None:
+    if found.not_from_file is not None:
+        tell(f"The text is the one that the scan kept ({found.not_from_file}); what stood beside it is not compared.")
+    if folder is not None and not found.evidence_equal:
+        tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
+    elif folder is not None:
         tell(f"claim: {folder}; python {folder}/check.py SECRET_FILE checks it")
     if found.equal:
         tell("The verdict comes out equal.")
@@ -62,7 +70,9 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
 
 
 def _plain(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shown(value: object) -> str:

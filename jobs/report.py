@@ -37,8 +37,10 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     night = night_of(explainer.results, explainer.rate, day.date() if day else None)
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
         pages = write_report(explainer, night, out, lambda: shown.update())
+    said = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
         f"{night.expected:.2g} false flags to expect",
+        *(f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}" for which, found in said),
         f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
     )

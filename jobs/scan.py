@@ -41,7 +41,8 @@ _check = click.option(
 def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form, verbose: bool) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
-    CONFIG: a TOML file; the README shows its fields. Run again after an interruption, it goes on from what was
+    CONFIG: a TOML file; docs/reference/configuration.md has its fields.
+    Run again after an interruption, it goes on from what was
     committed. Exit codes: 0 done (documents in quarantine included), 1 failed, 2 refused before any work, 3 the audit
     raises an alarm: p-values are too small, or a flag was not proved (a sentence says which), 4 nothing was read
     (unless allow_empty is set) or more is in quarantine than the configuration allows, 5 fewer canaries were found than

@@ -1,4 +1,4 @@
-"""`brickscan scan --check`: what a scan would find, a line for each thing as it is looked at; nothing is written."""
+"""`brickscan scan --check`: a scan's plan, a line for each thing as it is looked at; nothing is written."""
 
 import contextlib
 import datetime
@@ -10,7 +10,7 @@ from jobs.text import tell
 
 
 def check_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> int:
-    """Look at all that a scan needs, and estimate what it will cost. Returns the exit code.
+    """Look at everything that a scan needs, and estimate what it will cost. Returns the exit code.
 
     Raises:
         Refused: at the first thing that cannot be right.

@@ -1,4 +1,4 @@
-"""What `brickscan scan` found as one line of JSON, for schedulers; what was refused or failed, too."""
+"""The result of `brickscan scan` as one line of JSON, for schedulers; refusals and failures too."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ def say_json(values: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def failures_too(form: Form) -> Iterator[None]:
-    """Where JSON is asked for, say it also of what ends a command: `exit_code` and `error`, which is raised on."""
+    """Where JSON is asked for, write a command's error as JSON too: `exit_code` and `error`. The error is raised on."""
     try:
         yield
     except BrickscanError as error:
@@ -50,7 +50,7 @@ def failures_too(form: Form) -> Iterator[None]:
 
 
 def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
-    """What the summary for people says, by name; bytes and seconds as such, None where there is nothing to say."""
+    """The summary's values by name; bytes and seconds as numbers, None where there is no value."""
     work, totals, counts = outcome.work, outcome.totals, outcome.totals.counts
     return {
         "exit_code": int(outcome.exit_code),
@@ -84,6 +84,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "worker_bytes": totals.peak_memory,
         "retries": totals.retries,
         "second_scores": outcome.second_scores,
+        "accounts": None if outcome.accounts is None else outcome.accounts._asdict(),
         "rows_dropped": outcome.dropped,
         "audit": None if outcome.audit is None else _of_audit(outcome.audit),
     }

@@ -1,4 +1,4 @@
-"""`brickscan schema`: what a configuration may hold, as JSON Schema, for editors and checks before a deployment."""
+"""`brickscan schema`: the fields of a configuration as JSON Schema, for editors and checks before a deployment."""
 
 import json
 
@@ -9,9 +9,10 @@ from jobs.text import tell
 _OF = {
     "scan": "schemas.config:ScanConfig",
     "calibrate": "schemas.config:CalibrationConfig",
+    "verdict": "schemas.verdict:Verdict",
     "evaluate": "schemas.evaluation:EvaluationConfig",
 }
-"""Commands that read a configuration, and its model."""
+"""Models of the configurations that commands read, and of what `export` writes."""
 
 
 @click.command()

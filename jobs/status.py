@@ -26,7 +26,7 @@ ENDED: Mapping[int, str] = {
     130: "interrupted",
     143: "interrupted",
 }
-"""Exit codes of scanner.cluster.endings in words."""
+"""Words for the exit codes of scanner.cluster.endings."""
 
 _STOPPED = ("failed", "refused", "interrupted")
 _HEAD = ("scan", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
@@ -97,12 +97,12 @@ def _ended(row: Mapping[str, Any]) -> str:
 
 
 def _left(row: Mapping[str, Any]) -> int:
-    """Shards that a scan found and left undone; files at fault count as one."""
+    """Shards that a scan found and left undone; a file at fault counts as one."""
     return max(int(row["shards"] - row["shards_skipped"] - row["committed"] - row["files_quarantined"]), 0)
 
 
 def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Iterator[str]:
-    """What somebody must look at, a sentence each, the worst first."""
+    """Sentences on what somebody must look at, the worst first."""
     rows = list(last.ended.iter_rows(named=True))
     for row in rows:
         if row["audit"] == AuditState.ALARM:
@@ -130,14 +130,14 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
-    """Why a scan had none, as far as its row tells."""
+    """Why a scan had no decoys, as far as its row shows."""
     if row["documents"] <= row["too_short"] + row["quarantined"]:
         return "it scored no document; all that it read was too short or is in quarantine"
     return "the registry has no audit secret (`brickscan keys audit-secret`), or audit.share is 0"
 
 
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Whether a scan stopped before its end, and none that is shown went on with it."""
+    """Whether a scan stopped before its end, and no scan that is shown went on with it."""
     if ENDED.get(row["exit_code"]) not in _STOPPED or (
         row["exit_code"] in (130, 143) and row["shards"] and not _left(row)
     ):

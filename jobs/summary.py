@@ -1,4 +1,4 @@
-"""What a scan did, for people who have ten seconds: what was read, what was flagged of it, what needs a hand."""
+"""The summary of a scan, for people who have ten seconds: what was read, what was flagged, what needs a hand."""
 
 import shlex
 import textwrap
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scanner.results.whole_input import WholeInput
 
 WIDTH = 100
-"""Columns of a line, but for commands and paths, which stay whole."""
+"""Columns of a line, without commands and paths, which stay whole."""
 
 _MARGIN = 13
 
@@ -21,14 +21,14 @@ _MARGIN = 13
 def summary(
     outcome: "Outcome", results: str, false_positive_rate: float, cautions: Sequence[str] = (), *, verbose: bool = False
 ) -> str:
-    """What a scan did, and after a resume what all of its input came to, in a few lines.
+    """The summary of a scan, and after a resume of all of its input, in a few lines.
 
     Args:
-        outcome: of the scan.
+        outcome: the scan's outcome.
         results: folder or URI.
-        false_positive_rate: of the scan.
-        cautions: about names under its keys.
-        verbose: also what the audit counted, when the first commit came, and the query in Python.
+        false_positive_rate: the scan's rate.
+        cautions: sentences about names under its keys.
+        verbose: whether to show what the audit counted, when the first commit came, and the query in Python.
     """
     lines = [*_read(outcome), *_found(outcome, false_positive_rate), *_audited(outcome, verbose=verbose)]
     for caution in cautions:
@@ -57,7 +57,7 @@ def _wrapped(line: str, indent: str) -> list[str]:
 
 
 def _read(outcome: "Outcome") -> Iterator[str]:
-    """How much, how fast, and what of it was not scored."""
+    """How much was read, how fast, and how much of it was not scored."""
     from scanner.results.reasons import in_words
 
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
@@ -82,7 +82,7 @@ def _read(outcome: "Outcome") -> Iterator[str]:
 
 
 def _whole(outcome: "Outcome") -> "WholeInput":
-    """What the input came to; of an interrupted scan, what that one read."""
+    """The totals of the whole input; after an interruption, of what that scan read."""
     if outcome.exit_code <= 128:
         return outcome.unread.whole
     from scanner.results.whole_input import WholeInput
@@ -93,7 +93,7 @@ def _whole(outcome: "Outcome") -> "WholeInput":
 
 
 def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
-    """What is flagged, and how much of it chance explains."""
+    """The flags, and how many of them chance explains."""
     from jobs.audit_words import false_flags_in_words
     from jobs.flag_strength import odds_in_words
 
@@ -103,6 +103,9 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
         flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside canaries" * came
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {false_positive_rate:g}")
     yield from _proved(outcome)
+    if outcome.accounts is not None:
+        looked_at, marked = outcome.accounts
+        yield from _line("accounts", f"{counted(marked, 'account')} of {looked_at:,} by their posts together")
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if _whole(outcome).flagged:
@@ -113,7 +116,7 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
 
 
 def _proved(outcome: "Outcome") -> Iterator[str]:
-    """How many of this scan's flags were computed again, and what became of the others."""
+    """How many of this scan's flags were computed again, and the results of the others."""
     counts = outcome.totals.counts
     if not counts.flagged:
         return
@@ -144,7 +147,7 @@ def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
 
 
 def _hands(outcome: "Outcome") -> Iterator[str]:
-    """What somebody must look at, the worst first."""
+    """Sentences on what somebody must look at, the worst first."""
     if outcome.audit is not None:
         yield from (f"AUDIT ALARM: {line}" for line in outcome.audit.alarms())
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
@@ -174,7 +177,7 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
 
 
 def _ended(outcome: "Outcome") -> Iterator[str]:
-    """Why a scan did not end well."""
+    """The reason why a scan did not end well."""
     done = outcome.totals.shards + outcome.work.skipped
     if outcome.unread.nothing:
         yield outcome.unread.nothing

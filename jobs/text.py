@@ -1,4 +1,4 @@
-"""What goes out to a terminal or a log, all of it through here, printable (scanner.printable)."""
+"""Output to a terminal or a log: everything goes through here, printable (scanner.printable)."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int
     Args:
         rows: of printable cells.
         most: columns of the terminal.
-        narrowest: of each place that may be cut, to how many columns at least; the widest is cut first.
+        narrowest: fewest columns for each place that may be cut; the widest is cut first.
     """
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + 2 * (len(widths) - 1) > most:
@@ -48,7 +48,7 @@ def fitted(rows: Sequence[Sequence[str]], most: int, narrowest: Mapping[int, int
 
 
 def _cut_to(text: str, room: int) -> str:
-    """The middle of text as … where it needs more columns of a terminal than there is room for."""
+    """Text cut by … in its middle where it needs more columns of a terminal than there are."""
     longest = len(text)
     while width(shown := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
@@ -76,14 +76,14 @@ def _say(lines: Iterable[str], *, err: bool) -> None:
 
 
 def show_usage_error(error: click.ClickException) -> None:
-    """Say what was wrong with a command line; part of it may have come out of somebody's file."""
+    """Show what was wrong with a command line; part of it may have come out of somebody's file."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         complain(*error.ctx.get_usage().splitlines(), f"Try '{error.ctx.command_path} --help' for help.", "")
     complain(f"Error: {error.format_message()}")
 
 
 def show_failure(error: BaseException) -> None:
-    """Say where an error came from that nobody foresaw, as Python does, and no more lines than that."""
+    """Show where an unforeseen error came from, as Python does, and no more lines than that."""
     for block in traceback.format_exception(error):
         of_code = block.startswith("  File ")
         complain(*(block.splitlines() if of_code else [block.strip("\n")]))  # a message is one line, whatever is in it
@@ -107,7 +107,7 @@ class _OneLine(logging.Formatter):
 
 @contextlib.contextmanager
 def logs_printable() -> Iterator[None]:
-    """Put what is logged, and Python's warnings, on stderr meanwhile, each in a line, unless others take it."""
+    """Send logs and Python's warnings to stderr meanwhile, each in a line, unless other handlers take them."""
     before, handler = (logging.lastResort, warnings.showwarning), logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(_OneLine())

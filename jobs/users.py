@@ -22,7 +22,7 @@ from scanner.registry import (
 )
 
 WARNED = 10
-"""Users of one command that are warned of by name."""
+"""Most users of one command who are warned about by name."""
 
 
 @click.group()
@@ -118,7 +118,7 @@ def _remove(
 
     This cannot be undone, so it asks first. A scan that is running may still write a name that it read before: repeat
     --erase --results when it has ended. Repeat --erase also when it was interrupted: it deletes what is left, though
-    the name may be unknown by then.
+    the name may be unknown by then. Texts that scans kept of flags that name them are deleted.
 
     \b
     Example:
@@ -145,12 +145,14 @@ def _remove(
 
 
 def _what_goes(registry: Path | str, names: Sequence[str], erase: bool, results: str | None) -> list[str]:
-    """What removing users changes for good."""
+    """The lasting changes that come with the removal of users."""
     held = users_of(registry, names).filter(pl.col("removed_at").is_null())
     shown = ", ".join(printable(name, 60) for name in names[:WARNED]) + (", …" if len(names) > WARNED else "")
     lines = [f"withdraws {counted(held.height, 'message')}, for good, from {counted(len(names), 'user')}: {shown}"]
     if erase:
         lines.append(f"erases the names, for good, from the registry{f' and from {results}' if results else ''}")
+        if results:
+            lines.append("deletes the texts that scans kept of flags that name them")
     return lines
 
 
@@ -165,7 +167,7 @@ def _erase(registry: Path | str, names: Sequence[str], unknown: Sequence[str], r
 
     in_results, watch = 0, Steps("erase")
     if unknown:
-        erase_users(registry, unknown)  # deletes files with their names that an erasure left which died
+        erase_users(registry, unknown)  # finishes an erasure that died before it deleted the files with their names
     if results is not None:
         in_results = erase_user(results, unknown, watch)
     if unknown and not in_results:
@@ -189,7 +191,7 @@ def _column(file: Path, column: str) -> pl.Series:
     if file.suffix not in separator:
         raise Refused(f"--file {file}: ends in none of {', '.join(separator)}; one of these is needed")
     try:
-        data = io.BytesIO(file.read_bytes())  # the bytes, since polars takes a name for a pattern of names
+        data = io.BytesIO(file.read_bytes())  # the bytes, since polars takes a file's name for a pattern of names
         between = separator[file.suffix]
         frame = pl.read_parquet(data) if between is None else pl.read_csv(data, separator=between, infer_schema=False)
     except OSError as error:
@@ -205,7 +207,7 @@ def _column(file: Path, column: str) -> pl.Series:
 
 
 def _columns_of(frame: pl.DataFrame, suffix: str) -> str:
-    """The columns that a file has, and what their names say of how it was written."""
+    """The columns of a file, and how it was written, by its name."""
     shown = ", ".join(repr(name) for name in frame.columns[:20])
     if suffix == ".parquet" or frame.width > 1:
         return shown

@@ -1,4 +1,4 @@
-"""What can go wrong, as two trees: what people are told, and what parts of ours tell each other.
+"""Every error that is raised on purpose, as two trees: messages for people, and messages between our own parts.
 
 A message for people says what was wrong (where, which value), what is allowed, what to do.
 
@@ -40,7 +40,7 @@ class ScanFailed(BrickscanError):
 
 
 class InternalFault(Exception):
-    """What one part tells another, which knows what to do: nobody outside meets it."""
+    """A message from one part to another, which handles it: nobody outside meets it."""
 
 
 class FileFault(InternalFault):
@@ -55,7 +55,7 @@ class FileFault(InternalFault):
 
     @property
     def lasting(self) -> bool:
-        """The fault is the file's own: as long as the file is the same, another look is of no use."""
+        """Whether the fault is the file's own: while the file stays the same, another look is of no use."""
         return self.reason in LASTING_FILE_REASONS
 
 
@@ -68,9 +68,9 @@ class BackendUnlike(InternalFault):
 
 
 class TooLate(InternalFault):
-    """What was decided on is no longer the state of the table."""
+    """The table has changed since the state that a decision was made on."""
 
 
 def in_a_line(error: Exception) -> str:
-    """What a library says, in a line and without colours: Delta's errors are drawn as trees."""
+    """A library's message, in a line and without colours: Delta's errors are drawn as trees."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m|\u21b3", " ", str(error)).split())

@@ -1,6 +1,6 @@
-"""SIGTERM as an interrupt like Ctrl-C; both noted where their exception gets lost: in a finaliser, or in Ray's handler.
+"""SIGTERM as an interrupt like Ctrl-C. Both are noted where their exception gets lost: in finalisers and Ray's handler.
 
-And both held back while something is written that should be there whole, once.
+Both are held back while something is written that should be there whole, once.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_noted() -> Iterator[Callable[[], None]]:
-    """Gives what raises the interrupt that came meanwhile: Python drops what a handler raises in a finaliser."""
+    """Context that gives a function to raise an interrupt that came meanwhile, since Python drops it in a finaliser."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
@@ -65,7 +65,7 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C take effect at the end of this; the second of them does at once."""
+    """Let SIGTERM and Ctrl-C take effect at the end of this block; a second one takes effect at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

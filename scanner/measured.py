@@ -15,11 +15,11 @@ from scanner.watermark.positions import Dedup
 
 _HALVINGS = 60
 LEAST_SCORED = 16
-"""Scored tokens of a text from which on its strength is taken into account."""
+"""Fewest scored tokens of a text whose strength is taken into account."""
 
 
 class Strengths(NamedTuple):
-    """How D texts are marked for their messages: scored int64[D], score float64[D], and the score of each token.
+    """How strongly D texts are marked: scored int64[D], score float64[D], and the score of each token.
 
     of_tokens: D times float64[T].
     """
@@ -33,7 +33,7 @@ def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup:
     """Score texts under the messages that they were marked for, as a whole and token by token.
 
     Args:
-        mark: that they were marked with.
+        mark: the mark of the texts.
         tokens: of D texts.
         messages: int64[D].
         dedup: which repeats are left out.
@@ -48,7 +48,7 @@ def measure(mark: Watermark, tokens: Tokens, messages: NDArray[np.int64], dedup:
 
 @dataclass(frozen=True)
 class Measured:
-    """Text like that which was measured: a text is as strong as one of them, its tokens score as that text's do.
+    """Text like the measured texts: a text is as strong as one of them, and its tokens score as that text's do.
 
     Tokens are taken to be independent given the text, and their sum for normal. A text's own strength is known from its
     tokens alone, which spreads the strengths: above one half, powers are rather too small than too large.
@@ -62,7 +62,7 @@ class Measured:
 
     @classmethod
     def of(cls, law: Law | None, strengths: Strengths) -> "Measured":
-        """Of texts that have at least LEAST_SCORED scored tokens.
+        """Measured from texts that have at least LEAST_SCORED scored tokens.
 
         Raises:
             Refused: there are none, or scores have no law.
@@ -88,14 +88,14 @@ class Measured:
         return np.asarray(special.ndtr(above).mean(axis=0), np.float64)
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Texts of tokens drawn from one of the measured texts each."""
+        """How many texts pass whose tokens are drawn from one of the measured texts each."""
         chosen = generator.integers(len(self.of_tokens), size=texts)
         sums = np.array([generator.choice(self.of_tokens[i], scored).sum() for i in chosen])
         return int(aim.passes(self.law.log10_p(sums, scored)).sum())
 
 
 def probability_of(of_token: float) -> float:
-    """The probability that all tokens would have if a token scored so much on average under Gumbel, 1 at most.
+    """The probability that all tokens would have if a token scored so much on average under Gumbel, at most 1.
 
     The mean of −ln(1 − U^p) is ψ(1 + 1/p) + γ, γ being Euler's constant.
     """
@@ -109,13 +109,13 @@ def probability_of(of_token: float) -> float:
 
 
 def thresholds(law: Law, scored: NDArray[np.int64], aim: Aim) -> NDArray[np.float64]:
-    """The least score of T tokens that passes, by halving; more than the largest, where none does: float64."""
+    """The least score of T tokens that passes, by halving; more than the largest score if none does: float64."""
     low, high = np.zeros(len(scored), np.float64), np.asarray(law.largest(scored), np.float64) + 1.0
     if law.discrete:
         low -= 1.0
     for _ in range(_HALVINGS):
         middle = np.floor(0.5 * (low + high)) if law.discrete else 0.5 * (low + high)
-        # beyond the largest score nothing is stated of p
+        # beyond the largest score p is not defined
         enough = (middle >= 0) & aim.passes(law.log10_p(np.clip(middle, 0, law.largest(scored)), scored))
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return high

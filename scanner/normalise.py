@@ -1,7 +1,7 @@
-"""Text as a reader sees it: what costs an evader nothing, since nobody sees it, is taken back.
+"""Text as a reader sees it: changes that nobody sees, and so cost an evader nothing, are taken back.
 
 Characters that show nothing go, blanks of every kind become single ones, letters of other scripts that look Latin
-become Latin, and what is written in capitals is written as sentences are. Pure functions of a text.
+become Latin, and text in capitals is written as sentences are. Pure functions of a text.
 """
 
 import re
@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 
 LEAST_CAPITALS = 20
-"""Letters from which on a text in capitals alone is taken for disguised, and not for a title."""
+"""Fewest letters of a text in capitals alone that is taken for disguised, and not for a title."""
 
 TWINS: Mapping[str, str] = dict(
     zip(
@@ -18,7 +18,7 @@ TWINS: Mapping[str, str] = dict(
         strict=True,
     )
 )
-"""Cyrillic and Greek letters, and the Latin ones that they look like (a part of Unicode's confusables, UTS 39)."""
+"""Cyrillic and Greek letters, with the Latin letters that they look like (a part of Unicode's confusables, UTS 39)."""
 
 _STYLED = {
     chr(code): plain
@@ -33,7 +33,7 @@ UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Unicode's Default_Ignorable_Code_Point, the soft hyphen among them."""
+"""Characters of Unicode's Default_Ignorable_Code_Point, and the soft hyphen among them."""
 _BLANK = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000\t]")
 _BLANKS = re.compile(" {2,}")
 _AT_AN_END = re.compile(" *\n *")
@@ -42,9 +42,9 @@ _I = re.compile(r"\bi\b")
 
 
 def normalised(text: str) -> str:
-    """The text as a reader sees it; the same text, where nothing in it is hidden.
+    """The text as a reader sees it; the same text if nothing in it is hidden.
 
-    What has meaning for some writers goes with the rest: joiners of Persian and of emoji, the blanks that indent code.
+    Characters that have meaning for some writers go too: joiners of Persian and of emoji, the blanks that indent code.
     So this is a second text to look at, never the text.
     """
     if not text.isascii():
@@ -57,7 +57,7 @@ def normalised(text: str) -> str:
 
 
 def skeleton(name: str) -> str:
-    """What names that look alike have in common: case, blanks at the ends and letters' scripts make no difference."""
+    """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
     seen = UNSEEN.sub("", unicodedata.normalize("NFKC", name)).translate(_TWINS)
     return " ".join(seen.casefold().split())
 

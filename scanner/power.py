@@ -1,7 +1,7 @@
 """How many scored tokens a mark needs: thresholds, laws and bounds of marked scores, and a simulation that checks them.
 
-Power is the chance that the right message's corrected p-value passes. Tokens are taken to be independent given what is
-stated of each model below, and repeats are left out before tokens are counted.
+Power is the chance that the right message's corrected p-value passes. Tokens are taken to be independent under the
+assumptions of each model below, and repeats are left out before tokens are counted.
 """
 
 import math
@@ -20,7 +20,7 @@ from scanner.watermark.search import corrected, passes
 from schemas.registry import parse_gamma
 
 MOST = 1 << 20
-"""Scored tokens beyond which nothing is searched."""
+"""Most scored tokens that are searched."""
 
 MAX_ENTROPY = 1 / math.e
 """Largest −p ln p that a token can have, in nats, at p = 1/e."""
@@ -42,11 +42,11 @@ class Aim(NamedTuple):
 
 
 class Marked(Protocol):
-    """What is assumed of marked text."""
+    """An assumption on marked text."""
 
     @property
     def exact(self) -> bool:
-        """Whether `power` is the power itself and not a lower bound of it."""
+        """Whether `power` is the power itself, and not a lower bound of it."""
 
     @property
     def assumes(self) -> str:
@@ -54,7 +54,7 @@ class Marked(Protocol):
 
     @property
     def sawtooth(self) -> bool:
-        """Whether a token more may lower the power, as where scores are whole numbers."""
+        """Whether one more token may lower the power, as where scores are whole numbers."""
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
         """Chance to pass, or a lower bound of it, for each number of scored tokens."""
@@ -91,7 +91,7 @@ class GreenShare:
         return _least(scored + 1, lambda s: (s <= scored) & aim.passes(log10_greenlist(s, scored, self.gamma)))
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Token by token."""
+        """How many texts pass, simulated token by token."""
         green = np.array([(generator.random(scored) < self.share).sum() for _ in range(texts)])
         return int(aim.passes(log10_greenlist(green, scored, self.gamma)).sum())
 
@@ -118,7 +118,7 @@ class GumbelProbability:
         return np.array([gumbel_tail(s, t, self.probability) for t, s in pairs])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Token by token."""
+        """How many texts pass, simulated token by token."""
         sums = np.array([-np.log1p(-(generator.random(scored) ** self.probability)).sum() for _ in range(texts)])
         return int(aim.passes(log10_gumbel(sums, scored)).sum())
 
@@ -142,7 +142,7 @@ class GumbelEntropy:
         return above**2 / (above**2 + scored * math.pi**2 / 6)
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Texts whose tokens all have one probability of this entropy; the worse of the two that there are."""
+        """How many texts pass whose tokens all have one probability of this entropy; the worse of the two is taken."""
         return min(
             GumbelProbability(p, "").passed(scored, aim, texts, generator) for p in probabilities_of(self.entropy)
         )
@@ -188,12 +188,13 @@ def gumbel_tail(score: float, scored: int, probability: float) -> float:
 
 @dataclass(frozen=True)
 class NamedToo:
-    """Text of a user of a key in groups (SPEC_2 §3) that is found, and its user named; the power is a lower bound.
+    """Text of a key in groups (SPEC_2 §3) that is found, and whose user is named; the power is a lower bound.
 
-    Each step is the user's own with chance 2/3, independently. Named is who passes over all steps, and over their own
-    among the users of the group. That one of the two fails has at most the sum of both chances.
+    Each step is the user's own with chance 2/3, independently. A user is named who passes over all steps, and over
+    their own steps among the users of the group. The chance that one of the two fails is at most the sum of both
+    chances.
 
-    marked: how strongly; groups: B; misnaming_rate: for what is the user's own.
+    marked: the strength; groups: B; misnaming_rate: the rate for the user's own steps.
     """
 
     marked: Marked
@@ -212,17 +213,17 @@ class NamedToo:
         return self.marked.sawtooth
 
     def power(self, scored: _Ints, aim: Aim) -> _Floats:
-        """P(found) + P(passes by their own) − 1, at least 0."""
+        """P(found) + P(passes by the user's own steps) − 1, at least 0."""
         return np.maximum(self.marked.power(scored, aim) + self._own(scored, aim) - 1.0, 0.0)
 
     def _own(self, scored: _Ints, aim: Aim) -> _Floats:
-        """Chance to pass by the user's own steps, over how many of T these are."""
+        """Chance to pass by the user's own steps, over the number of these among T."""
         own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         of_steps = np.concatenate([[0.0], self.marked.power(np.arange(1, int(scored.max(initial=0)) + 1), own)])
         return np.array([_mean_of_binomial(int(steps), OWN, of_steps) for steps in scored])
 
     def passed(self, scored: int, aim: Aim, texts: int, generator: np.random.Generator) -> int:
-        """Those that are found, by what is marked, less those that fail by their own steps."""
+        """How many texts are found, less those that fail by the user's own steps."""
         own = aim._replace(false_positive_rate=self.misnaming_rate, messages=self.groups)
         found = self.marked.passed(scored, aim, texts, generator)
         steps = generator.binomial(scored, OWN, texts)
@@ -230,11 +231,11 @@ class NamedToo:
 
 
 OWN = 2 / 3
-"""Of the steps of a key in groups, those that no two users share."""
+"""Share of the steps of a key in groups that no two users share."""
 
 
 def _mean_of_binomial(number: int, chance: float, values: _Floats) -> float:
-    """E values[Binomial(number, chance)], but for what lies ten standard deviations away."""
+    """E values[Binomial(number, chance)], without what lies ten standard deviations away."""
     middle, room = number * chance, 10 * math.sqrt(number * chance * (1 - chance)) + 1
     k = np.arange(max(0, math.floor(middle - room)), min(number, math.ceil(middle + room)) + 1)
     log_p = (
@@ -248,7 +249,7 @@ def _mean_of_binomial(number: int, chance: float, values: _Floats) -> float:
 
 
 def green_list(gamma: str, delta: float | None, green_share: float | None) -> GreenShare:
-    """What `--delta` or `--green-share`, one of the two, states of text marked by a green list.
+    """The assumption that `--delta` or `--green-share`, one of the two, states of a green list's text.
 
     Raises:
         Refused: a value out of range.
@@ -278,7 +279,7 @@ def green_list(gamma: str, delta: float | None, green_share: float | None) -> Gr
 
 
 def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy | GumbelProbability":
-    """What `--entropy` or `--probability`, one of the two, states of text marked by Gumbel's rule.
+    """The assumption that `--entropy` or `--probability`, one of the two, states of Gumbel's text.
 
     Raises:
         Refused: a value out of range.
@@ -297,7 +298,7 @@ def gumbel(entropy: float | None, probability: float | None) -> "GumbelEntropy |
 
 
 class Stated(NamedTuple):
-    """How a format's strength is stated: one of some options, others that go with them, and what it then means."""
+    """How a format's strength is stated: one of some options, further options that go with them, and the assumption."""
 
     one_of: tuple[str, ...]
     also: tuple[str, ...]
@@ -308,15 +309,15 @@ STATED: Mapping[str, Stated] = {
     "greenlist": Stated(("delta", "green_share"), ("gamma",), green_list),
     "gumbel": Stated(("entropy", "probability"), (), gumbel),
 }
-"""The formats whose power is known."""
+"""Formats whose power is known."""
 
 
 def marked_text(name: str, options: Mapping[str, Any]) -> Marked:
-    """What is assumed of text marked by a format.
+    """The assumption on text marked by a format.
 
     Args:
-        name: of the format.
-        options: all that were or could be given, None where they were not.
+        name: the format's name.
+        options: all options by name, None where they were not given.
 
     Raises:
         Refused: a format whose power is not known; options that do not belong to it or contradict each other; a value
@@ -333,7 +334,7 @@ def marked_text(name: str, options: Mapping[str, Any]) -> Marked:
 
 
 def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
-    """The number of scored tokens from which on the power stays at or above the wanted one.
+    """The least number of scored tokens from which on the power stays at or above the wanted one.
 
     Raises:
         Refused: it is not reached within MOST tokens.
@@ -356,7 +357,7 @@ def tokens_needed(marked: Marked, aim: Aim, power: float) -> int:
 
 
 def _least(above: _Ints, passes: Callable[[_Ints], NDArray[np.bool_]]) -> _Ints:
-    """The least integer ≥ 0 that passes, `above` where none below it does; what is larger passes as well."""
+    """The least integer ≥ 0 that passes, `above` where no integer below it does; every larger one passes as well."""
     low, high = np.full(len(above), -1), above.copy()
     while (high - low > 1).any():
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Text from outside made printable: a terminal, a log or a page shows all that is in it, and is not steered by it.
+"""Text from outside made printable: a terminal, a log or a page shows all of it, and is not steered by it.
 
 Ids, paths, column names and the messages of libraries are written by strangers. None of them may steer a terminal,
 forge a line of a log, vanish, or pass for another column.
@@ -10,13 +10,16 @@ import unicodedata
 from scanner.normalise import UNSEEN
 
 MOST_MARKS = 2
-"""Combining characters on one letter that are shown; more of them paint over the lines above."""
+"""Most combining characters on one letter that are shown; more of them paint over the lines above."""
 
-_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does what UNSEEN matches
+_BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything that UNSEEN matches
 
 
 def safe(line: str) -> str:
-    """One line that shows all that is in it: what is no visible character, or a pile of combining ones, as escapes."""
+    """One line that shows a whole text.
+
+    Characters that are not visible, and piles of combining ones, become escapes.
+    """
     if line.isascii() and line.isprintable():
         return line
     shown, marks = [], MOST_MARKS  # nothing to combine with yet
@@ -30,14 +33,25 @@ def safe(line: str) -> str:
 
 
 def printable(value: str, longest: int | None = None) -> str:
-    """One value in a line of ours: as `safe`, blanks that would part columns escaped, the middle of a long one as …"""
+    """One value in a line of ours: as `safe`, with escapes for blanks that would part columns, a long one cut by …"""
     if longest is not None and len(value) > longest:
         return cut(printable(value[:longest]) + printable(value[-longest:]), longest)
     shown = re.sub(r"^ | $|(?<= ) ", r"\\x20", safe(value))
     return shown if longest is None or len(shown) <= longest else cut(shown, longest)
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""Beginnings of cells that a spreadsheet takes for formulas (OWASP, CSV Injection)."""
+
+
+def cell(value: object) -> str:
+    """A value in a table for spreadsheets: text that one would take for a formula gets an apostrophe; as `safe`."""
+    if not isinstance(value, str):
+        return "" if value is None else str(value)
+    return safe(f"'{value}" if value.startswith(FORMULA) else value)
+
+
 def cut(text: str, longest: int) -> str:
-    """Printable text of so many characters at most: the middle of a longer one as …"""
+    """Printable text of at most so many characters: … stands for the middle of a longer one."""
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"

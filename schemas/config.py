@@ -1,6 +1,7 @@
-"""What a job is told: one TOML file, read into frozen models; an unknown or impossible value is refused by name."""
+"""Configurations of jobs: one TOML file, read into frozen models. An unknown or impossible value is refused by name."""
 
 import re
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -20,19 +21,19 @@ class InputConfig(_Frozen):
     """Where the documents are, and which columns hold what. Text is needed; the others may be left out."""
 
     paths: tuple[PathText, ...] = Field(min_length=1)  # Parquet files or folders; {date} is filled in by --date
-    text: str = "text"
-    id: str | None = None
-    account: str | None = None
-    time: str | None = None
-    time_zone: str = "UTC"  # IANA name, of dates and of times that have no zone
+    text: str = "text"  # column of the texts
+    id: str | None = None  # column of the documents' own ids
+    account: str | None = None  # column of who posted a document
+    time: str | None = None  # column of when a document was posted
+    time_zone: str = "UTC"  # IANA name, for dates and for times that have no zone
 
     @field_validator("time_zone")
     @classmethod
     def _zone_is_known(cls, name: str) -> str:
-        import polars as pl  # which knows the zones, whatever machine this is
+        import polars as pl  # polars knows the zones, whatever the machine
 
         wrong = ValueError("no zone of the IANA database; allowed: UTC, Europe/Berlin, America/New_York, …")
-        if not name[:1].isalpha():  # +02:00 tells no summer from winter
+        if not name[:1].isalpha():  # +02:00 does not tell summer from winter
             raise wrong
         try:
             pl.Series([], dtype=pl.Datetime).dt.replace_time_zone(name)
@@ -49,7 +50,7 @@ def _check_gpus(field: str, gpus: float) -> None:
 class ClusterConfig(_Frozen):
     """Where the work runs: an existing Ray cluster, or one embedded in this process when no address is given."""
 
-    address: str | None = None
+    address: str | None = None  # address of a Ray cluster; None: this process starts one of its own
     workers: int | None = Field(default=None, ge=1)  # None: one per CPU of the cluster
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0.0  # a share of one, or whole ones; 0: all is scored on CPUs
     require_gpus: bool = False  # refuse where there is no GPU; else the CPU scores, and a warning says so
@@ -63,23 +64,23 @@ class ClusterConfig(_Frozen):
 
 
 class ScanClusterConfig(ClusterConfig):
-    """What a worker of a scan may take, besides. What exceeds it is tried again, and ends in quarantine."""
+    """Further limits of a scan's workers. A document that exceeds them is tried again, and ends in quarantine."""
 
     # None: 4096, or its share of a smaller machine. On a new machine, where it compiles kernels, a worker has taken
     # 580 MiB before its first text with a vocabulary of 49k tokens, and 730 with one of 131k
     worker_memory_mb: int | None = Field(default=None, ge=1024)
-    stall_seconds: float = Field(default=300, gt=0)  # without progress; longer for long texts and many messages
+    stall_seconds: float = Field(default=300, gt=0)  # seconds without progress; longer for long texts and many messages
 
 
 class SecondScoreConfig(_Frozen):
     """A second score of flagged documents under Gumbel keys. From the same draws: no confirmation (SECOND_SCORES)."""
 
-    score: Literal["ln_r", "neyman_pearson"]
+    score: Literal["ln_r", "neyman_pearson"]  # the paper's sum of ln r, or the likelihood ratio by a model
     model: PathText | None = None  # folder of the model that is asked for each token's probability
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # as the texts were sampled
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # temperature at which the texts were sampled
     top_k: int = Field(default=0, ge=0)  # 0: all tokens
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0  # 1: all tokens
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1)  # processes that ask the model
     gpus: Annotated[float, Field(ge=0)] = 0.0  # of each worker; 0, or where there are too few: the CPU
 
     @model_validator(mode="after")
@@ -93,38 +94,134 @@ class SecondScoreConfig(_Frozen):
 class ScanAuditConfig(_Frozen):
     """The audit in every scan: how many documents are also scored under decoy keys, and when it raises an alarm."""
 
-    # of the documents, one message each; of 50,000 at least, where the input has so many; 0: no decoys
+    # share of the documents, one message each; 50,000 at least, where the input has so many; 0: no decoys
     share: Annotated[float, Field(ge=0, le=1)] = 0.02
-    all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # of the documents, under all messages
+    all_messages_share: Annotated[float, Field(ge=0, le=1)] = 0.01  # share of the documents, under all messages
     family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.001  # probability that a scan whose law holds ends in alarm
     require_admission: bool = False  # refuse keys that never passed an audit (brickscan keys admit)
     canaries: int | None = Field(default=None, ge=1)  # texts of canaries in each night's input; None: those that come
 
 
 class VariantsConfig(_Frozen):
-    """Further texts that are scored for each document; each is a look of its own, for which all p-values pay."""
+    """Further texts that are scored for each document; each has its weight, for which all p-values pay."""
 
     normalised: bool = False  # without hidden characters, other and doubled spaces, look-alike letters and upper case
+
+
+class SpansConfig(_Frozen):
+    """Parts of a document that are tested besides the whole, with a share of its error of their own."""
+
+    windows: bool = False  # at several scales, a quarter of their length apart
+    segments: bool = False  # paragraphs and quotations (`>` lines, HTML blockquotes), each as a whole
+
+    @property
+    def tested(self) -> bool:
+        """Whether any parts are tested."""
+        return self.windows or self.segments
+
+
+class AccountsConfig(_Frozen):
+    """The posts of each account are tested together too, with a share of the error of their own. Needs input.account.
+
+    The first 16 KiB of each post are kept in the table account_posts for as long as the window lasts.
+    """
+
+    nights: Literal[1, 7, 30]  # of a window, after which each account begins anew: this scan's input alone, or so many
+
+
+Weight = Annotated[float, Field(gt=0, le=1)]
+
+
+def as_written(weight: float) -> Fraction:
+    """A weight as it is written: 0.9 and 0.1 sum to 1, and 1 over 0.8 · 0.1 is 12.5."""
+    return Fraction(str(weight))
+
+
+class WeightsConfig(_Frozen):
+    """Shares of the false-positive rate, for units and for variants of texts. None: equal shares of those turned on.
+
+    A unit or variant that is turned off may have a share too, kept for later: p-values of the others are the same
+    before and after.
+    """
+
+    document: Weight | None = None  # share of texts as a whole
+    span: Weight | None = None  # share of their parts
+    account: Weight | None = None  # share of all posts of an account together
+    as_written: Weight | None = None  # share of texts as they stand
+    normalised: Weight | None = None  # share of normalised texts
+
+    @model_validator(mode="after")
+    def _sums_are_one_at_most(self) -> "WeightsConfig":
+        for names in (("document", "span", "account"), ("as_written", "normalised")):
+            stated = [weight for name in names if (weight := getattr(self, name)) is not None]
+            if sum(map(as_written, stated)) > 1:
+                raise ValueError(
+                    f"{' and '.join(names)} sum to more than 1: texts would be flagged falsely more often than "
+                    "false_positive_rate says; give shares that sum to 1 at most"
+                )
+        return self
+
+
+class EvidenceConfig(_Frozen):
+    """What is kept so that a flag can be explained and replayed later."""
+
+    keep_text: bool = False  # keep the texts of flags, in the table flag_texts, from the next scan on
+
+
+Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]
+
+
+class CoopConfig(_Frozen):
+    """A ROOST Coop that flags are sent to (`brickscan export --format coop`)."""
+
+    url: str  # of its server, https://coop.example; http:// for one on this machine
+    token: Reference  # where its API key is, file:PATH or env:NAME; never the key itself
+    item_type: str  # Coop's id of the item type; its fields: text, document, account, verdict, all strings
+    reporter_type: str  # Coop's id of the user type that reports come from
+    reporter: str = "brickscan"  # id of the reporting user
+    policy: str | None = None  # Coop's id of the policy that reports name
+
+
+class OzoneConfig(_Frozen):
+    """An Ozone that flags are sent to (`brickscan export --format ozone`)."""
+
+    url: str  # of the server that takes its calls, https://pds.example
+    token: Reference  # where an access token of the moderator is, file:PATH or env:NAME; never the token itself
+    created_by: Annotated[str, Field(pattern=r"^did:[a-z]+:.+$")]  # DID of the moderator
+    labeler: Annotated[str, Field(pattern=r"^did:[a-z]+:.+$")] | None = None  # DID of the Ozone behind a PDS
+
+
+class ExportConfig(_Frozen):
+    """Other systems that take flags."""
+
+    coop: CoopConfig | None = None
+    ozone: OzoneConfig | None = None
 
 
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
-    registry: PathText
-    results: PathText
-    false_positive_rate: Annotated[float, Field(gt=0, lt=1)]
-    # for each whose marked text a document holds: that a stranger of their group is named; None: the rate above
+    registry: PathText  # folder of keys.toml and the users
+    results: PathText  # folder of the tables; made by the first scan
+    false_positive_rate: Annotated[float, Field(gt=0, lt=1)]  # share of unmarked texts that may be flagged
+    # rate at which a stranger of the group may be named, for each user whose marked text a document holds; None: the
+    # rate above
     misnaming_rate: Annotated[float, Field(gt=0, lt=1)] | None = None
     keys: tuple[KeyId, ...] | None = None  # None: every key of the registry
-    dedup: Dedup = "ngram"
-    min_scored: int = Field(default=16, ge=1, le=2**31)
+    dedup: Dedup = "ngram"  # what counts once in a text: an n-gram, its context alone, or nothing
+    min_scored: int = Field(default=16, ge=1, le=2**31)  # texts of fewer scored positions are too short
     allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
-    max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    retain: str | None = None  # "400d": nights that began longer ago go at the end of each scan; None: all stay
-    retain_flags: bool = False  # leave their rows of `flags`
+    max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None  # share of documents; above: exit code 4
+    retain: str | None = None  # "400d": nights that began longer ago are dropped after each scan; None: all stay
+    retain_flags: bool = False  # leave the rows of dropped nights in `flags`
     second_score: SecondScoreConfig | None = None
     input: InputConfig
     variants: VariantsConfig = VariantsConfig()
+    spans: SpansConfig = SpansConfig()
+    accounts: AccountsConfig | None = None
+    weights: WeightsConfig = WeightsConfig()
+    evidence: EvidenceConfig = EvidenceConfig()
+    export: ExportConfig | None = None
     audit: ScanAuditConfig = ScanAuditConfig()
     cluster: ScanClusterConfig = ScanClusterConfig()
 
@@ -132,6 +229,25 @@ class ScanConfig(_Frozen):
     def _keys_are_distinct(self) -> "ScanConfig":
         if self.keys is not None and (not self.keys or len(set(self.keys)) != len(self.keys)):
             raise ValueError("keys must name each key once, at least one; leave it out to test every key")
+        return self
+
+    @model_validator(mode="after")
+    def _all_looks_have_weights(self) -> "ScanConfig":
+        stated = self.weights
+        other = {"as_written": stated.normalised, "normalised": stated.as_written}
+        for name in ("as_written", *["normalised"] * self.variants.normalised):
+            if getattr(stated, name) is None and other[name] is not None:
+                raise ValueError(f"weights.{name} is missing: give both variants a weight, or neither")
+        units = ["document", *["span"] * self.spans.tested, *["account"] * (self.accounts is not None)]
+        missing = [name for name in units if getattr(stated, name) is None]
+        if missing and len(missing) < len(units):
+            raise ValueError(f"weights.{missing[0]} is missing: give each unit that is tested a weight, or none")
+        return self
+
+    @model_validator(mode="after")
+    def _accounts_can_be_told(self) -> "ScanConfig":
+        if self.accounts is not None and self.input.account is None:
+            raise ValueError("accounts needs input.account, the column of who posted a document")
         return self
 
     @field_validator("retain")
@@ -157,15 +273,15 @@ Windows = Annotated[tuple[Annotated[int, Field(ge=0, le=16)], ...], Field(min_le
 
 
 class LawConfig(_Frozen):
-    """Fresh keys for every document: how many null p-values of each method, and of which cases."""
+    """Fresh keys for every document: how many null p-values of each format, and of which cases."""
 
-    tests: int = Field(default=4_000_000_000, ge=1)  # of each method, spread evenly over its cases
-    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
+    tests: int = Field(default=4_000_000_000, ge=1)  # null p-values of each format, spread evenly over its cases
+    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
     messages: int = Field(default=16_384, ge=1, le=MAX_MESSAGES)  # null p-values a document
-    tokens: int = Field(default=256, ge=17)  # of a document that are looked at
-    windows: Windows = (0, 1, 2, 4, 8)
-    gammas: tuple[Gamma, ...] = ("1/4", "1/2", "3/8")
-    dedups: Annotated[tuple[Dedup, ...], Field(min_length=1)] = ("ngram", "context")
+    tokens: int = Field(default=256, ge=17)  # tokens of a document that are looked at
+    windows: Windows = (0, 1, 2, 4, 8)  # tokens before a token that choose its draw
+    gammas: tuple[Gamma, ...] = ("1/4", "1/2", "3/8")  # shares of green tokens
+    dedups: Annotated[tuple[Dedup, ...], Field(min_length=1)] = ("ngram", "context")  # what counts once in a text
 
     @model_validator(mode="after")
     def _something_can_be_tested(self) -> "LawConfig":
@@ -179,18 +295,18 @@ class LawConfig(_Frozen):
 class PiecesConfig(_Frozen):
     """The paper's figure: a few master keys over disjoint pieces of documents."""
 
-    pieces: int = Field(default=100_000, ge=1)
-    tokens: int = Field(default=256, ge=17)  # of a piece
-    keys: int = Field(default=10, ge=2)
-    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
-    windows: Windows = (0, 1, 2, 3, 4, 6, 8)
-    gamma: Gamma = "1/4"
+    pieces: int = Field(default=100_000, ge=1)  # pieces of documents, none of which overlap
+    tokens: int = Field(default=256, ge=17)  # tokens of a piece
+    keys: int = Field(default=10, ge=2)  # keys, drawn anew
+    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
+    windows: Windows = (0, 1, 2, 3, 4, 6, 8)  # tokens before a token that choose its draw
+    gamma: Gamma = "1/4"  # share of green tokens
 
 
 class NamesConfig(_Frozen):
     """Who is named in marked text: synthetic texts of one to several users, under keys with groups."""
 
-    texts: int = Field(default=100_000, ge=1)  # of each method and of all lengths: as many tokens of each length
+    texts: int = Field(default=100_000, ge=1)  # texts of each format, over all lengths: as many tokens of each length
     users: Annotated[tuple[Annotated[int, Field(ge=1, le=16)], ...], Field(min_length=1)] = (1, 2, 3, 6)  # of a text
     tokens: Annotated[tuple[Annotated[int, Field(ge=64, le=100_000)], ...], Field(min_length=1)] = (
         200,
@@ -198,27 +314,27 @@ class NamesConfig(_Frozen):
         5_000,
         20_000,
     )  # of a text
-    groups: int = Field(default=1026, ge=20, le=MOST_NUMBERS)  # of so many users each
-    window: int = Field(default=4, ge=2, le=16)  # narrower ones would come twice, and texts not be independent
-    gamma: Gamma = "1/4"
+    groups: int = Field(default=1026, ge=20, le=MOST_NUMBERS)  # groups, of so many users each
+    window: int = Field(default=4, ge=2, le=16)  # narrower windows would come twice, and texts not be independent
+    gamma: Gamma = "1/4"  # share of green tokens
 
 
 class RegistryAuditConfig(_Frozen):
     """The keys of a registry on this corpus."""
 
-    registry: PathText
+    registry: PathText  # folder of keys.toml
     keys: tuple[KeyId, ...] | None = None  # None: every key
-    dedup: Dedup = "ngram"
-    messages: int = Field(default=64, ge=2)  # of each key, scored one by one
-    tokens: int = Field(default=1024, ge=17)  # of a document that are looked at
+    dedup: Dedup = "ngram"  # as in the scans
+    messages: int = Field(default=64, ge=2)  # messages of each key, scored one by one
+    tokens: int = Field(default=1024, ge=17)  # tokens of a document that are looked at
 
 
 class CalibrationConfig(_Frozen):
     """An audit over a corpus known to be unmarked. Relative paths start at the folder of the configuration file."""
 
-    results: PathText
-    seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # another one, other keys
-    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.01
+    results: PathText  # folder of the tables
+    seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # another seed, other keys
+    family_error: Annotated[float, Field(gt=0, lt=0.5)] = 0.01  # probability of an alarm where all laws hold
     tokenizer: TokenizerFile
     input: InputConfig
     law: LawConfig | None = None

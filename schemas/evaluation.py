@@ -1,4 +1,4 @@
-"""What `brickscan evaluate` is told: the paper's experiments, their sizes and strengths."""
+"""The configuration of `brickscan evaluate`: the paper's experiments, their sizes and strengths."""
 
 from typing import Annotated, Literal
 
@@ -13,32 +13,32 @@ Attack = Annotated[
         pattern=r"^((substitute|delete|insert|paste|homoglyphs|zero-width):(0\.[0-9]{0,3}[1-9]|1\.0)|lower|retokenise)$"
     ),
 ]
-"""What is done to a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.attacks."""
+"""Attack on a marked text before detection, such as `substitute:0.3`; see scanner.evaluation.attacks."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, lt=1)]
 
 
 MESSAGES = {version: tuple(10**k for k in range(1, last + 1)) for version, last in ((1, 6), (2, 9))}
-"""M of Table 3 by version of the marks: each message of version 1 is scored, and seconds a text are enough."""
+"""Numbers of messages of Table 3, by version of the marks: in version 1 each message is scored, and takes time."""
 
 
 class RobustnessConfig(_Frozen):
     """The paper's Table 2: how similar and how detectable marked texts are, by method, window and strength."""
 
-    prompts: int = Field(default=48, ge=2)
-    keys: int = Field(default=8, ge=2)
+    prompts: int = Field(default=48, ge=2)  # prompts that texts are written for
+    keys: int = Field(default=8, ge=2)  # keys, drawn from the seed
     keys_a_prompt: int = Field(default=2, ge=1)  # of these keys, in turn; the paper: every one
-    windows: Windows = (0, 1, 4)
+    windows: Windows = (0, 1, 4)  # tokens before a token that choose its draw
     temperatures: tuple[Positive, ...] = (0.8, 0.9, 1.0, 1.1)  # strengths of Gumbel
     deltas: tuple[Positive, ...] = (1.0, 2.0, 3.0, 4.0)  # strengths of the green list
-    greenlist_temperature: Positive = 0.8
-    gamma: Gamma = "1/4"
-    false_positive_rate: Rate = 1e-5
+    greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
+    gamma: Gamma = "1/4"  # share of green tokens
+    false_positive_rate: Rate = 1e-5  # rate at which power is stated
     attacks: tuple[Attack, ...] | None = None  # None: all of scanner.evaluation.attacks.EVERY; paste where human is
     human: InputConfig | None = None  # text written by people, which marked text is pasted into
     sentence_model: PathText | None = None  # folder of a sentence-embedding model; None: no similarities
-    other_tokenizer: PathText | None = None  # for retokenise; None: that of the sentence model
+    other_tokenizer: PathText | None = None  # for retokenise; None: the sentence model's
 
     @model_validator(mode="after")
     def _fits(self) -> "RobustnessConfig":
@@ -57,16 +57,16 @@ class RobustnessConfig(_Frozen):
 class IdentificationConfig(_Frozen):
     """The paper's Table 3: how often the user whom a text was marked for is found among many."""
 
-    users: int = Field(default=100, ge=2)
-    texts: int = Field(default=10, ge=1)  # of each user
-    window: int = Field(default=4, ge=0, le=16)
-    gamma: Gamma = "1/4"
-    delta: Positive = 3.0
-    greenlist_temperature: Positive = 0.8
-    gumbel_temperature: Positive = 1.0
+    users: int = Field(default=100, ge=2)  # users whose texts are looked for
+    texts: int = Field(default=10, ge=1)  # texts of each user
+    window: int = Field(default=4, ge=0, le=16)  # tokens before a token that choose its draw
+    gamma: Gamma = "1/4"  # share of green tokens
+    delta: Positive = 3.0  # strength of the green list
+    greenlist_temperature: Positive = 0.8  # sampling temperature under the green list
+    gumbel_temperature: Positive = 1.0  # strength of Gumbel: the sampling temperature
     # M, the users that a text is searched among: its own and others without texts; None: MESSAGES of the version
     messages: Annotated[tuple[Annotated[int, Field(ge=2, le=MAX_MESSAGES)], ...], Field(min_length=1)] | None = None
-    false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)
+    false_positive_rates: Annotated[tuple[Rate, ...], Field(min_length=1)] = (1e-3, 1e-6)  # rates of Table 3's rows
 
 
 class UtilityConfig(_Frozen):
@@ -74,10 +74,10 @@ class UtilityConfig(_Frozen):
 
     tasks: Annotated[tuple[PathText, ...], Field(min_length=1)]  # task files of lm_eval; data beside them, local
     documents: int | None = Field(default=100, ge=1)  # the first so many of each task; --paper-size takes all
-    windows: Windows = (1, 4)
-    gamma: Gamma = "1/4"
-    delta: Positive = 1.0  # green list, with greedy decoding
-    gumbel_temperature: Positive = 1.0
+    windows: Windows = (1, 4)  # tokens before a token that choose its draw
+    gamma: Gamma = "1/4"  # share of green tokens
+    delta: Positive = 1.0  # strength of the green list, with greedy decoding
+    gumbel_temperature: Positive = 1.0  # strength of Gumbel: the sampling temperature
 
 
 class EvaluationConfig(_Frozen):
@@ -86,11 +86,11 @@ class EvaluationConfig(_Frozen):
     results: PathText  # a folder; the texts are kept in it
     model: PathText  # a folder as `save_pretrained` writes it, with tokenizer.json
     prompts: PathText  # one a line, or Parquet with a column `prompt`
-    version: Literal[1, 2] = 2  # of the marks: 1 is the paper's own
+    version: Literal[1, 2] = 2  # version of the marks: 1 is the paper's own
     seed: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[ -~]+$")] = "1"  # of keys, sampling, attacks
-    batch: int = Field(default=32, ge=1)
-    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95
-    max_new_tokens: int = Field(default=256, ge=1)
+    batch: int = Field(default=32, ge=1)  # texts written at once
+    top_p: Annotated[float, Field(gt=0, le=1)] = 0.95  # share of top-p sampling; 1: all tokens
+    max_new_tokens: int = Field(default=256, ge=1)  # most tokens of a text
     min_scored: int = Field(default=16, ge=1, le=2**31)  # as in a scan: below it a text is too short to be flagged
     robustness: RobustnessConfig | None = None
     identification: IdentificationConfig | None = None

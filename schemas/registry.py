@@ -1,4 +1,4 @@
-"""The registry of master keys: what is on record about a key. References to secrets, never the secrets."""
+"""The registry of master keys: the record of each key. References to secrets, never the secrets."""
 
 import re
 from datetime import datetime
@@ -22,7 +22,7 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 MAX_WINDOW = 16
 MAX_GAMMA_BITS = 8
 MAX_MESSAGES = 2**32
-MOST_NUMBERS = 2**16  # of version 2: messages of a key without groups, groups of a key, and users of a group
+MOST_NUMBERS = 2**16  # in version 2: messages of a key without groups, groups of a key, and users of a group
 RESERVED_EVERY = 20  # every 20th message is reserved: never given to a user, so a detection there is known to be false
 
 
@@ -34,6 +34,11 @@ def is_reserved(message: Any) -> Any:  # noqa: ANN401 - a number, an array of th
 def reserved_count(messages: Any) -> Any:  # noqa: ANN401 - a number, or an array of them
     """How many of the messages 0 … M−1 are reserved."""
     return messages // RESERVED_EVERY
+
+
+def reserved_among(start: int, stop: int) -> range:
+    """The reserved messages from `start` on and below `stop`."""
+    return range(start + (RESERVED_EVERY - 1 - start) % RESERVED_EVERY, stop, RESERVED_EVERY)
 
 
 def parse_gamma(text: str) -> Fraction:
@@ -72,6 +77,7 @@ def _is_reference(value: str) -> str:
 Gamma = Annotated[str, AfterValidator(_is_gamma)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_holds_no_nul)]
 SecretReference = Annotated[str, AfterValidator(_is_reference)]
+Holder = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
 
 
 class _Frozen(BaseModel):
@@ -82,16 +88,16 @@ class _Frozen(BaseModel):
 class TokenizerFile(_Frozen):
     """A tokenizer.json, pinned by the SHA-256 of its bytes. A relative path starts at the registry's folder."""
 
-    file: PathText
-    sha256: Sha256
+    file: PathText  # a tokenizer.json
+    sha256: Sha256  # digest of its bytes, as hex
 
 
 class Admission(_Frozen):
     """The audit that a key passed (`brickscan keys admit`).
 
-    audit_id, audited_at: of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it said that the
-    key's rate holds; candidates: keys that were tried before and with this one, since the best of many flatters itself;
-    messages: that the key had then; None: not on record, so the key counts as not admitted.
+    audit_id, audited_at: of the run of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it found
+    that the key's rate holds; candidates: keys that were tried, this one included, since the best of many flatters
+    itself; messages: how many the key had then; None: not on record, so the key counts as not admitted.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
@@ -107,9 +113,9 @@ _ONCE_FIELDS = ("window", "gamma")
 class MasterKey(_Frozen):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
-    parameters: of the format (scanner.watermark.formats), which alone knows what they mean; commitment: None for a
+    parameters: the format's parameters (scanner.watermark.formats), which it alone understands; commitment: None for a
     format whose keys are too short to be committed to; one_of: 1 over the key's weight (scanner.registry.weights): its
-    p-values are corrected as those of one of so many keys; None: as one of all that the registry has.
+    p-values are corrected as if there were so many keys; None: for all keys of the registry.
     """
 
     key_id: KeyId
@@ -120,16 +126,17 @@ class MasterKey(_Frozen):
     secret: SecretReference
     commitment: Sha256 | None = None
     created_at: datetime
-    active_from: AwareDatetime | None = None  # before that, nothing is marked with it; None: from the start
+    active_from: AwareDatetime | None = None  # before it, nothing is marked with the key; None: from the start
     active_until: AwareDatetime | None = None  # from then on, nothing is marked with it; None: until it is retired
     retired_at: datetime | None = None
     admission: Admission | None = None
     one_of: int | None = Field(default=None, ge=1, le=2**53)
+    held_by: Holder | None = None  # who else has the secret, such as a serving site, and so can mark for anybody
 
     @model_validator(mode="before")
     @classmethod
     def _read_what_is_older_than_formats(cls, values: Any) -> Any:  # noqa: ANN401 - whatever stands in the file
-        """Until there were other formats, a key had a method, and its parameters stood beside its other fields."""
+        """Read keys of versions in which a key had a method, whose parameters stood beside the key's other fields."""
         if not isinstance(values, dict) or "method" not in values or "format" in values or "parameters" in values:
             return values
         rest = {name: value for name, value in values.items() if name not in ("method", *_ONCE_FIELDS)}
@@ -143,7 +150,7 @@ class MasterKey(_Frozen):
         return self
 
     def has_ended(self, at: datetime) -> bool:
-        """Whether it is retired at a time (with a zone): it is scanned all the same, and never marks again."""
+        """Whether it is retired at a time (with a zone): it is still scanned, and never marks again."""
         return self.retired_at is not None or (self.active_until is not None and self.active_until <= at)
 
     def marks(self, at: datetime) -> bool:
@@ -151,33 +158,28 @@ class MasterKey(_Frozen):
         return not self.has_ended(at) and (self.active_from is None or self.active_from <= at)
 
     def marked_since(self) -> datetime:
-        """From when on text may carry its mark: one of another stack may have marked before it was added."""
+        """Time from which text may carry its mark. A key of another stack may have marked before it was added."""
         return self.created_at if self.active_from is None else min(self.created_at, self.active_from)
 
-    def tested_among(self, keys_tested: int, variants: int = 1) -> int:
-        """K of SPEC §3 for this key: of its own weight where it has one, else `keys_tested`, of all keys.
-
-        Args:
-            keys_tested: K of keys without weights, variants of texts included.
-            variants: of each text, that are scored.
-        """
-        return keys_tested if self.one_of is None else self.one_of * variants
+    def tested_among(self, keys_tested: int) -> int:
+        """1 over the key's weight: its own weight where it has one, else the share of one among `keys_tested` keys."""
+        return keys_tested if self.one_of is None else self.one_of
 
     @property
     def admitted_by(self) -> str | None:
-        """Id of the audit that it passed with as many messages as it has; None: there is none."""
+        """Id of the audit that it passed with as many messages as it has now; None: there is none."""
         passed = self.admission
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
 
 CANARY_ID = "^canary-[0-9a-f]{16}$"
-"""What ids of canaries look like."""
+"""Pattern of canaries' ids."""
 
 
 class Canary(_Frozen):
-    """A user who is nobody, and a message of theirs: texts that their account posts are marked by the serving side.
+    """A made-up user, with a message of theirs. The serving side marks the texts that their account posts.
 
-    names: whether whoever holds the message is named; not where a key has one message, for everybody alike.
+    names: whether the holder of the message is named; a key of one message, for everybody alike, names nobody.
     """
 
     account_id: Annotated[str, Field(min_length=1, max_length=256)]  # and the id of the user
@@ -189,7 +191,7 @@ class Canary(_Frozen):
 class Canaries(_Frozen):
     """Canaries of a registry (`brickscan canaries`); all that were ever made, since their texts may come later.
 
-    power: share of their texts that is planned to be found, and named right.
+    power: planned share of their texts that are found, and named right.
     """
 
     power: Annotated[float, Field(gt=0, lt=1)]
@@ -199,8 +201,8 @@ class Canaries(_Frozen):
 class Registry(_Frozen):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
-    audit_secret: where the secret lives that decoy keys are derived from; None: no decoys. canaries: None: there are
-    none.
+    audit_secret: reference to the secret that decoy keys are derived from; None: no decoys. canaries: None: no
+    canaries.
     """
 
     audit_secret: SecretReference | None = None

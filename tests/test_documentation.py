@@ -8,7 +8,7 @@ from tests.support.floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
 
 
 def test_the_floors_are_those_that_are_checked():
@@ -31,5 +31,25 @@ def test_every_module_and_file_that_is_named_is_there():
             package, _, last = name.rpartition(".")
             found = list(ROOT.glob(name.replace(".", "/") + "*"))
             assert found or hasattr(importlib.import_module(package), last), f"{page}: {name}"
-        for target in re.findall(r"\]\(([\w.]+\.md)\)", text):
-            assert (ROOT / "docs" / target).is_file(), f"{page}: {target}"
+
+
+def anchors(page: str) -> set[str]:
+    """Where links into a page can end: its headings, as forges name them, and its `<a id>`."""
+    text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    headings = (re.sub(r"[^\w\- ]", "", found.lower()) for found in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
+    return {found.replace(" ", "-") for found in headings} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
+def test_every_link_leads_somewhere():
+    for page, text in PAGES.items():
+        links = re.findall(r"\]\(\s*((?!\w+:)[^)\s]+)\)", text)
+        for link in links:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{page}: {link}"
+            assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
+    assert sum(text.count("](") for text in PAGES.values()) > 50
+
+
+def test_a_stranger_reads_the_readme_once():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -192,10 +192,10 @@ def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):
     assert make_plan(Path("made/scan.toml"), NOW.date()).locations == (str(tmp_path / folder),)
 
 
-def test_the_readme_says_how_to_install_and_which_names_that_takes():
+def test_a_page_says_how_to_install_and_which_names_that_takes():
     """An installation owns its top-level packages, which another program may have too."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("### Outside of a checkout\n")[2].partition("\n## ")[0]
+    page = (Path(__file__).parents[1] / "docs/guides/first-steps.md").read_text(encoding="utf-8")
+    section = page.partition("## Outside of a checkout\n")[2].partition("\n## ")[0]
     settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     owned = {
         name.removesuffix("*").rstrip(".") for name in settings["tool"]["setuptools"]["packages"]["find"]["include"]
@@ -204,4 +204,4 @@ def test_the_readme_says_how_to_install_and_which_names_that_takes():
     assert "pip install" in section
     assert "-m venv" in section
     assert "an environment of its own" in section
-    assert "_BRICKSCAN_COMPLETE=bash_source brickscan" in readme
+    assert "_BRICKSCAN_COMPLETE=bash_source brickscan" in page

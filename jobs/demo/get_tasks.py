@@ -13,7 +13,7 @@ from pathlib import Path
 DEFAULT_FOLDER = Path(".model/tasks")
 TEMPLATES = Path(__file__).parent / "tasks"
 EXAMPLES = 5
-"""Documents that are shown before each question, taken from the end of the data and asked no more."""
+"""Documents that are shown before each question, taken from the end of the data and not asked themselves."""
 
 
 def package_folder(name: str) -> Path:
@@ -25,11 +25,11 @@ def package_folder(name: str) -> Path:
 
 
 def make_tasks(folder: Path, data: dict[str, bytes]) -> list[Path]:
-    """Write data and task files; returns the latter.
+    """Write data and task files; returns the task files.
 
     Args:
-        folder: made when it is not there.
-        data: JSON lines of each task, by the task's name.
+        folder: made if it does not exist.
+        data: JSON lines of each task, by its name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n", encoding="utf-8")

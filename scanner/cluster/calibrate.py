@@ -1,6 +1,6 @@
 """Calibration on Ray: the corpus is tokenised part by part, then every part is scored under very many keys.
 
-What comes back are sums that can be added; the statistics are those of scanner.audit.
+The workers return sums that can be added; scanner.audit makes the statistics.
 """
 
 import math
@@ -33,10 +33,10 @@ from schemas.config import LawConfig, PiecesConfig
 from schemas.registry import MasterKey
 
 PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
-"""Of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
+"""Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
 
 LEAST_TOKENS = 64
-"""Shorter documents are not drawn for the law: a score of few tokens attains no small p-value."""
+"""Fewest tokens of a document that is drawn for the law: a score of few tokens attains no small p-value."""
 
 TESTS_A_CALL, DOCUMENTS_A_CALL = 1 << 27, 1 << 15
 """p-values of the law that are drawn together, and their documents: some seconds of work, so that progress shows."""
@@ -45,13 +45,13 @@ TOKENS_A_CALL, TEXTS_A_CALL = 1 << 21, 1 << 10
 """Tokens of marked text that are written together, and their texts: likewise."""
 
 Watch = Callable[[str, int, int], None]
-"""Told what is done, how many calls of it, and how many there are."""
+"""Function that is called with what is done, how many calls of it, and how many there are."""
 
 OfPieces = dict[Format, PieceCounts]
 
 
 class Findings(NamedTuple):
-    """What was counted, by case, by format, and by key id; and how many documents there were."""
+    """Counts by case, by format, and by key id; and how many documents there were."""
 
     law: dict[Case, LawCounts]
     pieces: OfPieces
@@ -62,10 +62,10 @@ class Findings(NamedTuple):
 
 
 def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findings:
-    """Do what a plan says.
+    """Carry out a plan.
 
     Args:
-        plan: what to do.
+        plan: the plan.
         scratch: folder or URI for tokens, which all workers reach; removed at the end.
         watch: progress.
 
@@ -130,7 +130,7 @@ class _Corpus:
 
 
 def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[Any, Any]:
-    """Make calls that return sums, and add those of one name, in the order of the calls, whichever ended first."""
+    """Make calls that return sums, and add the sums of one name, in the order of the calls, whichever ended first."""
     listed = list(calls)
     numbered = (Call((number, call.name), call.function, call.arguments) for number, call in enumerate(listed))
     found: dict[int, Any] = {}
@@ -210,7 +210,7 @@ def score_pieces(
 
 
 def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
-    """Each length has the same share of the tokens, and each kind of text the same share of a length's texts."""
+    """Calls on names: each length has the same share of the tokens, each kind of text the same share of these texts."""
     asked, number = plan.config.names, 0
     for case in plan.names_cases():
         if asked is None:

@@ -9,26 +9,30 @@ import pyarrow as pa
 from scanner.cluster.pieces import Finished, FinishedPack
 from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Seconds
 from scanner.cluster.rows import quarantine_rows
-from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import Plan
+from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
-from scanner.input.shards import Shard, shard_id
-from scanner.results.settlement import enter_beside, run_number, settle
+from scanner.input.shards import Shard, key_set, shard_id
+from scanner.results.settlement import KEPT_TEXTS, POSTS, enter_beside, run_number, settle
 from scanner.results.tables import DataFile, Entry, Tables, commit, committed, write_file
 from schemas.tables import SHARDS
 
 SHARDS_A_COMMIT = 20
 SECONDS_BETWEEN_COMMITS = 5.0
+LEAST_SECONDS_BETWEEN_COMMITS = 1.0
+"""Least seconds between two commits: hundreds of shards a second are committed together, since a commit costs what its
+log does.
+"""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What a scan has committed so far. peak_memory: of the worker that needed most, in bytes.
+    """Totals of what a scan has committed so far. peak_memory: the most that any worker needed, in bytes.
 
-    Seconds and retries are those of all work that came back, committed or not yet; under_way: documents that are
-    scored, and not committed yet.
+    Seconds and retries cover all work that came back, committed or not yet; under_way: documents that are scored, and
+    not committed yet; waited: seconds that the driver waited for workers.
     """
 
     shards: int = 0
@@ -38,14 +42,15 @@ class Totals:
     retries: int = 0
     seconds: Seconds = NO_TIME
     under_way: int = 0
+    waited: float = 0.0
 
 
 class Committer:
     """Collects what is finished, and commits it when `due`.
 
     Args:
-        plan: of the scan.
-        scan_id: of this run.
+        plan: the scan's plan.
+        scan_id: id of this run.
     """
 
     def __init__(self, plan: Plan, scan_id: str) -> None:
@@ -57,11 +62,14 @@ class Committer:
         self._quarantine: dict[str, Entry] = {}
         self._audit: dict[str, Entry] = {}
         self._flags: dict[str, Entry] = {}
+        self._texts: dict[str, Entry] = {}
+        self._spans: dict[str, Entry] = {}
+        self._posts: dict[str, Entry] = {}
         self._shards: dict[str, dict[str, object]] = {}
         self._passing: dict[str, Entry] = {}
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
-        self.again: set[InputFile] = set()  # at fault for now
+        self.again: set[InputFile] = set()  # files at fault for now
         self._last: float | None = None
         self.totals = Totals()
 
@@ -84,12 +92,10 @@ class Committer:
         quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
         if quarantine:
             self._quarantine[shard] = Entry(shard, tuple(quarantine))
-        audit = [file for report in finished.reports for file in report.audit]
-        if audit:
-            self._audit[shard] = Entry(shard, tuple(audit))
-        flags = [file for report in finished.reports for file in report.flags]
-        if flags:
-            self._flags[shard] = Entry(shard, tuple(flags))
+        beside = ((self._audit, "audit"), (self._flags, "flags"), (self._texts, "texts"), (self._spans, "spans"))
+        for waiting, name in (*beside, (self._posts, "posts")):
+            if files := tuple(file for report in finished.reports for file in getattr(report, name)):
+                waiting[shard] = Entry(shard, files)
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
         self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
         self._shards[shard] = self._row(finished.shard, self._counts[shard])
@@ -106,7 +112,14 @@ class Committer:
         if not pack.shards:
             return
         first, *others = (shard.shard_id for shard in pack.shards)
-        beside = ((self._quarantine, report.quarantine), (self._audit, report.audit), (self._flags, report.flags))
+        beside = (
+            (self._quarantine, report.quarantine),
+            (self._audit, report.audit),
+            (self._flags, report.flags),
+            (self._texts, report.texts),
+            (self._spans, report.spans),
+            (self._posts, report.posts),
+        )
         for waiting, files in beside:
             if files:
                 waiting[first] = Entry(first, files, tuple(others))
@@ -116,7 +129,7 @@ class Committer:
         self._verdicts[first] = Entry(first, report.verdicts, tuple(others))  # last, as above
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
-        """Take a file that cannot be scanned. Only when the fault is lasting, the file counts as done."""
+        """Take a file that cannot be scanned. Only if the fault is lasting, the file counts as done."""
         if file.path in self._files_at_fault:
             return
         self._files_at_fault.add(file.path)
@@ -133,12 +146,14 @@ class Committer:
             self._passing[passing] = Entry(passing, files)
 
     def due(self) -> bool:
-        """Enough is waiting, or for long enough, or nothing was committed yet."""
+        """Whether enough waits, or waits for long enough, or nothing was committed yet."""
         if not self._verdicts and not self._passing:
             return False
-        if self._last is None or len(self._verdicts) >= SHARDS_A_COMMIT:
+        if self._last is None:
             return True
-        return time.monotonic() - self._last >= SECONDS_BETWEEN_COMMITS
+        enough = len(self._verdicts) >= SHARDS_A_COMMIT
+        least = LEAST_SECONDS_BETWEEN_COMMITS if enough else SECONDS_BETWEEN_COMMITS
+        return time.monotonic() - self._last >= least
 
     def flush(self) -> None:
         """Commit what waits.
@@ -153,7 +168,9 @@ class Committer:
         shards = [shard for entry in self._verdicts.values() for shard in entry.transactions]
         taken = committed(tables, "verdicts", shards)  # by another driver
         beside = {"quarantine": self._quarantine, "audit_counts": self._audit, "flags": self._flags}
-        for table, entries in beside.items():  # of a pack whole or not at all: what is another's is taken out below
+        beside[KEPT_TEXTS] = self._texts
+        beside |= {"spans": self._spans, POSTS: self._posts}
+        for table, entries in beside.items():  # a pack whole or not at all: another driver's shards are taken out below
             self._enter(table, [entry for entry in entries.values() if not taken.issuperset(entry.transactions)])
         self._enter("shards", self._entries_of_shards(taken))
         if self._verdicts:
@@ -170,6 +187,9 @@ class Committer:
         self._quarantine.clear()
         self._audit.clear()
         self._flags.clear()
+        self._texts.clear()
+        self._spans.clear()
+        self._posts.clear()
         self._shards.clear()
         self._verdicts.clear()
         self._counts.clear()
@@ -187,7 +207,7 @@ class Committer:
         return [Entry(shard, next(files, ())) for shard in rows]
 
     def _row(self, shard: Shard, counts: Counts) -> dict[str, object]:
-        """Of SHARDS."""
+        """A row of SHARDS."""
         return {
             "night": f"{self._began:%Y-%m-%d}",
             "scan_id": self._scan_id,
@@ -195,7 +215,7 @@ class Committer:
             "path": shard.file.path,
             "first_row": shard.rows.start,
             "rows": shard.rows.stop - shard.rows.start,
-            "keys": self._plan.key_set,
+            "keys": key_set(shard.keys) if shard.keys else self._plan.key_set,
             "file": f"{shard.file.size}:{shard.file.modified}",
             "began_at": self._began,
             "scanned_at": datetime.now(UTC),

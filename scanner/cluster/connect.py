@@ -1,4 +1,4 @@
-"""Ray, started or joined: the cluster of the configuration, that of RAY_ADDRESS, or one embedded in this process."""
+"""Ray, started or joined: the configuration's cluster, the one in RAY_ADDRESS, or one embedded in this process."""
 
 import contextlib
 import logging
@@ -14,13 +14,13 @@ from scanner.errors import ScanFailed
 from schemas.config import ClusterConfig, ScanClusterConfig
 
 _OBJECT_STORE_BYTES = 100 * 2**20
-"""Only plans and descriptions of files cross the object store."""
+"""Bytes of Ray's object store: only plans and descriptions of files cross it."""
 
 WORKER_MEMORY = 4096 * 2**20
-"""What a worker may take unless told otherwise: the worst text of 16 MiB needs 3.5 GB."""
+"""Bytes that a worker may take unless configured: the worst text of 16 MiB needs 3.5 GB."""
 
 _SHARE = 0.9
-"""Of the memory that Ray counts as free for work, which all workers of a machine may take together."""
+"""Share of the memory that Ray counts as free for work which all workers of a machine may take together."""
 
 _KNOCK_SECONDS = 10.0
 _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -28,7 +28,7 @@ _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 @contextlib.contextmanager
 def cluster(config: ClusterConfig) -> Iterator[int]:
-    """Be connected to Ray; gives the number of workers. A connection that this process has is used, and left open.
+    """Connect to Ray; gives the number of workers. An existing connection of this process is used, and left open.
 
     Raises:
         ScanFailed: the cluster cannot be reached or started.
@@ -54,7 +54,8 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
 def worker_memory(config: ScanClusterConfig) -> int:
     """Bytes that a worker may take on the cluster that this process is connected to.
 
-    Unless configured, at most its CPU's share of the smallest machine, so that it is never the machine that runs out.
+    Unless configured, a worker gets at most its CPU's share of the smallest machine, so that the machine never runs
+    out.
     """
     if config.worker_memory_mb is not None:
         return config.worker_memory_mb * 2**20
@@ -64,7 +65,7 @@ def worker_memory(config: ScanClusterConfig) -> int:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError when nobody listens there: Ray itself would try for a quarter of an hour."""
+    """Raise OSError when nobody listens at the address: Ray itself would try for a quarter of an hour."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()

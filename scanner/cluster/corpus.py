@@ -28,7 +28,7 @@ from scanner.watermark.positions import places
 
 @dataclass(frozen=True)
 class Source:
-    """Where a part comes from: rows start … stop−1 of a file. number: its place among the parts."""
+    """Origin of a part: rows start … stop−1 of a file. number: its place among the parts."""
 
     file: InputFile
     columns: Columns
@@ -39,19 +39,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Encoding:
-    """With which tokenizer, and where the tokens are kept: a folder or URI."""
+    """The tokenizer, and the folder or URI where the tokens are kept."""
 
     tokenizer: str
     sha256: str
     scratch: str
 
     def file_of(self, number: int) -> str:
-        """Where the tokens of a part lie."""
+        """File of a part's tokens."""
         return f"{self.scratch}/{self.sha256[:12]}-{number:05d}.npz"
 
 
 class Part(NamedTuple):
-    """A tokenised part: its number and, of each of D documents, tokens, a digest of its text, and its account.
+    """A tokenised part: its number and, for each of D documents, tokens, a digest of its text, and its account.
 
     lengths: int64[D]; digests: uint64[D]; accounts: D texts, or none when the corpus names none.
     """
@@ -87,7 +87,7 @@ def _tokenizer(path: str, sha256: str) -> Tokenizer:
 
 @functools.cache
 def _reader() -> Reader:
-    """Of this process, which is given one part after the other: it goes on where the part before ended."""
+    """The reader of this process. It is given one part after the other, and goes on where the part before ended."""
     return Reader()
 
 
@@ -124,7 +124,7 @@ def _texts(source: Source) -> Iterator[tuple[str, str]]:
 
 @functools.lru_cache(maxsize=1)
 def load(encoding: Encoding, number: int) -> Tokens:
-    """The tokens of a part; the last one is kept."""
+    """The tokens of a part; the last part is kept."""
     filesystem, path = filesystem_of(encoding.file_of(number))
     with filesystem.open_input_stream(path) as stream, np.load(io.BytesIO(stream.read())) as arrays:
         return Tokens(arrays["ids"], arrays["offsets"])
@@ -145,7 +145,7 @@ def make_scratch(scratch: str) -> None:
 
 
 def remove_scratch(scratch: str) -> None:
-    """Remove the folder of tokens and all that is in it."""
+    """Remove the folder of tokens with everything in it."""
     filesystem, path = filesystem_of(scratch)
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)

@@ -1,4 +1,4 @@
-"""How a scan can end: one table of what ended it, its exit code, and whether `scans` gets a row."""
+"""Endings of a scan, in one table: its cause, its exit code, and whether `scans` gets a row."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -9,20 +9,20 @@ from schemas.words import AuditState
 
 
 class ExitCode(IntEnum):
-    """Of every job."""
+    """Exit codes of every job."""
 
-    DONE = 0
-    FAILED = 1
-    REFUSED = 2
-    ALARM = 3
-    TOO_LITTLE_READ = 4
-    CANARIES_LOST = 5
-    INTERRUPTED = 130
-    TERMINATED = 143
+    DONE = 0  # documents in quarantine included
+    FAILED = 1  # what is committed stays; a second run goes on from there
+    REFUSED = 2  # nothing was done: the sentence names file, field and value
+    ALARM = 3  # an audit says that p-values are too small, or the proof of a flag differs
+    TOO_LITTLE_READ = 4  # no document was read, or a larger share than configured is in quarantine
+    CANARIES_LOST = 5  # texts that are known to be marked were not found as planned
+    INTERRUPTED = 130  # by Ctrl-C, after finished work was committed
+    TERMINATED = 143  # by SIGTERM, likewise
 
 
 class Ending(NamedTuple):
-    """commits: what is finished is committed first, and the scan ends without an error."""
+    """An ending of a scan. commits: finished work is committed first, and the scan ends without an error."""
 
     exit_code: ExitCode
     recorded: bool
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
 
 
 _RAISED: tuple[tuple[type[BaseException], bool, Ending], ...] = (
-    # what was raised, whether work had been found, how the scan ends
+    # the exception, whether work had been found, the ending
     (Terminated, False, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
     (Terminated, True, Ending(ExitCode.TERMINATED, recorded=True, commits=True)),
     (KeyboardInterrupt, False, Ending(ExitCode.INTERRUPTED, recorded=True, commits=True)),
@@ -43,21 +43,21 @@ _RAISED: tuple[tuple[type[BaseException], bool, Ending], ...] = (
 
 
 def ending_of(error: BaseException, *, work_was_found: bool) -> Ending:
-    """How a scan ends over what was raised: the first row that fits."""
+    """The ending that an exception causes: the first row that fits."""
     return next(ending for kind, found, ending in _RAISED if isinstance(error, kind) and found == work_was_found)
 
 
 WORST_FIRST = (ExitCode.ALARM, ExitCode.CANARIES_LOST, ExitCode.TOO_LITTLE_READ, ExitCode.DONE)
-"""Of scans that came to their end."""
+"""Exit codes of scans that ran to their end, worst first."""
 
 
 def exit_code_of(audit: AuditState | None, *, too_little_read: bool) -> ExitCode:
-    """Of a scan that came to its end, which always has a row."""
+    """Exit code of a scan that ran to its end, which always has a row."""
     of_state = {AuditState.ALARM: ExitCode.ALARM, AuditState.CANARIES_LOST: ExitCode.CANARIES_LOST}
     read = ExitCode.TOO_LITTLE_READ if too_little_read else ExitCode.DONE
     return read if audit is None else worse_of(of_state.get(audit, ExitCode.DONE), read)
 
 
 def worse_of(one: ExitCode, other: ExitCode) -> ExitCode:
-    """The worse of how two scans ended, which came to their end."""
+    """The worse ending of two scans that ran to their end."""
     return min(one, other, key=WORST_FIRST.index)

@@ -1,4 +1,4 @@
-"""What a scan will cost, by a timed sample of its documents: read and scored as a worker does, and nothing is kept.
+"""The cost of a scan, by a timed sample of its documents, read and scored as by a worker. Nothing is kept.
 
 Places are spread evenly over the documents that are left, so that a shard is met in proportion to its documents; then
 the mean of the costs per document that were met is that of all documents, however unlike the shards are.
@@ -21,30 +21,32 @@ import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
-from scanner.detection.detector import Detector, Origin, Witness
+from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan, open_detector
+from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault
 from scanner.input.documents import Unreadable, read
 from scanner.input.shards import Shard
 
 PLACES = 12
-"""At which documents are taken out of the input, at most."""
+"""Most places of the input at which documents are sampled."""
 
 SECONDS_A_PLACE = 0.5
-"""For which documents of a place are scored, about."""
+"""Seconds for which documents of a place are scored, about."""
 
 FIRST = 16
 """Documents that are scored at first, to see how long they take."""
 
 LONGEST = 2**20
-"""Bytes of a text; longer ones are left out of the sample, for the memory that they may take."""
+"""Most bytes of a sampled text; longer ones are left out, for the memory that they may take."""
 
 
 class Sample(NamedTuple):
-    """What a place cost and held.
+    """Cost and content of a place.
 
-    seconds: of reading and scoring, a document; documents: that were scored; text_bytes: of these; too_short, refused,
-    unread: of these, too short for every key; to be put in quarantine; with an id, account or time that is not read.
+    seconds: of reading and scoring a document; documents: how many were scored; text_bytes: their bytes; too_short,
+    refused, unread: how many are too short for every key, are to be put in quarantine, and have an id, account or time
+    that is not read.
     """
 
     seconds: float
@@ -56,7 +58,7 @@ class Sample(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What the documents that are left will cost.
+    """The cost of the documents that are left.
 
     core_seconds: of the workers together; low, high: its limits, two standard errors of the sample; seconds: of wall
     time, without the start of Ray; workers: as many as have something to do; memory: bytes that this process, which
@@ -73,12 +75,12 @@ class Estimate(NamedTuple):
 
 
 def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None:
-    """Score a sample of what is left, and say what all of it will cost; None where no document can be read.
+    """Score a sample of what is left, and estimate the cost of all of it; None where no document can be read.
 
     Args:
-        plan: of the scan; its keys are opened in this process, and scored on its CPU.
+        plan: the scan's plan; its keys are opened in this process, and scored on its CPU.
         left: shards to be scanned.
-        workers: that the scan may have.
+        workers: how many the scan may have.
 
     Raises:
         SecretError, TokenizerError, Refused: as open_detector and open_decoys.
@@ -105,7 +107,7 @@ def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
 
 
 def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> Estimate:
-    """What shards of so many documents will cost, if these cost what those of the sample did, at least one."""
+    """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
     costs = [sample.seconds for sample in samples]
     mean, total, workers = statistics.fmean(costs), sum(documents), min(workers, len(documents))
     error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2
@@ -128,7 +130,7 @@ def _documents(shard: Shard) -> int:
 
 
 Score = Callable[[pa.RecordBatch], tuple[int, int]]
-"""Scores documents; says how many are too short, and how many cannot be scored."""
+"""Function that scores documents; returns how many are too short, and how many cannot be scored."""
 
 
 def _scorer(detector: Detector, origin: Origin, witness: Witness | None) -> Score:
@@ -165,7 +167,10 @@ def _samples(plan: Plan, shard: Shard, places: int, score: Score) -> list[Sample
 def timed(
     score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, pa.RecordBatch, tuple[int, int]]:
-    """Score the first rows of a batch, more and more of them until it takes long enough. Of the last: seconds, what."""
+    """Score the first rows of a batch, more and more until it takes long enough.
+
+    Returns the last time's seconds and result.
+    """
     most = FIRST
     while True:
         taken = batch.slice(0, most)

@@ -35,10 +35,10 @@ TEXTS_AN_EMBEDDING = 64
 """Texts that are embedded in one call."""
 
 HUMAN_TEXTS, HUMAN_CHARACTERS = 200, 10_000
-"""Texts by people that marked text is pasted into, and the most that is taken of each."""
+"""Texts by people that marked text is pasted into, and most characters of each."""
 
 Watch = Callable[[str, int, int], None]
-"""Told what is done, how many of it, and how many there are."""
+"""Function that is called with what is done, how many of it, and how many there are."""
 
 
 class How(NamedTuple):
@@ -55,7 +55,7 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, plan: EvaluationPlan, counts: tuple[int, ...] = ()) -> "How":
-        """What a plan says of it; counts: numbers of messages that texts are searched among."""
+        """The part of a plan that workers need; counts: numbers of messages that texts are searched among."""
         config = plan.config
         return cls(
             config.seed,
@@ -79,7 +79,7 @@ class Writer:
         self._model = load_model(folder, threads=1)
 
     def do(self, unit: Unit) -> list[tuple[str, int]]:
-        """Text and number of tokens of each row."""
+        """Write a unit: text and number of tokens of each row."""
         from scanner.evaluation.write import write_texts
 
         return [(completion.text, completion.tokens) for completion in write_texts(self._model, unit)]
@@ -95,7 +95,7 @@ class Candidate:
         self._examiner = Examiner(folder, threads=1)
 
     def do(self, exam: Exam) -> list[Answer]:
-        """The answers."""
+        """Take an exam and return the answers."""
         return self._examiner.take(exam)
 
 
@@ -109,7 +109,7 @@ class Embedder:
         self._model = SentenceModel(folder, threads=1)
 
     def do(self, texts: tuple[str, ...]) -> NDArray[np.float32]:
-        """Embeddings, float32[D, size]."""
+        """Embeddings of texts, float32[D, size]."""
         return self._model.embed(texts)
 
 
@@ -122,7 +122,7 @@ def write_missing(plan: EvaluationPlan, texts: Texts, workers: int, watch: Watch
     """Write the units that are not kept yet, in their order. Returns how many there were; needs a connection to Ray.
 
     Raises:
-        BrickscanError: see scanner.errors; what was written stays.
+        BrickscanError: see scanner.errors; texts that were written stay.
     """
     missing = texts.missing(list(plan.units()))
     done = on_actors(Writer, (plan.model,), missing, workers)
@@ -136,7 +136,7 @@ def take_missing(plan: EvaluationPlan, answers: Answers, workers: int, watch: Wa
     """Take the exams that are not kept yet. Returns how many there were; needs a connection to Ray.
 
     Raises:
-        BrickscanError: see scanner.errors; what was taken stays.
+        BrickscanError: see scanner.errors; exams that were taken stay.
     """
     missing = answers.missing(plan.exams)
     for number, (exam, taken) in enumerate(on_actors(Candidate, (plan.model,), missing, workers)):
@@ -202,7 +202,7 @@ def detect_cell(how: How, cell: Written, plain: dict[str, str], human: tuple[str
 
 
 def human_texts(plan: EvaluationPlan, corpus: InputConfig) -> tuple[str, ...]:
-    """Texts by people, drawn from one random part of the corpus after the other; the same seed gives the same.
+    """Texts by people, drawn from random parts of the corpus, one after the other; the same seed gives the same texts.
 
     Raises:
         Refused: there is no text.

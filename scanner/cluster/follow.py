@@ -23,20 +23,24 @@ from scanner.input.inspector import Answer, Inspector
 from scanner.interrupts import interrupts_noted, sigterm_interrupts
 
 LOOK_SECONDS = 5.0
-"""Between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on it."""
+"""Seconds between two looks. A file is scanned when it was the same at two of them: a writer may still be at work on
+it.
+"""
 
 UNFINISHED_SECONDS = 600.0
-"""For how long a file without a Parquet footer must stay the same until it is taken for broken, not for unfinished."""
+"""Seconds for which a file without a Parquet footer must stay the same until it is taken for broken, not for
+unfinished.
+"""
 
 RETRY_SECONDS = 600.0
-"""Until a file is tried again that could not be read, though it may be sound."""
+"""Seconds until a file is tried again that could not be read, though it may be sound."""
 
 _log = logging.getLogger(__name__)
 _UNFINISHED = ("not_parquet", "truncated", "unreadable")
 
 
 class Landing:
-    """Tells which of the files that are there are to be scanned now. Times are of this process's own clock."""
+    """Decides which of the existing files are to be scanned now. Times are of this process's own clock."""
 
     def __init__(self, inspector: Inspector, clock: Callable[[], float] = time.monotonic) -> None:
         self._inspector = inspector
@@ -45,7 +49,7 @@ class Landing:
         self._not_before: dict[InputFile, float] = {}
 
     def ready(self, files: Iterable[InputFile], columns: Columns) -> list[InputFile]:
-        """Those of the files that are there which are not done, and that nobody seems to be writing any more."""
+        """Existing files that are not done, and that nobody seems to be writing any more."""
         now = self._clock()
         self._since = {file: self._since.get(file, now) for file in files}
         self._not_before = {file: then for file, then in self._not_before.items() if file in self._since}
@@ -60,7 +64,7 @@ class Landing:
         return [file for file in quiet if file not in unfinished]
 
     def done(self, files: Iterable[InputFile], again: Collection[InputFile]) -> None:
-        """Take note that files were scanned; those in `again` could not be read, and come back some time later."""
+        """Note that files were scanned; the files in `again` could not be read, and come back some time later."""
         later = self._clock() + RETRY_SECONDS
         self._not_before |= {file: later if file in again else math.inf for file in files}
 
@@ -79,8 +83,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
 
     Args:
         renew: makes the plan, called again before each scan, so that new keys and settings count.
-        watch: is called as by run_scan.
-        trouble: is called when a scan has ended with another exit code than 0, such as an audit's alarm.
+        watch: called as by run_scan.
+        trouble: called when a scan has ended with another exit code than 0, such as an audit's alarm.
 
     Returns:
         Exit code: 3 when the audit of any scan alarmed, else 5 when any lost canaries, else 4 when any quarantined too
@@ -99,7 +103,7 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
         warned.add(what)
 
     def missing(location: str) -> None:
-        """The folder of a day, or a prefix in a bucket, may come with its first file."""
+        """The folder of a day, or a prefix in a bucket, may come with its first file: note it as missing."""
         warn_once(location, "input.paths: %r does not exist; it is looked for again", location)
 
     def passed_over(path: str) -> None:

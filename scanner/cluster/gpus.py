@@ -1,4 +1,4 @@
-"""GPUs for workers: how many workers hold one, and what is done where there is none.
+"""GPUs for workers: how many workers share one, and what happens where there is none.
 
 A worker that holds a GPU, or a share of one, tokenises on its own CPU core and scores on the GPU. So the share says
 how many cores feed a GPU: all workers are alike, and none that scores on a CPU is left with the night's last shard.
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
-    """How many workers there can be, and how much of a GPU each one holds; says so once when there is none.
+    """How many workers there can be, and how much of a GPU each one holds; warns once when there is no GPU.
 
     Raises:
         Refused: the configuration requires GPUs that the cluster does not have.
@@ -38,7 +38,7 @@ def share_gpus(config: ClusterConfig, workers: int) -> tuple[int, float]:
 def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
     """How many of the workers the cluster's GPUs are enough for, if each holds such a share; when 0, what is missing.
 
-    field: that the share is from.
+    field: the configuration's field with the share.
     """
     if not share:
         return workers, ""
@@ -50,7 +50,7 @@ def fit_gpus(share: float, workers: int, field: str) -> tuple[int, str]:
 
 
 def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:
-    """The device that this worker scores on; None and why where it holds a GPU and cannot use it, or holds none.
+    """The device that this worker scores on. None, with the reason, where it holds no GPU or cannot use its GPU.
 
     Raises:
         Refused: it cannot use its GPU, and the configuration requires GPUs.
@@ -65,7 +65,7 @@ def own_device(config: ClusterConfig) -> tuple["torch.device | None", str]:
     except ImportError as error:
         found, why = [], f"{error}; torch's CUDA build brings what is needed"
     if found:
-        wake(found[0])  # before the worker's memory is limited: what a device maps is not counted then
+        wake(found[0])  # before the worker's memory is limited: the limit does not count what is mapped by then
         return found[0], ""
     what = f"a worker was given a GPU that it cannot use: {why}"
     if config.require_gpus:

@@ -1,7 +1,7 @@
 """Items worked through on a Ray cluster: few in flight, results as they come, the first failure ends it.
 
-By plain functions (`spread`), or by a few actors that hold something heavy, such as a language model (`on_actors`).
-A scan has more to ask, that no item is lost whatever it does to its worker: scanner.cluster.pool.
+Plain functions work (`spread`), or a few actors that hold something heavy, such as a language model (`on_actors`). A
+scan must also lose no item, whatever it does to its worker: see scanner.cluster.pool.
 """
 
 import functools
@@ -14,10 +14,10 @@ from ray.exceptions import RayError, RayTaskError
 from scanner.errors import BrickscanError, ScanFailed
 
 IN_FLIGHT = 2
-"""Items that a worker holds: one that it works on, one that waits."""
+"""Items that a worker holds: one that it works on, and one that waits."""
 
 RETRIES = 2
-"""Deaths of a worker that are made good, each with another try of what it held."""
+"""Most deaths of a worker that are made good, each with another try of its items."""
 
 _WAIT_SECONDS = 1.0
 
@@ -26,7 +26,7 @@ Holder = TypeVar("Holder")
 
 
 class Call(NamedTuple):
-    """A function and what it is called with; it must be deterministic, since a worker that dies is replaced."""
+    """A function with its arguments. It must be deterministic, since a worker that dies is replaced."""
 
     name: Any
     function: Callable[..., Any]
@@ -64,14 +64,14 @@ def on_actors(
     workers: int,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[Item, Any]]:
-    """Give each item to one of the actors. Yields (item, what came of it), in the order in which they finish.
+    """Give each item to one of the actors. Yields (item, result), in the order in which they finish.
 
     Args:
         kind: class of the actors, with a method `do(item)` that is deterministic, since an actor that dies is replaced.
-        arguments: of its constructor.
-        items: what is to be done; no actor is started for none.
+        arguments: arguments of its constructor.
+        items: the items; without any, no actor is started.
         workers: the most actors, each of one CPU.
-        meanwhile: is called about every second while none is finished.
+        meanwhile: called about every second while no item is finished.
 
     Raises:
         BrickscanError: of the first item that raised one.

@@ -1,4 +1,4 @@
-"""A scan before it begins: all that it needs is looked at, one thing after the other, and nothing is written."""
+"""A scan before it begins: everything that it needs is looked at, one thing after the other. Nothing is written."""
 
 import datetime
 import os
@@ -15,17 +15,18 @@ from scanner.cluster.unread import other_names
 from scanner.cluster.work import (
     Inspected,
     Work,
-    done_before,
     inspect_input,
     refuse_wrong_columns,
     without,
     without_expired,
+    work_left,
 )
 from scanner.detection.scan_plan import Plan, check_secrets, check_tokenizers, check_users, make_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.described import Described, describe
 from scanner.input.files import list_files
+from scanner.input.shards import Shard
 from scanner.registry import open_key
 from scanner.results.readiness import readiness
 from scanner.watermark.formats import format_of
@@ -35,7 +36,7 @@ MIB = 2**20
 
 
 class Looked(NamedTuple):
-    """One thing that was looked at: what, what was found in a line or several, and the same as values of JSON."""
+    """A thing that was looked at: its name, the finding in a line or several, and the same as JSON values."""
 
     what: str
     says: tuple[str, ...]
@@ -46,7 +47,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None) -> Iterator
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
 
     Raises:
-        Refused: at the first thing that cannot be right; what came before it could be.
+        Refused: at the first thing that cannot be right; everything before it was right.
     """
     plan = make_plan(config_file, date)
     check_users(plan)
@@ -84,12 +85,12 @@ _READY = {
 
 def _corrected(plan: Plan) -> str:
     """What p-values are corrected for besides messages, in words."""
+    stated = plan.weights.decide()
+    shares = "; weights " + ", ".join(f"{name} {weight:g}" for name, weight in stated.items()) if stated else ""
     if any(key.one_of is not None for key in plan.keys):
-        return "each with its own weight in the false-positive rate"
-    normalised = plan.config.variants.normalised
-    registry = plan.keys_tested // (1 + normalised)
-    second = ", each with a second look at normalised text" if normalised else ""
-    return f"p-values corrected for {_count(registry, 'key')} of the registry{second}"
+        return f"each with its own weight in the false-positive rate{shares}"
+    second = ", each with a second look at normalised text" if plan.config.variants.normalised else ""
+    return f"p-values corrected for {_count(plan.keys_tested, 'key')} of the registry{second}{shares}"
 
 
 def _registry(plan: Plan) -> Looked:
@@ -106,7 +107,7 @@ def _registry(plan: Plan) -> Looked:
 
 
 def _slow_keys(plan: Plan) -> Iterator[Looked]:
-    """Keys that cost a hundred times ours or more, each timed; nothing where there are none."""
+    """Keys that cost a hundred times our green list or more, each timed; empty if there are none."""
     timed = [(key, price(format_of(key), open_key(plan.registry, key), key.messages)) for key in plan.keys]
     slow = [(key.key_id, found) for key, found in timed if found is not None]
     if slow:
@@ -117,7 +118,7 @@ def _slow_keys(plan: Plan) -> Iterator[Looked]:
 
 
 def _workers(plan: Plan) -> tuple[int, int, bool]:
-    """How many there would be, the bytes that each may take, and whether a cluster was asked, which is joined."""
+    """How many workers there would be, the bytes that each may take, and whether a running cluster was asked."""
     how = plan.config.cluster
     if how.address or os.environ.get("RAY_ADDRESS"):
         with cluster(how) as workers:
@@ -127,10 +128,10 @@ def _workers(plan: Plan) -> tuple[int, int, bool]:
 
 
 class _Input:
-    """The input of a scan, as it is looked at: its files, then their columns, then what of it is done.
+    """The input of a scan, looked at in steps: its files, then their columns, then how much of it is done.
 
     Args:
-        plan: of the scan.
+        plan: the scan's plan.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -141,7 +142,7 @@ class _Input:
         self.work: Work
 
     def files(self) -> Looked:
-        """How many there are, and which are at fault. Raises Refused where a scan would read nothing."""
+        """How many files there are, and which are at fault. Raises Refused where a scan would read nothing."""
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
         says = [f"{_count(len(self._files), 'file')}, {size / 1e6:,.1f} MB"]
         counted = Counter(fault.reason for _, fault in faults)
@@ -166,7 +167,7 @@ class _Input:
             )
 
     def columns(self) -> Looked:
-        """Their names and types in the first file that has them."""
+        """Names and types of the columns in the first file that has them."""
         try:
             found = describe(self._inspected.shards[0].file, self._plan.columns) if self._inspected.shards else []
         except FileFault as fault:
@@ -176,14 +177,20 @@ class _Input:
         return Looked("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
     def done(self) -> Looked:
-        """What is committed, and what is left. Raises Refused where that is older than nights are kept."""
+        """How much is committed, and how much is left. Raises Refused where that is older than nights are kept."""
         there = results.exist(self._plan.results)
-        done = done_before(self._plan, self._inspected) if there else ()
-        self.work = without_expired(self._plan, without(self._inspected, done), refuse=True)
-        work = self.work
-        says = f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"
+        found = work_left(self._plan, self._inspected) if there else without(self._inspected, ())
+        self.work = work = without_expired(self._plan, found, refuse=True)
+        says = [f"{work.skipped:,} of {_count(work.shards, 'shard')}; {_count(work.documents, 'document')} left"]
+        alone = {", ".join(keys): _documents(shards) for keys, shards in work.by_keys.items() if keys}
+        for key_ids, number in alone.items():
+            says.append(f"{_count(number, 'document')} under {key_ids} alone: the others are done")
         facts = {"shards": work.shards, "shards_done": work.skipped, "documents_left": work.documents}
-        return Looked("done", (says,), facts)
+        return Looked("done", tuple(says), facts | {"documents_left_for_some_keys": alone})
+
+
+def _documents(shards: Sequence[Shard]) -> int:
+    return sum(shard.rows.stop - shard.rows.start for shard in shards)
 
 
 def _not_read(column: Described) -> str:
@@ -191,7 +198,7 @@ def _not_read(column: Described) -> str:
 
 
 def _costs(plan: Plan, work: Work, workers: int, memory: int) -> Iterator[Looked]:
-    """Time and memory, of a sample of what is left."""
+    """Time and memory of what is left, by a sample of it."""
     if not work.left:
         yield Looked("time", ("nothing is left to do",), {"core_hours": 0.0, "seconds": 0.0})
         return

@@ -1,4 +1,4 @@
-"""Memory of a process: what it holds, and a limit on what it may take."""
+"""Memory of a process: how much it holds, and a limit on how much it may take."""
 
 import resource
 import sys
@@ -10,8 +10,8 @@ from scanner.errors import ScanFailed
 def limit_memory(most: int, *, more: bool = False) -> None:
     """Let this process take so many bytes, or so many more than it has; beyond that: MemoryError, or its end (Linux).
 
-    The kernel counts what is mapped for data, so what is mapped and not touched by now (arenas, stacks, a device's
-    address space) is added. A limit on all address space would count libraries and Ray's shared store.
+    The kernel counts memory that is mapped for data, so mapped memory that is not touched yet (arenas, stacks, a
+    device's address space) is added. A limit on all address space would count libraries and Ray's shared store.
 
     Raises:
         ScanFailed: it takes more already.

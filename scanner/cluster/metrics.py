@@ -1,7 +1,7 @@
-"""What Prometheus sees of a scan while it runs, through Ray's metrics: Ray puts `ray_` before each name.
+"""Metrics of a running scan for Prometheus, through Ray's metrics: Ray puts `ray_` before each name.
 
-The driver alone tells, after each commit, so that the numbers are those of the tables, and workers pay nothing. Labels
-are `stage` and `state`, of a few values each, and Ray's own: no key, user, path or text is ever a label.
+Only the driver reports them, after each commit, so that the numbers agree with the tables, and workers pay nothing.
+Labels are `stage` and `state`, of a few values each, and Ray's own: no key, user, path or text is ever a label.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ WORKER_MEMORY = "brickscan_worker_memory_bytes"
 AUDIT = "brickscan_audit_state"
 ALARMS = "brickscan_audit_alarms"
 NAMES = {*(f"{name}_total" for name in (*COUNTERS, SECONDS, ALARMS)), SHARDS_LEFT, WORKER_MEMORY, AUDIT}
-"""As Prometheus has them, but for `ray_`."""
+"""Names of the metrics as Prometheus has them, without `ray_`."""
 
 
 class Metrics:
@@ -48,9 +48,9 @@ class Metrics:
         """Bring the metrics up to these totals. Without a connection to Ray nobody listens, and nothing happens.
 
         Args:
-            shards: that the scan found to do.
-            totals: what it has committed.
-            audit: the state of which exactly one has the value 1.
+            shards: how many the scan found to do.
+            totals: the totals of what it has committed.
+            audit: the state whose gauge is 1; all others are 0.
         """
         if not ray.is_initialized():
             return
@@ -62,7 +62,7 @@ class Metrics:
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})
         for state in AuditState:
             self._set(AUDIT, "1 for what the audit says", state == audit, {"state": state})
-        # the audit speaks last, and a gauge ends with its driver, before anyone has looked: a counter stays
+        # the audit speaks last, and a gauge ends with its driver before anyone has looked, but a counter stays
         self._count(ALARMS, "Scans whose audit raised the alarm", float(audit == AuditState.ALARM), {})
 
     def _count(self, name: str, text: str, value: float, labels: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What a pool of actors is given, works on and gives back: shards and packs of them, their pieces, what is lost."""
+"""Work and results of a pool of actors: shards, packs of them, their pieces, and lost documents."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from scanner.input.shards import Shard
 
 
 class Lost(NamedTuple):
-    """A document that could not be scored: its row, why (schemas.words.DOCUMENT_REASONS) and in words, and whose."""
+    """A document that could not be scored: its row, a reason (schemas.words.DOCUMENT_REASONS), a detail, and whose."""
 
     row: int
     reason: str
@@ -33,7 +33,7 @@ class Finished:
 
     @property
     def documents(self) -> int:
-        """That are in a report or lost."""
+        """Documents in a report or lost."""
         return sum(report.counts.documents for report in self.reports) + len(self.lost)
 
 
@@ -45,14 +45,14 @@ class Pack(NamedTuple):
 
 @dataclass
 class FinishedPack:
-    """Of a pack the shards that are done, each with its counts, and the report with their files."""
+    """The finished shards of a pack, each with its counts, and the report with their files."""
 
     shards: dict[Shard, Counts]
     report: PackReport
 
     @property
     def documents(self) -> int:
-        """That are done."""
+        """Documents of the finished shards."""
         return sum(counts.documents for counts in self.shards.values())
 
 
@@ -72,7 +72,7 @@ class Work:
 
     @property
     def path(self) -> str:
-        """Of its file."""
+        """Path of its file."""
         return self.piece.shard.file.path
 
 
@@ -86,7 +86,7 @@ class PackWork:
 
 @dataclass
 class OpenShard:
-    """A shard that is worked on, and how many of its pieces are not done with."""
+    """A shard that is worked on, and how many of its pieces are left."""
 
     finished: Finished
     open_pieces: int = 1

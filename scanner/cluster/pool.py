@@ -4,8 +4,8 @@ A piece that kills its actor, raises, needs more memory than a worker may take o
 halved, down to the document that is to blame. Attempts are counted here, never by Ray. An actor that dies may take the
 result of the piece before with it, so whatever was near a death is from then on given to an actor alone: no document is
 blamed for its neighbour. Documents that a worker sets aside for their size come last, alone, and not all are tried
-where others of their file failed. Of a document that is lost an actor is asked whose it is. A pack of small shards is
-one piece of work; when it fails, each of its shards becomes a piece.
+where others of their file failed. An actor is asked whose a lost document is. A pack of small shards is one piece of
+work; when it fails, each of its shards becomes a piece.
 """
 
 import logging
@@ -26,22 +26,30 @@ from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
 IN_FLIGHT = 2
-"""Pieces that an actor holds: one that it works on, one that waits."""
+"""Pieces that an actor holds: one that it works on, and one that waits."""
 
 ATTEMPTS = 3
-"""For a whole shard, and again for a single document; a part in between is halved at once, which is another attempt."""
+"""Attempts at a whole shard, and again at a single document; a part in between is halved at once, which is another
+attempt.
+"""
 
 LARGE_ATTEMPTS = 2
-"""For a document that was set aside for its size."""
+"""Attempts at a document that was set aside for its size."""
 
 LARGE_LOST = 3
-"""So many lost of a file, no other document of it that was set aside for its size is tried."""
+"""Lost documents of a file from which on no other document of it that was set aside for its size is tried."""
 
 START_ATTEMPTS = 5
-"""Actors that may die before one of them is ready."""
+"""Most actors that may die before one of them is ready."""
 
 _WAIT_SECONDS = 1.0
-_COMPLAIN_EVERY = 60
+_PARTS = 16
+"""Parts of the actors whose answers are taken at a time: each wait costs what all that are waited for cost."""
+
+_SECONDS_FOR_A_PART = 0.1
+"""Longest wait for a part of many actors, well below what the piece that waits at each of them takes."""
+
+_COMPLAIN_EVERY = 60.0
 _NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU, and do other processes leave it some?"
 _PREPARING = (
     "workers have started, and for %d s none was ready: they load keys and tokenizers and, once a machine, compile "
@@ -52,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """An actor and what it was given, in order. `work` None: it was asked to prepare itself.
+    """An actor and the work that it was given, in order. `work` None: it was asked to prepare itself.
 
     deadline: on the monotonic clock, for a sign of life from what it was given first; preparing has none, since Ray may
     have to wait for a machine; begun: a reference to be had once its process runs; behind: rows of what it was given
@@ -73,7 +81,7 @@ class _Slot:
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
 
     def give(self, work: Work | PackWork) -> None:
-        """Ask the actor for it."""
+        """Ask the actor to do it."""
         streams: Any = {"num_returns": "streaming"}
         if isinstance(work, PackWork):
             ref = self.actor.scan_pack.options(**streams).remote(work.pack.shards)
@@ -92,7 +100,7 @@ class Pool:
     Args:
         start: makes an actor.
         workers: how many actors there are at a time.
-        stall_seconds: after which a piece of which nothing is heard is given up; a Busy sets another time.
+        stall_seconds: seconds without a sign of life after which a piece is given up; a Busy sets another time.
         on_devices: an actor holds a device, which an error may have made useless to its process for good.
     """
 
@@ -107,13 +115,15 @@ class Pool:
         self._failed_starts = 0
         self._began = False
         self._warned: set[str] = set()
-        self._idle = 0
+        self.waited = 0.0  # seconds for actors, by which one sees whether they wait for the driver
+        self._idle = 0.0  # seconds without an answer before any actor is ready
+        self._complain_at = _COMPLAIN_EVERY
         self._told = -math.inf
         self._in_parts = 0  # documents of parts of shards, that are done
-        self._large_lost: Counter[str] = Counter()  # by path
+        self._large_lost: Counter[str] = Counter()  # lost large documents, by path
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
-        """Work through shards and packs of them. Yields what is finished, and None about every second meanwhile.
+        """Work through shards and packs of them. Yields finished ones, and None about every second meanwhile.
 
         Raises:
             Refused: an actor refused to begin, and none had begun before.
@@ -123,9 +133,13 @@ class Pool:
         while self._todo or any(work for slot in self._slots for _, work in slot.given):
             self._hand_out()
             heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
-            done, _ = ray.wait(list(heads), num_returns=1, timeout=_WAIT_SECONDS)
+            part = max(1, len(heads) // _PARTS)
+            patience = _WAIT_SECONDS if part == 1 else _SECONDS_FOR_A_PART
+            began = time.monotonic()
+            done, _ = ray.wait(list(heads), num_returns=part, timeout=patience)
+            self.waited += time.monotonic() - began
             if not done:
-                self._complain()
+                self._complain(patience)
             if time.monotonic() - self._told >= _WAIT_SECONDS:
                 yield None
                 self._told = time.monotonic()
@@ -139,7 +153,7 @@ class Pool:
                     yield finished
 
     def _late(self) -> list[_Slot]:
-        """Those past their deadline of which nothing waits to be taken: it may be us who were held up."""
+        """Slots past their deadline whose results do not wait to be taken: then the driver itself may be late."""
         late = {slot.given[0][0]: slot for slot in self._slots if slot.given and slot.deadline < time.monotonic()}
         if not late:
             return []
@@ -148,7 +162,7 @@ class Pool:
 
     @property
     def under_way(self) -> int:
-        """Documents that are done with, of shards that are not finished."""
+        """Documents of unfinished shards that are done."""
         return self._in_parts + sum(slot.behind for slot in self._slots)
 
     def close(self) -> None:
@@ -158,18 +172,19 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        begun = actor.__ray_ready__.remote()  # before all else, since an actor does one thing after the other
+        begun = actor.__ray_ready__.remote()  # asked first, since an actor does one thing after the other
         return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
 
-    def _complain(self) -> None:
+    def _complain(self, waited: float) -> None:
         """Say once a minute that no actor is ready, and what it waits for: a CPU of the cluster, or its machine."""
         if any(slot.ready for slot in self._slots):
             return
-        self._idle += 1
-        if self._idle % _COMPLAIN_EVERY:
+        self._idle += waited
+        if self._idle < self._complain_at:
             return
+        self._complain_at += _COMPLAIN_EVERY
         begun, _ = ray.wait([slot.begun for slot in self._slots], timeout=0)
-        _log.warning(_PREPARING if begun else _NOT_BEGUN, self._idle * _WAIT_SECONDS)
+        _log.warning(_PREPARING if begun else _NOT_BEGUN, self._idle)
 
     def _give_up(self, path: str) -> None:
         """Try no large document of a file of which enough were lost."""
@@ -190,7 +205,7 @@ class Pool:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
     def _take(self, slot: _Slot) -> Finished | FinishedPack | None:
-        """Take what came from what an actor was given first: a sign of life, its result, or its end."""
+        """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
         ref, work = slot.given[0]
         try:
             found = ray.get(ref if work is None else next(ref))
@@ -233,7 +248,7 @@ class Pool:
         return self._failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
     def _died(self, slot: _Slot, error: RayError) -> Finished | None:
-        """Replace a dead actor. What it worked on is to blame."""
+        """Replace a dead actor. The work that it was doing is to blame."""
         _log.warning("a worker died: %s", str(error).splitlines()[0])
         work = self._replace(slot)
         if work is None:
@@ -252,7 +267,7 @@ class Pool:
         return None if work is None else self._failed(work, "timed_out", what)
 
     def _replace(self, slot: _Slot) -> Work | PackWork | None:
-        """End an actor and start another. Returns what it worked on; what waited behind that is given to another."""
+        """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""
         ray.kill(slot.actor)  # it may only be out of reach
         _, work = slot.given.popleft()
         waiting = [later for _, later in slot.given if later is not None]
@@ -294,14 +309,14 @@ class Pool:
         return None
 
     def _unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
-        """What is done of a pack; the rest of it becomes pieces."""
+        """Give out the finished shards of a pack; its other shards become pieces."""
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
         self._todo.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
     def _lose(self, work: Work, lost: Lost, whose: Identity) -> Finished | None:
-        """Give a document up, now that all is known of it that can be."""
+        """Give a document up, now that everything about it is known."""
         work.shard.finished.lost.append(lost._replace(whose=whose))
         self._in_parts += 1
         return self._close_piece(work, None)

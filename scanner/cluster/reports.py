@@ -1,4 +1,4 @@
-"""What an actor is asked and what it answers: pieces of shards, signs of life, reports with their counts and times."""
+"""Questions to an actor and its answers: pieces of shards, signs of life, reports with their counts and times."""
 
 from dataclasses import astuple, dataclass
 from typing import NamedTuple
@@ -18,12 +18,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """Documents that were read, and what became of them; text_bytes is their size, tokens those of their verdicts.
+    """Documents that were read, by result; text_bytes is their size, tokens the tokens of their verdicts.
 
-    values_not_read: of which id, account or time is there and cannot be read, and is null;
-    proved, unproved: flags that came out the same, or did not, by a slow path; not_offered: that have none;
-    in_future: whose own time, or their file's where they have none, is still to come; older_than_key: flagged under a
-    key that was made after they existed.
+    values_not_read: documents whose id, account or time cannot be read, and is null; proved, unproved: flags that a
+    slow path confirmed, or did not; not_offered: flags without a slow path; in_future: documents whose own time, or
+    their file's where they have none, is still to come; older_than_key: documents flagged under a key that was made
+    after they existed.
     """
 
     documents: int = 0
@@ -49,7 +49,7 @@ NOTHING = Counts()
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall seconds by stage: four of the workers, summed over them, and `commit` of the driver."""
+    """Wall seconds by stage: four stages of the workers, summed over them, and `commit` of the driver."""
 
     read: float = 0.0
     tokenise: float = 0.0
@@ -66,7 +66,7 @@ NO_TIME = Seconds()
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a piece: the files of its rows, or a fault of its file. peak_memory: of the worker, in bytes.
+    """Result of a piece: the files of its rows, or a fault of its file. peak_memory: the worker's, in bytes.
 
     set_aside: rows that are in none of these files, since their texts may need more memory than there is: each is to be
     a piece of its own.
@@ -76,6 +76,9 @@ class Report:
     quarantine: tuple[DataFile, ...] = ()
     audit: tuple[DataFile, ...] = ()
     flags: tuple[DataFile, ...] = ()
+    texts: tuple[DataFile, ...] = ()
+    spans: tuple[DataFile, ...] = ()
+    posts: tuple[DataFile, ...] = ()
     counts: Counts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
@@ -85,7 +88,7 @@ class Report:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What became of whole shards that share files, in their order.
+    """Results of whole shards that share files, in their order.
 
     counts: of each shard; None where it is to be scanned by itself, since its file is at fault or a text is large.
     """
@@ -95,6 +98,9 @@ class PackReport:
     quarantine: tuple[DataFile, ...]
     audit: tuple[DataFile, ...]
     flags: tuple[DataFile, ...]
+    texts: tuple[DataFile, ...]
+    spans: tuple[DataFile, ...]
+    posts: tuple[DataFile, ...]
     peak_memory: int
     seconds: Seconds
 

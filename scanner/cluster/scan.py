@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, worker_memory
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
@@ -22,16 +23,19 @@ from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
+from scanner.detection.existence import Sightings
 from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
+from scanner.input.shards import Shard
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import head_of
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import drop_older
+from scanner.results.settlement import KEPT_TEXTS, POSTS
 from scanner.results.tables import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from schemas.words import AuditState
@@ -39,12 +43,12 @@ from schemas.words import AuditState
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a scan ended.
+    """Result of a scan.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
     again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
-    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing of the scan any more; dropped:
-    rows of nights that were older than `retain`.
+    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more; dropped: rows of nights
+    that were older than `retain`; accounts: those that this scan tested.
     """
 
     scan_id: str
@@ -59,6 +63,7 @@ class Outcome:
     unread: Unread = ALL_READ
     stopped: bool = False
     dropped: int = 0
+    accounts: AccountsFound | None = None
 
 
 def run_scan(
@@ -70,11 +75,11 @@ def run_scan(
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
     Args:
-        plan: what to do.
-        watch: is called before the work, after every commit, and about every second meanwhile.
+        plan: the scan's plan.
+        watch: called before the work, after every commit, and about every second meanwhile.
         worker: class of the actors.
-        files: of the input, those that are scanned, by someone who waits for more; None for all, which must not be
-            nothing.
+        files: files of the input to scan, for a caller who waits for more; None: all files, of which there must be
+            some.
 
     Raises:
         Refused: something cannot be right; no document was scanned.
@@ -85,10 +90,10 @@ def run_scan(
 
 
 class _Scan:
-    """One scan: what it knows so far, and its steps.
+    """One scan: its state, and its steps.
 
     Args:
-        plan, watch, worker: as of run_scan.
+        plan, watch, worker: as for run_scan.
         end_if_told: raises the interrupt that came.
     """
 
@@ -103,13 +108,15 @@ class _Scan:
         self._users_head: str | None = None
         self._first_commit: float | None = None
         self._audit: LiveAudit | None = None
+        self._unit: Unit | None = None
+        self._accounts: AccountsFound | None = None
         self._second_scores = 0
         self._unread = ALL_READ
         self._dropped = 0
         self._recorded = self._stopped = False
 
     def run(self, files: Sequence[InputFile] | None) -> Outcome:
-        """All of it. Raises as run_scan."""
+        """Do all steps. Raises as run_scan."""
         try:
             exit_code = self._scan(files)
             self._record(exit_code)
@@ -118,11 +125,11 @@ class _Scan:
             if not ending.commits:
                 if ending.recorded:
                     self._audit = None
-                    with contextlib.suppress(Exception):  # the error itself is what must be seen
+                    with contextlib.suppress(Exception):  # the error itself must be seen
                         self._record(ending.exit_code)
                 raise
             exit_code = ending.exit_code
-            open_tables(self._plan.results)  # it may have come while the input was listed
+            open_tables(self._plan.results)  # a table may have come while the input was listed
             self._commit()
             self._record(exit_code)
         return self._outcome(exit_code)
@@ -140,10 +147,12 @@ class _Scan:
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 self._tell_metrics()
                 self._work_through(min(workers, len(self._work.left)))
-                self._commit()  # while the metrics of Ray can still take it
+                self._commit()  # while Ray's metrics can still take it
+                self._look_at_accounts(whole=whole)
                 self._judge(whole=whole)
         else:
             self._commit()
+            self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
         self._score_again()
         self._drop_old_nights()
@@ -161,9 +170,13 @@ class _Scan:
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 share_gpus(plan.config.cluster, workers)
         inspected = inspect_input(plan, files)
-        if whole:  # what lands alone may be the exception
+        if whole:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)
         bring_up_to_date(plan.results)
+        if plan.config.evidence.keep_text:
+            open_tables(plan.results, [KEPT_TEXTS])
+        if plan.config.accounts is not None:
+            open_tables(plan.results, [POSTS])
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
         # an old file that lands among others keeps none of these waiting
@@ -173,26 +186,34 @@ class _Scan:
             self._committer.add_fault(file, fault)
 
     def _work_through(self, workers: int) -> None:
-        """Have the shards scanned, and commit them as they come."""
-        plan, left = self._plan, self._work.left
-        earlier = first_seen(plan, {shard.file for shard in left}, self._started_at)
+        """Have the shards scanned, and commit them as they come: first the shards that all keys look at."""
+        plan = self._plan
+        earlier = first_seen(plan, {shard.file for shard in self._work.left}, self._started_at)
+        for key_ids, shards in self._work.by_keys.items():
+            known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in shards]
+            # files come with their shards
+            self._have_scanned(plan.under(key_ids), known, earlier._replace(files={}), min(workers, len(shards)))
+
+    def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
+        """Have shards scanned under the keys of a plan."""
         workers, gpus = share_gpus(plan.config.cluster, workers)
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
         documents = sum(shard.rows.stop - shard.rows.start for shard in self._work.found)
         shared = ray.put(replace(plan, documents=documents))
-        seen = ray.put(earlier._replace(files={}))  # files come with their shards
+        seen = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
             lambda: actor.remote(shared, self._scan_id, memory, seen), workers, stall_seconds, on_devices=gpus > 0
         )
+        before = self._committer.totals.waited
         waiting = 0  # documents that are finished, and not committed
         try:
-            known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in left]
-            for finished in pool.run(packed(known, workers)):
+            for finished in pool.run(packed(shards, workers)):
                 if finished is not None:
                     self._committer.add(finished)
                     waiting += finished.documents
                 self._end_if_told()
+                self._committer.totals = replace(self._committer.totals, waited=before + pool.waited)
                 if self._committer.due():
                     self._commit()
                     waiting = 0
@@ -202,7 +223,7 @@ class _Scan:
             pool.close()
 
     def _commit(self) -> None:
-        """Commit what waits, and tell whoever watches."""
+        """Commit what waits, and call the watcher."""
         self._committer.flush()
         if self._first_commit is None and self._committer.totals.shards:
             self._first_commit = time.monotonic() - self._began
@@ -213,10 +234,20 @@ class _Scan:
         state = self._audit.state if self._audit else AuditState.NOT_JUDGED
         self._metrics.tell(self._work.shards - self._work.skipped, self._committer.totals, audit=state)
 
+    def _look_at_accounts(self, *, whole: bool) -> None:
+        """Test the posts of each account together, in all files of the input, if it is configured."""
+        shards = (*self._work.found, *self._work.earlier)
+        plan = replace(self._plan, documents=sum(shard.rows.stop - shard.rows.start for shard in self._work.found))
+        self._unit = unit_of(plan, shards, self._started_at) if whole else None
+        if self._unit is not None and (left := parts_left(plan, self._unit)):
+            with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
+                self._accounts = account_pass(plan, self._scan_id, self._unit, left, workers, self._end_if_told)
+
     def _judge(self, *, whole: bool) -> None:
-        """Audit what this scan found; whole: in all files of the input, which all canaries come with."""
-        shards = [shard.shard_id for shard in self._work.found]
-        self._audit = audit_scan(self._plan, self._scan_id, shards, whole=whole)
+        """Audit the scan; whole: it covers all files of the input, which all canaries come with."""
+        found, earlier = ([shard.shard_id for shard in shards] for shards in (self._work.found, self._work.earlier))
+        units = self._unit.parts if self._unit else ()
+        self._audit = audit_scan(self._plan, self._scan_id, found, earlier, units, whole=whole)
         append_audits(self._plan.results, self._audit.rows)
         self._tell_metrics()
 
@@ -224,9 +255,10 @@ class _Scan:
         """Second scores of flagged documents that have none, if they are configured."""
         try:
             second = self._plan.second
-            if second and (flagged := flagged_without(self._plan, second, self._work.found)):
+            shards = (*self._work.found, *self._work.earlier)
+            if second and (flagged := flagged_without(self._plan, second, shards)):
                 with sigterm_interrupts(), cluster(self._plan.config.cluster), sigterm_interrupts():
-                    self._second_scores = second_pass(self._plan, second, self._scan_id, self._work.found, flagged)
+                    self._second_scores = second_pass(self._plan, second, self._scan_id, shards, flagged)
         except Refused as refused:
             raise ScanFailed(str(refused)) from None  # verdicts are committed
 
@@ -237,7 +269,7 @@ class _Scan:
             self._dropped = drop_older(plan.results, days, keep_flags=keep_flags, config_sha256=config)
 
     def _too_much_in_quarantine(self) -> bool:
-        """Whether more is there than may be, of the documents or of the files that were looked at."""
+        """Whether quarantine has more than its share of the documents, or of the files that were looked at."""
         most, totals = self._plan.config.max_quarantined_share, self._committer.totals
         of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
         of_files = totals.files_quarantined / max(self._work.files, 1)
@@ -270,6 +302,7 @@ class _Scan:
             self._unread,
             self._stopped,
             self._dropped,
+            self._accounts,
         )
 
 
@@ -281,7 +314,7 @@ def _row(
     totals: Totals,
     audit: LiveAudit | None,
 ) -> dict[str, object]:
-    """Of schemas.tables.SCANS, less when and how the scan ended, and the head of the users."""
+    """The row of schemas.tables.SCANS, without when and how the scan ended, and the head of the users."""
     return {
         "scan_id": scan_id,
         "started_at": started_at,

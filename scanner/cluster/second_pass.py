@@ -1,8 +1,8 @@
 """The pass over flagged documents that gives them a second score, after a scan and in actors of its own.
 
-A pass after the scan, and not a part of it: verdicts are then committed as without it, what is flagged is known, a
-model is loaded only where there is something for it, and a run that was killed finds what is left by looking for the
-flagged shards that have no second scores yet. Each shard's rows are committed once, as those of other tables are.
+The pass follows the scan, and is no part of it. So verdicts are committed as without it, the flags are known, and a
+model is loaded only where it is needed. A run that was killed finds the rest by looking for the flagged shards that
+have no second scores yet. Each shard's rows are committed once, as in other tables.
 """
 
 import logging
@@ -36,27 +36,31 @@ _log = logging.getLogger(__name__)
 
 TABLE = "second_scores"
 NEEDED = ("shard_id", "path", "row", "doc_id", "key_id", "message", "variant")
-"""Of a verdict: no names go to the workers."""
+"""Columns of a verdict that go to the workers: no names."""
 
 Flagged = Mapping[str, Mapping[int, Verdict]]
-"""Flagged documents that are to be scored: by shard and row, their verdicts."""
+"""Flagged documents that are to be scored: their verdicts, by shard and row."""
 
 TOGETHER = 2**14
-"""Bytes of text that are scored together, unless a single one has more."""
+"""Bytes of text that are scored together, unless a single text has more."""
 
 BYTES_A_STALL = 2**11
-"""With a model, text that has another `stall_seconds`: about what goes through it at a time, if a token is a byte."""
+"""Bytes of text that get another `stall_seconds` with a model: about what goes through it at a time, if a token is a
+byte.
+"""
 
 
 def flagged_without(plan: Plan, second: SecondScoreConfig, shards: Sequence[Shard]) -> Flagged:
     """Flagged documents of these shards that have no second score by these settings.
+
+    Undecided documents are left out: a score of a message that is not shown would reveal the message.
 
     Raises:
         Refused: the table cannot be opened or made.
     """
     open_tables(plan.results, [TABLE])
     keys = [key.key_id for key in keys_with_draws(plan)]
-    rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys).select(NEEDED)
+    rows = flagged_in(plan.results, [shard.shard_id for shard in shards], keys).select(NEEDED).drop_nulls("message")
     found = {str(shard): part for (shard,), part in rows.group_by(pl.col("shard_id"))}
     names = {transaction(shard, second): shard for shard in found}
     for done in committed(plan.results, TABLE, names):
@@ -68,10 +72,10 @@ class SecondWorker:
     """Scores flagged documents of pieces. Made by the driver with a plan, which holds no secrets.
 
     Args:
-        plan: of the scan.
+        plan: the scan's plan.
         second: how its second scores are computed.
-        scan_id: of this run.
-        flagged: what is to be scored.
+        scan_id: id of this run.
+        flagged: the documents to be scored.
         memory: bytes that this process may take beyond what it has when it begins, a model included.
     """
 
@@ -117,7 +121,7 @@ class SecondWorker:
         yield Report(verdicts=(written,) if written else ())
 
     def identify(self, _piece: Piece) -> Iterator[Identity]:
-        """Nothing: its verdict says whose a document is."""
+        """Empty: a document's verdict says whose it is."""
         yield UNKNOWN
 
     def _busy(self, text_bytes: int) -> Busy:
@@ -126,7 +130,7 @@ class SecondWorker:
 
 
 def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tuple[list[Verdict], list[str], int]]:
-    """What is left among some documents, a few together and with their bytes of text, taken out there."""
+    """Wanted documents among some, a few together and with their bytes of text, taken out there."""
     verdicts: list[Verdict] = []
     texts: list[str] = []
     size = 0
@@ -148,7 +152,7 @@ def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tupl
 
 
 def second_pass(plan: Plan, second: SecondScoreConfig, scan_id: str, shards: Sequence[Shard], flagged: Flagged) -> int:
-    """Give a second score to flagged documents, on a cluster that is there. Returns how many rows were committed.
+    """Give a second score to flagged documents, on a cluster that is connected. Returns how many rows were committed.
 
     A document that cannot be scored gets a row with a fault. A shard whose file cannot be read now is left for a later
     run.

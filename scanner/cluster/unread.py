@@ -1,4 +1,4 @@
-"""What a scan did not read: files of other names, what went to quarantine, and that it read nothing at all.
+"""What a scan did not read: files of other names, quarantine, and whether it read nothing at all.
 
 It counts all of the scan's input, whichever scans read it: after a resume, the whole night.
 """
@@ -29,8 +29,8 @@ class Unread:
 
     passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
     the input are in quarantine; nothing: a sentence when no document of the input has a verdict, by this scan or one
-    before, else empty; allowed: that is no fault, since nothing was there and the configuration says `allow_empty`;
-    whole: what the input came to.
+    before, else empty; allowed: reading nothing is no fault, since nothing was there and the configuration says
+    `allow_empty`; whole: totals of the input.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -61,10 +61,11 @@ def what_was_not_read(
 
 def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
     done = totals.counts
-    if totals.shards == work.shards:
+    if totals.shards == work.shards and not work.earlier:
         sums = WholeInput(done.documents, done.quarantined, done.too_short, done.scored_in_part, done.flagged)
-    else:  # others did a part, before or meanwhile
-        sums = whole_input(plan.results, [shard.shard_id for shard in work.found])
+    else:  # other scans did a part, before or meanwhile
+        found, earlier = ([shard.shard_id for shard in shards] for shards in (work.found, work.earlier))
+        sums = whole_input(plan.results, found, earlier)
     return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
 
 

@@ -1,11 +1,13 @@
-"""What there is to scan: footers are looked into, files cut into shards, and those left out that are committed."""
+"""The work of a scan: footers are read, files cut into shards, and committed shards left out."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from types import MappingProxyType
 from typing import NamedTuple
 
+from scanner.cluster.new_keys import AlsoDone, done_under_others, refuse_second_rule
 from scanner.cluster.pieces import Pack
 from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault, Refused
@@ -14,29 +16,35 @@ from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, shard_id
 from scanner.results.freezing import done_in_frozen_nights
+from scanner.results.newest import sets_of_keys
+from scanner.results.queries import scans
 from scanner.results.retention import cutoff
 from scanner.results.settlement import settle
 from scanner.results.tables import Tables, committed
 
 PACKS_A_WORKER = 8
-"""Fewest that there are of, where shards are small."""
+"""Fewest packs for each worker, where shards are small."""
 
 MOST_IN_A_PACK = 256
-"""Shards; each opens a file."""
+"""Most shards of a pack; each opens a file."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a scan found to do: all shards (files at fault count as one), those done before, what is left, all ids."""
+    """The work that a scan found: all shards (files at fault count as one), those done before, what is left, all ids.
+
+    earlier: shards of the same rows as others of `found`, done under other keys, which do not look at them again.
+    """
 
     shards: int
     skipped: int
     left: tuple[Shard, ...]
-    found: tuple[Shard, ...]  # those done before included, but no files at fault
+    found: tuple[Shard, ...]  # shards done before included, files at fault left out
     faults: tuple[tuple[InputFile, FileFault], ...]
-    at_fault: tuple[str, ...] = ()  # ids of all files at fault, those done before included
+    at_fault: tuple[str, ...] = ()  # ids of all files at fault, done before or not
+    earlier: tuple[Shard, ...] = ()
 
     @property
     def documents(self) -> int:
@@ -44,13 +52,21 @@ class Work:
         return sum(shard.rows.stop - shard.rows.start for shard in self.left)
 
     @property
+    def by_keys(self) -> dict[tuple[str, ...], list[Shard]]:
+        """The shards that are left, by the ids of the keys that look at them; without ids, and first, for all keys."""
+        found: dict[tuple[str, ...], list[Shard]] = {}
+        for shard in sorted(self.left, key=lambda shard: len(shard.keys) > 0):
+            found.setdefault(shard.keys, []).append(shard)
+        return found
+
+    @property
     def files(self) -> int:
-        """Files that hold what is left, those at fault included."""
+        """Files with work left, files at fault included."""
         return len({shard.file.path for shard in self.left} | {file.path for file, _ in self.faults})
 
 
 class Inspected(NamedTuple):
-    """What the footers say: the shards of sound files, how many these files are, and the others by their whole ids."""
+    """Content of the footers: the shards of sound files, how many these are, and other files by their whole ids."""
 
     shards: list[Shard]
     sound: int
@@ -58,12 +74,12 @@ class Inspected(NamedTuple):
 
     @property
     def ids(self) -> list[str]:
-        """Under which all of these are committed."""
+        """Ids under which all of these are committed."""
         return [*(shard.shard_id for shard in self.shards), *self.faults]
 
 
 def inspect_input(plan: Plan, files: Sequence[InputFile]) -> Inspected:
-    """Look into the footers of files, and cut the files. Raises ScanFailed: no process can be started for that."""
+    """Read the footers of files, and cut the files. Raises ScanFailed: no process can be started for it."""
     shards: list[Shard] = []
     faults: dict[str, tuple[InputFile, FileFault]] = {}
     with Inspector() as inspector:
@@ -76,10 +92,10 @@ def inspect_input(plan: Plan, files: Sequence[InputFile]) -> Inspected:
 
 
 def refuse_wrong_columns(inspected: Inspected) -> None:
-    """Refuse input of which every file lacks a configured column, but for those of which nothing is known.
+    """Refuse input if every file lacks a configured column; files of which nothing is known do not count.
 
     Raises:
-        Refused: naming a column, and what a file has instead.
+        Refused: names a column, and a file's columns.
     """
     faults = inspected.faults.values()
     lacking = [(file, fault) for file, fault in faults if fault.reason == "missing_column"]
@@ -93,48 +109,75 @@ def refuse_wrong_columns(inspected: Inspected) -> None:
 
 
 def find_work(plan: Plan, inspected: Inspected) -> Work:
-    """Leave out what is committed, once what a driver left is settled that died over it.
+    """Leave out committed shards, once the leftovers of dead drivers are settled.
 
     Raises:
+        Refused: a part of it was scanned with another `dedup` or `min_scored`.
         ScanFailed: a table cannot be written.
     """
+    work, logged = _look_back(plan, inspected)
+    settle(Tables(plan.results), logged)  # settle the leftovers of drivers that died over these
+    return work
+
+
+def work_left(plan: Plan, inspected: Inspected) -> Work:
+    """As `find_work`; writes nothing."""
+    return _look_back(plan, inspected)[0]
+
+
+def _look_back(plan: Plan, inspected: Inspected) -> tuple[Work, set[str]]:
+    """The work that is to be done, and the ids of finished shards that the log of `verdicts` has."""
     tables = Tables(plan.results)
-    done = committed(tables, "verdicts", inspected.ids)
-    settle(tables, done)  # what a driver left that died over these
-    return without(inspected, done | _done_in_frozen_nights(tables, inspected, done))
+    logged = committed(tables, "verdicts", inspected.ids)
+
+    def done(shards: Sequence[Shard]) -> set[str]:
+        here = committed(tables, "verdicts", [shard.shard_id for shard in shards])
+        logged.update(here)
+        return here | done_in_frozen_nights(tables, [shard for shard in shards if shard.shard_id not in here])
+
+    whole = logged | done_in_frozen_nights(tables, [one for one in inspected.shards if one.shard_id not in logged])
+    others: dict[str, AlsoDone] = {}
+    rest = [shard for shard in inspected.shards if shard.shard_id not in whole]
+    if rest:
+        recorded = sets_of_keys(plan.results)
+        rules = scans(plan.results).select("dedup", "min_scored").unique().collect().rows()
+        refuse_second_rule(plan, rest, recorded, rules, done)
+        others = done_under_others(plan, rest, recorded, done)
+    return without(inspected, whole, others), logged
 
 
-def done_before(plan: Plan, inspected: Inspected) -> set[str]:
-    """Ids of what is committed. Writes nothing. Raises as `find_work`."""
-    tables = Tables(plan.results)
-    done = committed(tables, "verdicts", inspected.ids)
-    return done | _done_in_frozen_nights(tables, inspected, done)
-
-
-def _done_in_frozen_nights(tables: Tables, inspected: Inspected, done: Collection[str]) -> set[str]:
-    return done_in_frozen_nights(tables, [shard for shard in inspected.shards if shard.shard_id not in done])
-
-
-def without(inspected: Inspected, done: Collection[str]) -> Work:
-    """What there is to do where these ids are done."""
+def without(inspected: Inspected, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})) -> Work:
+    """The work that is left when these ids are done, and these shards under other keys."""
     shards, _, faults = inspected
+    found, left, earlier = list[Shard](), list[Shard](), list[Shard]()
+    for shard in shards:
+        if shard.shard_id in done or shard.shard_id not in others:
+            found.append(shard)
+            left += [shard] * (shard.shard_id not in done)
+            continue
+        before, rest = others[shard.shard_id]
+        found.append(before[-1] if rest is None else rest)
+        left += [] if rest is None else [rest]
+        earlier += before[:-1] if rest is None else before
+    at_fault = tuple(fault for whole, fault in faults.items() if whole not in done)
     return Work(
         shards=len(shards) + len(faults),
-        skipped=sum(one in done for one in inspected.ids),
-        left=tuple(shard for shard in shards if shard.shard_id not in done),
-        found=tuple(shards),
-        faults=tuple(fault for whole, fault in faults.items() if whole not in done),
+        skipped=len(shards) - len(left) + len(faults) - len(at_fault),
+        left=tuple(left),
+        found=tuple(found),
+        faults=at_fault,
         at_fault=tuple(faults),
+        earlier=tuple(earlier),
     )
 
 
 def without_expired(plan: Plan, work: Work, *, refuse: bool) -> Work:
     """Leave out files that were last changed longer ago than nights are kept, or refuse them.
 
-    What was dropped would else be scanned again as if it were new. Where a filesystem tells no time, all stay.
+    Dropped files would else be scanned again as if they were new. Where a filesystem has no times, all files stay.
 
     Raises:
-        Refused: there are some, and they are to be refused.
+        Refused: there are such files, and they are to be refused.
     """
     old = _expired(plan, work)
     if not old:
@@ -165,8 +208,8 @@ def _expired(plan: Plan, work: Work) -> list[InputFile]:
 def packed(shards: Sequence[Shard], workers: int) -> list[Shard | Pack]:
     """Shards in their order, small neighbours as packs that are no larger than a shard may be.
 
-    So many files of a few rows each cost what as many rows in large files do. There stay PACKS_A_WORKER packs for each
-    worker, so that none waits for the last one.
+    So many small files cost no more than as many rows in large files. PACKS_A_WORKER packs for each worker remain, so
+    that no worker waits for the last one.
     """
     most = min(len(shards) // (PACKS_A_WORKER * workers), MOST_IN_A_PACK)
     units: list[Shard | Pack] = []
@@ -189,7 +232,7 @@ def _unit(shards: list[Shard]) -> Shard | Pack:
 
 
 def _shards_of(file: InputFile, found: list[RowGroup] | FileFault, decides: str) -> list[Shard]:
-    """Raises FileFault when that was found, or when the file is too large to be cut."""
+    """Shards of a file. Raises FileFault when its inspection did, or when the file is too large to be cut."""
     if isinstance(found, FileFault):
         raise found
     return [Shard(shard_id(file, rows, decides), file, rows) for rows in cut(found)]

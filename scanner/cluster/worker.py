@@ -1,5 +1,6 @@
-"""What an actor does: it opens keys, tokenizers and users itself, scans pieces of shards, and returns descriptions."""
+"""The actor: it opens keys, tokenizers and users itself, scans pieces of shards, and returns descriptions."""
 
+import math
 import os
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -15,12 +16,14 @@ from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
 from scanner.cluster.gpus import own_device
 from scanner.cluster.memory_limit import limit_memory, peak_memory, resident
 from scanner.cluster.reports import Busy, Counts, PackReport, Piece, Report, Seconds
-from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, without, write_rows
-from scanner.detection.detector import Detector, Origin
+from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, texts_of_flags, without, write_rows
+from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile, Sightings, written
+from scanner.detection.posts import posts_of
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.published import TextIds
 from scanner.detection.scan_plan import Plan, open_detector, open_text_ids
+from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
 from scanner.input.identity import Identity, identify, identities
@@ -28,33 +31,39 @@ from scanner.input.shards import Shard
 from scanner.watermark.formats import format_of
 from scanner.watermark.rank import SECONDS
 from scanner.watermark.search import DECOYS
+from scanner.watermark.span_search import MOST_SEARCHES
 
 if TYPE_CHECKING:
     import torch
 
 
 BETWEEN_SIGNS = 60.0
-"""Seconds of scoring between two signs of life, as they are reckoned for the stall limit: some ten times too long."""
+"""Seconds of scoring between two signs of life, by the generous count of the stall limit, some ten times too long."""
+
+SIGNS_APART = 1.0
+"""Seconds between two signs of life, but before work that is expected to take longer: the driver takes each of them."""
 
 LEAST_TEXT_BYTES = 2**14
-"""Of text that is scored between two signs of life."""
+"""Fewest bytes of text that are scored between two signs of life."""
 
 
 class Worker:
     """Scans pieces. Made by the driver with a plan, which holds no secrets.
 
     Args:
-        plan: what to do.
-        scan_id: of this run.
-        memory: bytes that this process may take from `prepare` on; None: as many as there are.
-        earlier: what the scan knew when it began, files apart: they come with the shards; None: nothing, it begins now.
+        plan: the scan's plan.
+        scan_id: id of this run.
+        memory: bytes that this process may take from `prepare` on; None: no limit.
+        earlier: what the scan knew when it began, without files, which come with the shards; None: nothing, it begins
+            now.
     """
 
     def __init__(self, plan: Plan, scan_id: str, memory: int | None = None, earlier: Sightings | None = None) -> None:
         self._plan = plan
         self._scan_id = scan_id
         self._memory = memory
-        self._room: int | None = None  # bytes of memory that a text may need; None: as many as there are
+        self._signed = -math.inf  # when the driver had the last sign of life
+        self._room: int | None = None  # bytes of memory that a text may need; None: no limit
         self._earlier = earlier or Sightings(datetime.now(UTC), {}, {})
         self._reader = Reader()  # pieces come in the order of their rows, so that it can go on
 
@@ -78,7 +87,7 @@ class Worker:
         """Open keys, tokenizers and users on this machine, compile kernels, and limit this process to its memory.
 
         Returns:
-            What the driver should warn of once; empty: nothing.
+            A warning that the driver should show once; empty: none.
 
         Raises:
             ScanFailed: it takes more memory already.
@@ -86,7 +95,7 @@ class Worker:
         """
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
         pa.set_cpu_count(1)
-        # here, where no time is set: on a busy machine it takes minutes, which no document must be blamed for
+        # here, without a time limit: on a busy machine it takes minutes, for which no document may be blamed
         self._detector.compile(rehearsal(self._decoys) if self._decoys else None)
         self._text_ids  # noqa: B018 - read now, so that a secret that is gone is told before any work
         if self._memory is not None:
@@ -139,7 +148,7 @@ class Worker:
         yield Report(*files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
 
     def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
-        """Read and score a piece, before which so many rows are done with: signs of life on the way.
+        """Read and score a piece, with signs of life on the way; so many rows before it are done.
 
         Raises:
             FileFault: its file cannot be read; and as `scan`.
@@ -147,7 +156,7 @@ class Worker:
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         rows = Rows()
-        unread: list[pa.RecordBatch] = []  # documents, of which a value is
+        unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, tokenising = 0, self._detector.tokenising
         witness = PieceDecoys(self._decoys, origin, piece.start) if self._decoys else None
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
@@ -161,11 +170,16 @@ class Worker:
             text_bytes += part.column("text").nbytes
             unread.append(part.select(["row"]).filter(part["unread"]))
             for documents in self._cut(part):
-                yield self._busy(documents, before - piece.start)
-                scored, refused, lengths = self._detector.look(documents, origin, witness, known)
-                rows.verdicts.append(scored)
-                rows.lengths.append(lengths)
-                rows.quarantine.append(refused)
+                yield from self._busy(documents, before - piece.start)
+                looked = self._detector.look(documents, origin, witness, known)
+                rows.verdicts.append(looked.verdicts)
+                rows.lengths.append(looked.lengths)
+                rows.quarantine.append(looked.quarantine)
+                rows.spans.append(looked.spans)
+                if self._plan.config.evidence.keep_text and looked.verdicts["flagged"].true_count:
+                    rows.texts.append(texts_of_flags(documents, looked.verdicts))
+                if self._plan.config.accounts is not None:
+                    rows.posts.append(posts_of(documents, looked.verdicts, self._text_ids, self._plan.canary_accounts))
             clock.lap("score")
         rows.audit = witness.rows() if witness else []
         odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
@@ -175,16 +189,17 @@ class Worker:
         return rows
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
-        """Rows that turned out to be unreadable after they were given are in quarantine, and nowhere else."""
+        """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
         rows.verdicts, rows.quarantine = without(void, rows.verdicts), without(void, rows.quarantine)
-        rows.lengths = without(void, rows.lengths)
+        rows.lengths, rows.texts = without(void, rows.lengths), without(void, rows.texts)
+        rows.spans, rows.posts = without(void, rows.spans), without(void, rows.posts)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
         gone = range(void.start, void.stop)
         rows.quarantine.append(quarantine_rows(origin, zip(gone, whose, strict=True), "unreadable", void.detail))
         rows.set_aside = [row for row in rows.set_aside if row not in gone]
 
     def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
-        """A batch without the rows that may need more memory than there is, unless one is all that was asked for."""
+        """A batch without rows that may need more memory than there is, unless a single row was asked for."""
         if self._room is None or piece.stop - piece.start == 1:
             return part, []
         large = pc.greater(pc.fill_null(pc.binary_length(part["text"]), 0), self._room // MEMORY_A_BYTE)
@@ -205,37 +220,42 @@ class Worker:
 
     @cached_property
     def _seconds_a_byte(self) -> float:
-        """Of scoring, generously: at a token a byte, at most."""
-        return sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
+        """Seconds of scoring a byte, generously: at most a token a byte."""
+        searches = 1 if self._plan.weights.span is None else MOST_SEARCHES
+        return searches * sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
 
     @cached_property
     def _seconds_a_proof(self) -> float:
-        """Of a token, under all keys; plain Python takes thirty times what a format allows for."""
+        """Seconds of proving a token, under all keys; plain Python takes thirty times the format's seconds."""
         return sum(max(SECONDS_A_TOKEN, 30.0 * format_of(key).seconds(1)) for key in self._plan.keys)
 
     @cached_property
     def _seconds_ranked(self) -> list[float]:
-        """Of a byte under a decoy, of each key that flagged texts are ranked under: all of a batch may be flagged."""
+        """Seconds of ranking a byte, under all keys that rank flagged texts: all texts of a batch may be flagged."""
         formats = [(format_of(key), key.messages) for key in self._plan.keys]
         return [form.seconds(messages) for form, messages in formats if not form.basis().proven]
 
     def _cut(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """A batch in parts that take seconds each, by its texts' sizes alone; whole on a device, which takes it so."""
+        """A batch cut into parts of so many seconds each, by its texts' sizes alone; uncut on a device."""
         if self._device[0] is not None:
             return [batch] if len(batch) else []
         return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
 
-    def _busy(self, documents: pa.RecordBatch, before: int) -> Busy:
+    def _busy(self, documents: pa.RecordBatch, before: int) -> Iterator[Busy]:
+        """A sign of life before documents are scored, where one is due."""
         text_bytes = documents.column("text").nbytes
         scoring = text_bytes * self._seconds_a_byte
         proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
         ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
-        due = self._plan.config.cluster.stall_seconds + scoring + proving + ranking
-        return Busy(due, before + documents["row"][0].as_py())
+        expected, now = scoring + proving + ranking, time.monotonic()
+        if expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
+            self._signed = now
+            seconds = self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
+            yield Busy(seconds, before + documents["row"][0].as_py())
 
 
 class _Clock:
-    """Sums up wall seconds by stage: a lap is what passed since the lap before."""
+    """Sums up wall seconds by stage: a lap is the time since the previous lap."""
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(("read", "tokenise", "score", "write"), 0.0)
@@ -247,7 +267,7 @@ class _Clock:
         self._last = now
 
     def tokenised(self, seconds: float) -> None:
-        """So many of those of scoring."""
+        """Count so many of the seconds of scoring as tokenising."""
         self._seconds["tokenise"] += seconds
         self._seconds["score"] -= seconds
 

@@ -1,8 +1,8 @@
-"""Since when a document existed: a user who got its message later was not the one it was marked for.
+"""Since when a document has existed: a user who got its message later was not the one it was marked for.
 
-A document's own time may be wrong, and a scan of today meets documents of years ago. So the earliest counts of what is
-known: its own time; that of its file, where it has none; when a scan first had this file; when one first flagged this
-text, wherever it stood. The time of another copy does not count: who posts a copy may choose it.
+A document's own time may be wrong, and a scan of today meets documents of years ago. So the earliest of these times
+counts: its own; its file's, where it has none; when a scan first had this file; when one first flagged this text,
+wherever it stood. The time of another copy does not count: whoever posts a copy may choose it.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Sightings(NamedTuple):
-    """What a scan knows when it begins.
+    """A scan's knowledge when it begins.
 
     began: when, before it listed its files; files: by path, when an earlier scan had the same file; texts: by SHA-256,
     when an earlier scan flagged the text.
@@ -27,7 +27,7 @@ class Sightings(NamedTuple):
 
 
 class OfFile(NamedTuple):
-    """What is known of a file's documents, their own times apart.
+    """Knowledge of a file's documents, without their own times.
 
     began, texts: as in Sightings; seen: when an earlier scan had the file, None: not before; written: when the file was
     modified, None: its filesystem does not tell.
@@ -39,7 +39,7 @@ class OfFile(NamedTuple):
     written: datetime | None
 
     def first_seen(self, own: datetime | None, text: bytes) -> datetime | None:
-        """When a document existed at the latest. None: nothing shows that it did before the scan began.
+        """Latest time by which a document existed. None: nothing shows that it existed before the scan began.
 
         Args:
             own: its own time, or None.
@@ -51,5 +51,10 @@ class OfFile(NamedTuple):
 
 
 def written(file: InputFile) -> datetime | None:
-    """When a file was modified, where its filesystem tells."""
-    return _EPOCH + timedelta(microseconds=file.modified // 1000) if file.modified else None
+    """When a file was modified, where its filesystem says so."""
+    return moment(file.modified) if file.modified else None
+
+
+def moment(modified: int) -> datetime:
+    """Nanoseconds since 1970 as a time."""
+    return _EPOCH + timedelta(microseconds=modified // 1000)

@@ -1,7 +1,7 @@
-"""From messages that may be named to users: the columns of VERDICTS that say whom a text was marked for, each once.
+"""From messages that may be named to users: the columns of VERDICTS with the users a text was marked for, each once.
 
-Two messages of one user are one user (SPEC_2 §3). So texts under two keys of one user, as they come where a key takes
-another's place, name that user, also under keys of version 1, of which several messages that pass name nobody.
+Two messages of one user are one user (SPEC_2 §3). So a text under two keys of one user, as it comes where one key
+replaces another, names that user. This holds under keys of version 1 too, where several messages that pass name nobody.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.registry import Named
 from scanner.watermark.search import Found, passes
 from schemas.words import Naming
 
 Who = Callable[[str, int, datetime], Named]
-"""Who a message of a key names, for a document that existed at a time."""
+"""Function that gives whom a message of a key names, for a document that existed at a time."""
 
 
 class Entry(NamedTuple):
-    """A message that may be named, of a key by its id, its corrected log10 p, and who it names."""
+    """A message that may be named: its key's id, its corrected log10 p, and whom it names."""
 
     key_id: str
     message: int
@@ -45,17 +46,17 @@ class Names(NamedTuple):
 
     @classmethod
     def of_nobody(cls, naming: NDArray[np.object_]) -> "Names":
-        """Before anybody is named."""
+        """Columns before anybody is named."""
         return cls(naming.copy(), *(np.full(len(naming), None) for _ in cls._fields[1:]))
 
     def put(self, document: int, entries: Sequence[Entry], first_seen: datetime | None, began: datetime) -> None:
         """Name users for a document.
 
         Args:
-            document: which.
+            document: its place.
             entries: the verdict's own first.
-            first_seen: by when it existed; None: not before the scan, for all that is known.
-            began: when the scan did.
+            first_seen: time by which it existed; None: not known to exist before the scan.
+            began: when the scan began.
         """
         who = entries[0].who
         later = began if who.naming == Naming.HELD_LATER else None
@@ -67,7 +68,7 @@ class Names(NamedTuple):
         for entry in entries:
             user = entry.who.user_id
             (again if user in known else once).append(entry.row())
-            known |= {user} - {None}  # two messages that name nobody need not be of one
+            known |= {user} - {None}  # two messages that name nobody need not be of one user
         self.named[document], self.named_again[document] = once, again or None
 
 
@@ -78,12 +79,12 @@ def entries_of(
     best: tuple[int, int],
     who: Callable[[int, int], tuple[str, Named]],
 ) -> list[Entry]:
-    """Some candidates of a document as entries, of smallest p first, but for the verdict's, which comes before all.
+    """Some candidates of a document as entries, the verdict's first, then the others by p, smallest first.
 
     Args:
-        found: what each key says.
-        chosen: of each key bool[D, C], which candidates.
-        document: which.
+        found: the findings of each key.
+        chosen: candidates of each key, bool[D, C].
+        document: its place.
         best: key, by its place, and candidate of the verdict.
         who: key id and who is named, by place of the key and message.
     """
@@ -100,8 +101,21 @@ def entries_of(
     return entries
 
 
+def who_at(keys: Sequence[KeyUnderTest], holders: NamesUsers, at: datetime) -> Callable[[int, int], tuple[str, Named]]:
+    """Key id and named user, by place of the key and message, for a document that existed at `at`."""
+
+    def who(key: int, message: int) -> tuple[str, Named]:
+        of_key = keys[key].key
+        named = holders.naming(of_key.key_id, message, at)
+        if of_key.messages == 1 and named.naming == Naming.UNALLOCATED:
+            named = named._replace(naming=Naming.EVERYBODY)
+        return of_key.key_id, named
+
+    return who
+
+
 def passing_of(found: Sequence[Found], false_positive_rate: float) -> list[NDArray[np.bool_]]:
-    """Of each key the candidates that pass: bool[D, C]."""
+    """Candidates of each key that pass: bool[D, C]."""
     return [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
 
 
@@ -123,9 +137,9 @@ def to_be_looked_at(
     Args:
         naming: object[D].
         torn: bool[D], where another message passes in another text of the document, so that nobody is named.
-        found: what each key says.
-        passing: of each key bool[D, C], which candidates pass; where one does of a key by which nobody is named,
-            several still name nobody.
+        found: the findings of each key.
+        passing: candidates of each key that pass, bool[D, C]; where one of them is of a key that names nobody, several
+            still name nobody.
     """
     assumed = [of_key.any(axis=1) & said.basis.assumed for said, of_key in zip(found, passing, strict=True)]
     perhaps = (naming == Naming.AMBIGUOUS) & ~torn & ~np.any(assumed, axis=0)

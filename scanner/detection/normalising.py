@@ -21,10 +21,10 @@ _FORMS = re.compile("[\uff01-\uff5e\U0001d400-\U0001d7ff]")
 """Full-width and mathematical forms of letters and digits, which have a compatible one (NFKC)."""
 
 _DOUBLED = re.compile(r"(?<=\S) {2,}(?=\S)")
-"""Not at the beginning of a line, where they indent."""
+"""Doubled spaces, except at the beginning of a line, where they indent."""
 
 _SENTENCE = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s+|\n\s*)['\"“‘(\[]*[^\W\d_]|\bi\b")
-"""A sentence as far as its first letter; and the English I."""
+"""Beginning of a sentence up to its first letter; and the English I."""
 
 _LOOK_ALIKES = str.maketrans(
     # Cyrillic, then Greek letters that look as Latin ones do: confusables.txt of Unicode Technical Standard 39
@@ -36,11 +36,11 @@ _LATIN = re.compile("[A-Za-z]")
 
 
 LEAST_CHANGES = 100
-"""One change in so many characters at least: fewer leave nearly all of a mark, and are in many texts by custom."""
+"""Characters for each change, at most: fewer changes leave nearly all of a mark, and are in many texts by custom."""
 
 
 def normalise(text: str) -> str:
-    """A text as it was before somebody hid its mark, as far as that can be told from the text; mostly the same."""
+    """A text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
     plain, changes = (text, 0) if text.isascii() else _of_plain_characters(text)
     if "  " in plain:
         plain, doubled = _DOUBLED.subn(" ", plain)
@@ -53,7 +53,7 @@ def normalise(text: str) -> str:
 
 
 def _of_plain_characters(text: str) -> tuple[str, int]:
-    """Without what is hidden, other spaces, forms and look-alikes; and how many characters these were."""
+    """The text without hidden characters, other spaces, forms and look-alikes; and how many characters these were."""
     composed = unicodedata.normalize("NFC", text)
     plain, hidden = _HIDDEN.subn("", composed)
     plain, spaces = _SPACES.subn(" ", plain)

@@ -1,4 +1,4 @@
-"""One text under the keys of a registry, each for itself: what a scan would say of it, without Ray and tables."""
+"""One text under the keys of a registry, each by itself: the verdict of a scan, without Ray and tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, open_prover, read_config
+from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused
 from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
@@ -21,15 +23,14 @@ from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
 
 NOWHERE = Origin("", "", "")
-"""One text comes from no scan and no file."""
+"""Origin of a single text, which comes from no scan and no file."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """Under which keys a text is looked at, and how.
+    """Keys under which a text is tested, and the rules.
 
-    Both rates, dedup and min_scored as of ScanConfig, normalised as of its variants; keys_tested: K of SPEC §3, as in
-    every scan.
+    Both rates, dedup and min_scored as in ScanConfig; keys_tested and weights as in every scan.
     """
 
     registry: str | Path
@@ -39,11 +40,11 @@ class Check:
     misnaming_rate: float | None
     dedup: Dedup
     min_scored: int
-    normalised: bool = False
+    weights: Weights = NO_VARIANTS
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
-        """As a scan's configuration has it.
+        """The check of a scan's configuration.
 
         Raises:
             Refused: it cannot be right, or a key is not in its registry.
@@ -55,17 +56,17 @@ class Check:
         return cls(
             folder,
             keys_under_test(registry, config.registry, chosen),
-            keys_tested(registry, normalised=config.variants.normalised),
+            keys_tested(registry),
             config.false_positive_rate,
             config.misnaming_rate,
             config.dedup,
             config.min_scored,
-            config.variants.normalised,
+            Weights.of(config),
         )
 
     @classmethod
     def of_registry(cls, folder: Path | str, key_ids: Sequence[str], false_positive_rate: float) -> "Check":
-        """As a configuration that names a registry and a rate, and nothing else.
+        """The check of a configuration that names a registry and a rate, and nothing else.
 
         Raises:
             Refused: there is no registry, or no such key in it.
@@ -84,7 +85,7 @@ class Check:
 
 
 def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
-    """What each key says of a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
+    """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
     Args:
         check: under which keys, and how.
@@ -116,9 +117,9 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
             check.dedup,
             check.false_positive_rate,
             check.misnaming_rate,
-            normalised=check.normalised,
+            weights=check.weights,
         ),
-        normalised=check.normalised,
+        weights=check.weights,
     )
     verdicts, refused = detector.detect(document, NOWHERE)
     if len(refused):

@@ -1,19 +1,23 @@
 """Every flag is proved before its row is committed: computed again from the stored text and the key's secret.
 
-By a slow path that shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
-p-values in high precision; of every message that passed, by all of its score and by what names need besides
-(scanner.watermark.format.Own), and of the second best of the key that gives the verdict. The search is not made again:
-it can only miss. Where a key must beat decoys, their scores are not computed again either.
+The slow path shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
+p-values in high precision. It covers every message that passed, by its whole score and by what names need besides
+(scanner.watermark.format.Own), and the second best of the key that gives the verdict. The search is not made again: it
+can only miss. Where a key must beat decoys, their scores are not computed again either.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.tokens import Tokenizer
+from scanner.detection.alike import alike, same
+from scanner.detection.located import Located
+from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
+from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark.format import Proof as SlowPath
 from scanner.watermark.format import ProvesOwn
 from scanner.watermark.opened import Held
@@ -22,37 +26,38 @@ from schemas.config import Dedup
 from schemas.words import Naming, Proof
 
 MOST_TOKENS = 2**18
-"""Of texts that are scored together (4 MiB at most, a million tokens or so) flagged ones of so many tokens are proved.
-Of more, a sample is drawn under a key's secret, so that nobody who posts texts knows which."""
+"""Tokens of flagged texts that are proved among texts scored together (4 MiB at most, a million tokens or so). If there
+are more, a sample is drawn under a key's secret, so that nobody who posts texts knows which are proved.
+"""
 
 TOKENS_A_FLAG = 256
-"""What the p-values of a flag cost, as so many tokens more."""
+"""Tokens that the p-values of a flag count as in the cost of a proof."""
 
 LONGEST = 2**16
-"""Tokens of a text that may be drawn: what a proof takes in memory grows with them."""
+"""Most tokens of a text that may be drawn: a proof's memory grows with them."""
 
 SECONDS_A_TOKEN = 5e-5
-"""What a proof may take, generously: the stall limit's price."""
-
-ROUNDING = 1e-9
-"""Relative difference that two ways to add up floats may have, of scores and of log10 p; below p = 1e-300, where less
-is promised, a hundred times as much."""
+"""Seconds that a proof may take for a token, generously: the stall limit's price."""
 
 
 class ProvedKey(NamedTuple):
-    """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3."""
+    """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3.
+
+    tests: K of texts as they stand and, where these are scored, of normalised texts; tests_of_spans: K of spans.
+    """
 
     path: SlowPath | None
-    tokenizer: Tokenizer
+    tokenizer: HuggingFaceTokenizer
     messages: int
-    keys_tested: int
+    tests: tuple[float, ...]
+    tests_of_spans: float | None = None
 
 
 class Claim(NamedTuple):
-    """What a key says of a candidate.
+    """A key's claim about a candidate.
 
     log10_p_global: None where a decoy's score raised it; log10_p_own: None where names need nothing besides; stands: as
-    of Found; named: whether it is to be named.
+    in Found; named: whether it is to be named.
     """
 
     message: int
@@ -66,17 +71,21 @@ class Claim(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """A flagged document: its place in the batch, its text, which candidate of which key gives the verdict, and why."""
+    """A flagged document: its place in the batch, its text, the candidate and key of the verdict, and the naming.
+
+    variant: 0 of the text as it stands, 1 of the normalised one.
+    """
 
     place: int
     text: str
+    variant: int
     key: int
     candidate: int
     naming: Naming
 
 
 class Again(NamedTuple):
-    """A key's claim, computed again: whether the candidate passes; own: also by what it shares with no other."""
+    """A key's claim, computed again: whether the candidate passes; own: also on what it shares with no other."""
 
     key: int
     claim: Claim
@@ -85,7 +94,7 @@ class Again(NamedTuple):
 
     @property
     def message(self) -> tuple[int, int]:
-        """Of which key, and which."""
+        """The key and the message."""
         return self.key, self.claim.message
 
 
@@ -93,11 +102,12 @@ class Prover:
     """Computes flags again, with the keys of a `Detector` in its order.
 
     Args:
-        keys: those under test.
-        draw: secret that decides which are drawn, where there are too many: 8 to 64 bytes.
+        keys: the keys under test.
+        draw: secret that decides which flags are drawn, if there are too many: 8 to 64 bytes.
         dedup: which repeats are left out.
         false_positive_rate: at or below it a corrected p passes.
-        misnaming_rate: the same of what a candidate shares with no other; None: the false-positive rate.
+        misnaming_rate: the same for what a candidate shares with no other; None: the false-positive rate.
+        which: parts of documents are tested, where any are.
     """
 
     def __init__(
@@ -108,7 +118,9 @@ class Prover:
         dedup: Dedup,
         false_positive_rate: float,
         misnaming_rate: float | None = None,
+        which: Which = WINDOWS,
     ) -> None:
+        self._which = which
         self._keys, self._draw = Held(tuple(keys)), Held(draw)
         self._dedup = dedup
         self._log10_rate = float(np.log10(false_positive_rate))
@@ -121,23 +133,26 @@ class Prover:
         found: Sequence[Found],
         decided: Decision,
         salt: bytes,
+        normalised: NDArray[np.bool_],
     ) -> NDArray[np.object_]:
         """Prove the flags of a batch of D documents.
 
         Args:
             text_of: the text of a document.
             tokens: how many each of K tokenizers made of each document, int64[D] a key.
-            found: what each key says.
-            decided: what all together do.
-            salt: of the batch, which decides with the text who is drawn.
+            found: the findings of each key.
+            decided: the decision of all keys together.
+            salt: the batch's salt, which decides with the text whether a flag is drawn.
+            normalised: bool[D], whose text is the normalised one.
 
         Returns:
             object[D]: a schemas.words.Proof; None where nothing is flagged.
         """
         said = np.full(len(decided.flagged), None, object)
         flags = [
-            Flag(place, text_of(place), int(decided.key[place]), int(decided.candidate[place]), decided.naming[place])
+            Flag(place, text_of(place), int(normalised[place]), int(key), int(candidate), naming)
             for place in np.flatnonzero(decided.flagged).tolist()
+            for key, candidate, naming in [(decided.key[place], decided.candidate[place], decided.naming[place])]
         ]
         left = MOST_TOKENS
         for flag in sorted(flags, key=lambda flag: self._lot(flag.text, salt)):
@@ -153,18 +168,36 @@ class Prover:
             said[flag.place] = Proof.PROVED if holds else Proof.DIFFERS
         return said
 
+    def prove_spans(self, text: str, key: int, located: Sequence[Located]) -> Proof:
+        """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
+        how = self._keys.value[key]
+        tests = how.messages, how.tests_of_spans or math.nan
+        return prove_spans(how.path, how.tokenizer, text, located, tests, self._dedup, self._which)
+
+    def drawn(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
+        """Which texts of a batch have their spans proved: as many as MOST_TOKENS are, none of more than LONGEST.
+
+        texts: their places, the texts, and their tokens, under all keys that have spans in them; salt: as for `prove`.
+        """
+        left, found = MOST_TOKENS, set()
+        for place, _, size in sorted(texts, key=lambda one: self._lot(one[1], salt)):
+            if size <= LONGEST and size + TOKENS_A_FLAG <= left:
+                left -= size + TOKENS_A_FLAG
+                found.add(place)
+        return found
+
     def _lot(self, text: str, salt: bytes) -> bytes:
         data = salt + hashlib.sha256(text.encode()).digest()
         return hashlib.blake2b(data, key=self._draw.value, digest_size=16, person=b"proof-draw-v1").digest()
 
     def _holds(self, flag: Flag, sizes: Sequence[int], found: Sequence[Found], decided: Decision) -> bool:
-        """Whether all that the verdict claims comes out again, and the rule says of it what the verdict does."""
+        """Whether every claim of the verdict is confirmed, and the rule gives the same naming."""
         again: list[Again] = []
         for number, said in enumerate(found):
             named, second = decided.named[number][flag.place], number == flag.key
             claims = claims_of(said, named, flag.place, self._log10_rate, second=second)
             if claims and (path := self._keys.value[number].path) is not None:
-                of_key = self._again(path, number, flag.text, (sizes[number], int(said.scored[flag.place])), claims)
+                of_key = self._again(path, number, flag, (sizes[number], int(said.scored[flag.place])), claims)
                 if of_key is None:
                     return False
                 again += of_key
@@ -181,28 +214,26 @@ class Prover:
         )
 
     def _again(
-        self, path: SlowPath, number: int, text: str, sizes: tuple[int, int], claims: Sequence[Claim]
+        self, path: SlowPath, number: int, flag: Flag, sizes: tuple[int, int], claims: Sequence[Claim]
     ) -> list[Again] | None:
-        """A key's claims about a text, computed again; None where something is another than was claimed.
+        """A key's claims about a flagged text, computed again; None where a claim differs.
 
         sizes: how many tokens the text has, and how many positions are scored.
         """
         key, messages = self._keys.value[number], [claim.message for claim in claims]
-        ids = key.tokenizer.encode([text]).ids
+        tests, ids = key.tests[flag.variant], key.tokenizer.encode([flag.text]).ids
         scored, scores = path.scores(ids, messages, self._dedup)
         if (len(ids), scored) != sizes:
             return None
         again = []
-        for claim, score, own in zip(claims, scores, self._own(key, path, ids, messages), strict=True):
-            passes = self._passes(claim, path.log10_p(claim.score, scored), key, score)
+        for claim, score, own in zip(claims, scores, self._own(path, ids, messages, tests), strict=True):
+            passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, tests), score)
             if passes is None or not same(claim.log10_p_own, own):
                 return None
             again.append(Again(number, claim, passes, self._passes_own(claim, own)))
         return again
 
-    def _own(
-        self, key: ProvedKey, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int]
-    ) -> list[float | None]:
+    def _own(self, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int], keys: float) -> list[float | None]:
         """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked."""
         from scanner.watermark.proof import log10_any_of
 
@@ -210,7 +241,7 @@ class Prover:
         if found is None:
             return [None] * len(messages)
         scored, scores, tests = found
-        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), key.keys_tested) for s in scores]
+        return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), keys) for s in scores]
 
     def _passes_own(self, claim: Claim, own: float | None) -> bool:
         if own is None or claim.log10_p_own is None:
@@ -218,18 +249,18 @@ class Prover:
         rounding_decides = alike(own, self._log10_misnaming)
         return (claim.log10_p_own if rounding_decides else own) <= self._log10_misnaming
 
-    def _passes(self, claim: Claim, log10_p: float, key: ProvedKey, score: float) -> bool | None:
-        """Whether a candidate passes; None where its score, or a p-value of it, is another than was claimed.
+    def _passes(self, claim: Claim, log10_p: float, tests: tuple[int, float], score: float) -> bool | None:
+        """Whether a candidate passes; None where its score, or one of its p-values, differs from the claim.
 
         Args:
-            claim: of the candidate.
-            log10_p: of the score that is claimed, so that rounding of scores is not looked at twice.
-            key: whose message it is.
+            claim: the claim about the candidate.
+            log10_p: of the claimed score, so that rounding of scores does not count twice.
+            tests: M and K of SPEC §3.
             score: computed again.
         """
         from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
-        whole = log10_any_of(log10_any_of(log10_p, key.messages), key.keys_tested)
+        whole = log10_any_of(log10_any_of(log10_p, tests[0]), tests[1])
         told = whole if claim.log10_p_global is None else claim.log10_p_global
         if not (alike(claim.score, score) and alike(claim.log10_p, log10_p) and alike(told, whole)):
             return None
@@ -239,9 +270,9 @@ class Prover:
 
 
 def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: float, *, second: bool) -> list[Claim]:
-    """What a key claims of a document: of candidates that pass, and where `second`, of the best two in any case.
+    """A key's claims about a document: on the candidates that pass and, if `second`, on the best two in any case.
 
-    named: of its candidates, bool[C].
+    named: which of its candidates are named, bool[C].
     """
     claims = []
     for c in range(said.message.shape[1]):
@@ -255,14 +286,3 @@ def claims_of(said: Found, named: NDArray[np.bool_], place: int, log10_rate: flo
             more = None if own == -np.inf else own
             claims.append(Claim(message, score, alone, None if beaten else p, more, stands, passes, bool(named[c])))
     return claims
-
-
-def same(a: float | None, b: float | None) -> bool:
-    """Whether two numbers are alike, or neither is there."""
-    return a is b if a is None or b is None else alike(a, b)
-
-
-def alike(a: float, b: float) -> bool:
-    """Whether two numbers are the same up to ROUNDING."""
-    size = max(1.0, abs(a), abs(b))
-    return abs(a - b) <= (ROUNDING if min(a, b) >= -300.0 else 100.0 * ROUNDING) * size

@@ -1,10 +1,9 @@
-"""What tables hold of verdicts: `flags` the exact rows that are flagged, `verdicts` rows that give no key away.
+"""The rows of verdicts in tables: exact flagged rows in `flags`, and rows in `verdicts` that give no key away.
 
 Whoever knows texts and their exact scores learns the key: the difference of two sums over nearly the same n-grams is a
-draw, and enough sums at h = 0 are equations whose solution is the green list. Which key or message was the best of a
-text tells of it too. So rows of `verdicts` say what was flagged and for whom, and else a class of p that few texts of
-no mark leave. A digest of a short post that anybody can compute tells whether a guessed one was there: rows carry a
-keyed digest instead.
+draw, and enough sums at h = 0 are equations whose solution is the green list. The best key or message of a text shows
+some of it too. So rows of `verdicts` state what was flagged and for whom, and otherwise a class of p that few unmarked
+texts leave. A public digest of a short post would show whether a guessed post was there, so rows carry a keyed digest.
 """
 
 import hashlib
@@ -14,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from schemas.evidence_tables import SPANS
 from schemas.tables import DECADES, FLAGS, VERDICTS
 
 EXACT = (
@@ -28,8 +28,8 @@ EXACT = (
 )
 """Columns that are null in `verdicts`."""
 
-OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "variant")
-"""Columns that are null in `verdicts` where the row is not flagged: they tell which score was the best."""
+OF_FLAGS = ("key_id", "message", "messages_tested", "keys_tested", "basis", "variant", "tests", "unit")
+"""Columns that are null in `verdicts` where the row is not flagged: they show which score was the best."""
 
 
 class TextIds:
@@ -50,8 +50,13 @@ class TextIds:
         return pa.array(self._digests(sha256, b"text-id-v1"), pa.binary())
 
     def for_audit(self, sha256: pa.Array) -> list[bytes]:
-        """Others, so that rows of an audit cannot be joined with verdicts."""
+        """Digests under another key, so that rows of an audit cannot be joined with verdicts."""
         return list(self._digests(sha256, b"text-audit-v1"))
+
+    def of_accounts(self, account_ids: pa.Array) -> pa.Array:
+        """int64 digests of accounts, spread evenly: nobody can choose ids that come together."""
+        made = self._digests(pa.array([account.encode() for account in account_ids.to_pylist()]), b"accounts-v1")
+        return pa.array([int.from_bytes(digest[:8], "little", signed=True) for digest in made], pa.int64())
 
     def _digests(self, sha256: pa.Array, person: bytes) -> Iterator[bytes]:
         for digest in sha256.to_pylist():
@@ -72,8 +77,8 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
     """Rows of VERDICTS from which no key can be learned.
 
     Args:
-        exact: of `with_ids`.
-        lengths: of their texts, as scanner.detection.detector.Looked has them.
+        exact: rows of `with_ids`.
+        lengths: lengths of their texts, as scanner.detection.under_test.Looked has them.
     """
     flagged = exact["flagged"]
     changed = {name: pa.nulls(len(exact), VERDICTS.field(name).type) for name in EXACT}
@@ -83,9 +88,14 @@ def for_everybody(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> pa.RecordBa
 
 
 def flagged_rows(exact: pa.RecordBatch, keys: str) -> pa.RecordBatch:
-    """Rows of FLAGS: those of `with_ids` that are flagged. keys: as in schemas.tables.SHARDS."""
+    """Rows of FLAGS: the flagged rows of `with_ids`. keys: as in schemas.tables.SHARDS."""
     rows = exact.filter(exact["flagged"])
     return pa.RecordBatch.from_arrays([pa.repeat(keys, len(rows)), *rows.columns], schema=FLAGS)
+
+
+def span_rows(spans: pa.RecordBatch, keys: str) -> pa.RecordBatch:
+    """Rows of SPANS with the keys that were under test. keys: as in schemas.tables.SHARDS."""
+    return spans.set_column(0, SPANS.field("keys"), pa.array([keys] * len(spans), pa.string()))
 
 
 def _where(mask: pa.Array, values: pa.Array, other: pa.Array | None) -> pa.Array:

@@ -1,16 +1,19 @@
-"""A scan before it begins: everything that can be refused is looked at here, while nothing has been done yet."""
+"""A scan before it begins: everything that can be refused is checked here, while nothing has been done yet."""
 
 import datetime
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scanner.detection.detector import Detector, KeyUnderTest, as_it_is
+from scanner.detection.detector import Detector
 from scanner.detection.proving import ProvedKey, Prover
+from scanner.detection.proving_spans import Which
 from scanner.detection.published import TextIds
+from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.errors import Refused
 from scanner.input.documents import Columns
 from scanner.input.files import resolve
@@ -24,6 +27,8 @@ from scanner.registry import (
     registry_sha256,
     tokenizer_path,
 )
+from scanner.registry.keys_file import gives_p_values
+from scanner.registry.weights import first_keys
 from scanner.storage.canonical import digest
 from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
@@ -40,13 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a scan is to do: the configuration with its paths made absolute, and the keys on record. No secrets.
+    """The whole plan of a scan: the configuration with its paths made absolute, and the keys on record. No secrets.
 
     registry and results: folder or URI; locations: the input's paths, resolved; keys: those under test, in the
-    registry's order; keys_tested: K of SPEC §3, all keys of the registry that give p-values: another configuration may
-    name the others; second: the configured second score, its model's path made absolute;
+    registry's order; keys_tested: all keys of the registry that give p-values, among which those without weights share:
+    another configuration may name the others; second: the configured second score, its model's path made absolute;
     audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there
-    are none, or the input has no accounts; documents: of the input, None until its footers were read.
+    are none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids
+    of the registry's keys that shared equally before any had a weight, none where none has one.
     """
 
     config: ScanConfig
@@ -60,6 +66,7 @@ class Plan:
     audit_secret: str = ""
     canaries: Canaries | None = None
     documents: int | None = None
+    first_keys: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> Columns:
@@ -73,7 +80,7 @@ class Plan:
 
     @property
     def cautions(self) -> list[str]:
-        """What must be known of names under the keys under test, each with the keys that it is true of."""
+        """Warnings about names under the keys under test, each with the keys that it is true of."""
         said: dict[str, list[str]] = {}
         for key in self.keys:
             for caution in format_of(key).cautions(key.messages):
@@ -82,18 +89,37 @@ class Plan:
 
     @cached_property
     def decides(self) -> str:
-        """All that decides verdicts besides the file (scanner.input.shards)."""
-        config = self.config
-        variants = ["normalised"] if config.variants.normalised else []
-        return what_decides(self.keys, self.keys_tested, config.dedup, config.min_scored, self.columns, variants)
+        """Everything but the file that decides verdicts (scanner.input.shards)."""
+        return self.decides_under(self.keys)
 
-    def tested_among(self, key: MasterKey) -> int:
-        """K of SPEC §3 for a key."""
-        return key.tested_among(self.keys_tested, 1 + self.config.variants.normalised)
+    def decides_under(self, keys: Sequence[MasterKey], keys_tested: int | None = None) -> str:
+        """As `decides`, for a scan under other keys; keys_tested: as it was then, None: as it is."""
+        config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
+        variants = ["normalised"] if config.variants.normalised else []
+        rules = config.dedup, config.min_scored, self.columns
+        return what_decides(keys, tested, *rules, variants, self.weights.decide())
+
+    @property
+    def canary_accounts(self) -> frozenset[str]:
+        """Accounts of texts that are marked on purpose."""
+        return frozenset(canary.account_id for canary in self.canaries.made) if self.canaries else frozenset()
+
+    def under(self, key_ids: Collection[str]) -> "Plan":
+        """The plan with some of its keys alone; all of them where none are named."""
+        return replace(self, keys=tuple(key for key in self.keys if key.key_id in key_ids)) if key_ids else self
+
+    @property
+    def weights(self) -> Weights:
+        """Weights of units and of variants of texts."""
+        return Weights.of(self.config)
+
+    def tested_among(self, key: MasterKey) -> tuple[float, ...]:
+        """K of SPEC §3 for a key, of each variant that is scored (Weights.tests)."""
+        return self.weights.tests(key, self.keys_tested)
 
     @property
     def keys_on_record(self) -> list[dict[str, object]]:
-        """What a row of `scans` says of the keys under test."""
+        """The keys under test, as a row of `scans` has them."""
         names = ("key_id", "commitment", "messages", "admitted_by")
         return [
             {name: getattr(key, name) for name in names}
@@ -144,8 +170,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     results = results_of(config, config_file)
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
-    tested = keys_tested(registry, normalised=config.variants.normalised)
-    _refuse_unadmitted(keys, config.false_positive_rate, tested, of_all=config.audit.require_admission)
+    tested = keys_tested(registry)
+    _refuse_unadmitted(keys, config, tested)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -162,11 +188,15 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         second=second,
         audit_secret=_audit_secret(folder, registry),
         canaries=_canaries(config, registry),
+        first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
     )
 
 
 def _audit_secret(folder: str, registry: Registry) -> str:
-    """Where it is. Without it rows could tell texts apart by a public digest alone, which says if a guess was there."""
+    """Reference to the audit secret.
+
+    Without it rows could tell texts apart by a public digest alone, which shows whether a guessed text was there.
+    """
     if registry.audit_secret is None:
         raise Refused(
             f"registry {folder!r} has no audit secret, under which rows of verdicts tell texts apart; make it with "
@@ -176,7 +206,7 @@ def _audit_secret(folder: str, registry: Registry) -> str:
 
 
 def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
-    """The registry's canaries, where they can be told by their accounts."""
+    """The registry's canaries, where the input has accounts to recognise them by."""
     if config.audit.canaries is not None and registry.canaries is None:
         what = f"registry {config.registry!r} has no canaries; make them with `brickscan canaries`, or leave it out"
         raise Refused(f"audit.canaries = {config.audit.canaries}: {what}")
@@ -187,18 +217,15 @@ def _canaries(config: ScanConfig, registry: Registry) -> Canaries | None:
 
 
 def _refuse_own_tables(field: str, folder: str, locations: tuple[str, ...]) -> None:
-    """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last one wrote."""
+    """Refuse tables of our own that are, or lie in, an input path: every run would scan what the last run wrote."""
     for location in locations:
         if Path(real_location(folder)).is_relative_to(real_location(location)):
             raise Refused(f"{field}: {folder} lies in the input path {location}; give a folder outside of the input")
 
 
-def keys_tested(registry: Registry, *, normalised: bool = False) -> int:
-    """K of SPEC §3, for keys without weights: all of a registry that give p-values, at least 1.
-
-    Each counts twice with normalised texts.
-    """
-    return max(1, sum(format_of(key).law() is not None for key in registry.keys)) * (1 + normalised)
+def keys_tested(registry: Registry) -> int:
+    """1 over the weight of keys without one of their own: all keys of a registry that give p-values, at least 1."""
+    return max(1, sum(map(gives_p_values, registry.keys)))
 
 
 def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | None) -> tuple[MasterKey, ...]:
@@ -216,16 +243,17 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
     return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
 
 
-def _refuse_unadmitted(keys: tuple[MasterKey, ...], all_keys: float, tested: int, *, of_all: bool) -> None:
-    """Refuse keys whose audit does not reach a rate: all, or those whose p-values nothing else speaks for.
+def _refuse_unadmitted(keys: tuple[MasterKey, ...], config: ScanConfig, tested: int) -> None:
+    """Refuse keys whose audit does not reach a rate: all keys, or those whose p-values nothing else supports.
 
-    Of these it must reach what is left of the rate when all keys have their share: an audit is of one key.
+    For these the audit must reach what is left of the rate when all keys have their share: an audit is of one key.
     """
+    all_keys, of_all = config.false_positive_rate, config.audit.require_admission
     for key in keys:
         assumed = format_of(key).basis().assumed
         if not of_all and not assumed:
             continue
-        rate = all_keys / key.tested_among(tested) if assumed else all_keys
+        rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
         asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
         if key.admission is None or key.admitted_by is None:
             raise Refused(
@@ -277,7 +305,7 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
     """
     tests = open_keys(plan.registry, plan.keys, _mover_to(device))
     config = plan.config
-    rates, normalised = (config.false_positive_rate, config.misnaming_rate), config.variants.normalised
+    rates = config.false_positive_rate, config.misnaming_rate
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
@@ -286,8 +314,8 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
         min_scored=config.min_scored,
         false_positive_rate=config.false_positive_rate,
         misnaming_rate=config.misnaming_rate,
-        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates, normalised=normalised),
-        normalised=normalised,
+        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates, weights=plan.weights),
+        weights=plan.weights,
     )
 
 
@@ -304,17 +332,23 @@ def open_prover(
     false_positive_rate: float,
     misnaming_rate: float | None = None,
     *,
-    normalised: bool = False,
+    weights: Weights = NO_VARIANTS,
 ) -> Prover:
-    """What proves the flags of keys: their secrets are read once more, by the slow paths. Raises SecretError."""
+    """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError."""
     keys, secret = [], b""
     for test in tests:
         how, secret = format_of(test.key), check_secret(registry, test.key)
         path = how.proof(secret) if isinstance(how, Proves) else None
-        among = test.key.tested_among(keys_tested, 1 + normalised)
-        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among))
+        among = weights.tests(test.key, keys_tested)
+        of_spans = weights.tests_of_spans(test.key, keys_tested)
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans))
     return Prover(
-        keys, secret[:64], dedup=dedup, false_positive_rate=false_positive_rate, misnaming_rate=misnaming_rate
+        keys,
+        secret[:64],
+        dedup=dedup,
+        false_positive_rate=false_positive_rate,
+        misnaming_rate=misnaming_rate,
+        which=Which(weights.windows, weights.segments),
     )
 
 
@@ -325,7 +359,7 @@ def open_keys(
     *,
     fast: bool = True,
 ) -> list[KeyUnderTest]:
-    """Keys with their secrets and tokenizers; `fast` as of scanner.tokens. Raises SecretError and TokenizerError."""
+    """Keys with their secrets and tokenizers; `fast` as for scanner.tokens. Raises SecretError and TokenizerError."""
     tokenizers = _load_tokenizers(registry, keys, fast=fast)
     return [
         KeyUnderTest(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device)

@@ -23,6 +23,7 @@ from scanner.storage.canonical import canonical
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
+from scanner.watermark.native.numbered import NumberedGumbel
 from scanner.watermark.search import log10_p_of
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey
@@ -32,21 +33,26 @@ if TYPE_CHECKING:
     from scanner.generation import LocalModel
 
 Verdict = Mapping[str, Any]
-"""What names a row of VERDICTS: its shard_id, path, row, doc_id, key_id and message."""
+"""Columns that identify a row of VERDICTS: its shard_id, path, row, doc_id, key_id and message."""
 
 
 def settings(second: SecondScoreConfig) -> str:
-    """What decides the scores, as JSON: not how many workers there are."""
+    """Settings that decide the scores, as JSON: without the number of workers."""
     return canonical(second.model_dump(exclude={"workers", "gpus"}))
 
 
 def transaction(shard_id: str, second: SecondScoreConfig) -> str:
-    """Under what the second scores of a shard are committed: once for each of their settings."""
+    """Transaction under which the second scores of a shard are committed: once for each of their settings."""
     return f"{shard_id}:{hashlib.sha256(settings(second).encode()).hexdigest()[:16]}"
 
 
-DRAWS: Mapping[str, Callable[..., NDArray[np.uint32]]] = {"gumbel": Gumbel.draws_of}
-"""Formats whose scored tokens meet uniform draws, and what gives them: uint32[P] under a message for each document."""
+DRAWS: Mapping[str, Callable[..., NDArray[np.uint32]]] = {
+    "gumbel": Gumbel.draws_of,
+    "gumbel-v2": NumberedGumbel.draws_of,
+}
+"""Formats whose scored tokens meet uniform draws, with the function that gives the draws: uint32[P] under a message for
+each document.
+"""
 
 
 def keys_with_draws(plan: Plan) -> list[MasterKey]:
@@ -90,9 +96,9 @@ class SecondScorer:
     """Scores flagged documents again. Opens keys, tokenizers and the model itself; a worker holds one.
 
     Args:
-        plan: of the scan.
+        plan: the scan's plan.
         second: how second scores are computed.
-        device: torch's name of where the model runs.
+        device: torch's name of the model's device.
 
     Raises:
         BrickscanError: one of them cannot be opened.
@@ -121,9 +127,9 @@ class SecondScorer:
         """Second scores of flagged documents: SECOND_SCORES, a row for each.
 
         Args:
-            verdicts: on each document, under keys of `keys_with_draws`.
-            texts: of the same documents.
-            scan_id: of this run.
+            verdicts: the verdict on each document, under keys of `keys_with_draws`.
+            texts: texts of the same documents.
+            scan_id: id of this run.
         """
         rows = []
         for key_id in sorted({verdict["key_id"] for verdict in verdicts}):

@@ -1,4 +1,4 @@
-"""Sketches of texts, by which near-duplicates are told without their tokens (MinHash, Broder 1997).
+"""Sketches of texts, by which near-duplicates are recognised without their tokens (MinHash, Broder 1997).
 
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 """
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 from scanner.watermark.positions import PositionRule
 
 PLACES = 64
-"""Of a sketch, 4 bytes each."""
+"""Places of a sketch, 4 bytes each."""
 
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
+_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # constants of splitmix64
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
 
 
 def reach_of(rule: PositionRule) -> int:
-    """How many tokens before one decide its draw: the whole width also where a text's opening is scored with less."""
+    """How many previous tokens decide a token's draw: the whole width, even if openings are scored with less."""
     return max(rule.context, int(getattr(rule, "width", 0)))
 
 
@@ -26,7 +26,7 @@ def sketch(ids: NDArray[np.uint32], context: int) -> bytes | None:
 
     Args:
         ids: its tokens.
-        context: tokens before one that a key reads with it: so long are the n-grams, and one more; at most T.
+        context: how many previous tokens a key reads with a token; n-grams have one token more, and at most T.
     """
     if not len(ids):
         return None

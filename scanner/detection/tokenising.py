@@ -1,6 +1,7 @@
 """The texts of a batch of documents, read, hashed and tokenised, a few at a time so that they stay in the cache."""
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,19 +11,27 @@ from numpy.typing import NDArray
 
 from scanner.detection.normalising import normalise
 from scanner.input.documents import read_text
+from scanner.quoting import segments_of
+from scanner.tokens import Standing
 from scanner.watermark import Tokens, joined
+from scanner.watermark.segments import Segments, joined_segments
+from scanner.watermark.spans import SHORTEST
 
 FEW_BYTES = 2**18
 """Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""
+
+LEAST_CHARACTERS = SHORTEST // 4
+"""Fewest characters of a segment that is tested: a character has four bytes at most, and a token one at least."""
 
 
 class Texts(NamedTuple):
     """D stored texts, R of which can be read, as a whole or in part.
 
-    readable: bool[D]; digests: D times SHA-256 of what is stored, None where nothing is; tokens: of R documents, by
-    tokenizer; faults: by document, reason and detail of those that cannot be read, by schemas.words.DOCUMENT_REASONS,
-    and of those that are read in part, by PART_REASONS.
-    differing: int64[V], which of the R documents are others when normalised; normalised: tokens of these, by tokenizer.
+    readable: bool[D]; digests: SHA-256 of each of D stored texts, None where nothing is stored; tokens: of R documents,
+    by tokenizer; faults: by document, reason and detail of texts that cannot be read, by
+    schemas.words.DOCUMENT_REASONS, and of texts that are read in part, by PART_REASONS. segments: of R documents, by
+    tokenizer, by their tokens; nothing where nobody asks for them. differing: int64[V], which of the R documents are
+    others when normalised; normalised: tokens of these, by tokenizer.
     """
 
     readable: NDArray[np.bool_]
@@ -31,19 +40,26 @@ class Texts(NamedTuple):
     faults: dict[int, tuple[str, str]]
     differing: NDArray[np.int64]
     normalised: dict[str, Tokens]
+    segments: dict[str, Segments]
 
 
 def read_texts(
-    stored: pa.LargeBinaryArray, tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]], *, normalised: bool = False
+    stored: pa.LargeBinaryArray,
+    tokenise: Callable[[Sequence[str]], Mapping[str, Tokens]],
+    *,
+    normalised: bool = False,
+    standing: Mapping[str, Standing] | None = None,
 ) -> Texts:
     """Read texts as they are stored; `tokenise` gives the tokens of every tokenizer, by its name.
 
-    normalised: give the tokens of normalised texts too, where these differ.
+    normalised: whether to give the tokens of normalised texts too, where these differ; standing: tokenizers by which to
+    give segments too.
     """
     readable = np.ones(len(stored), np.bool_)
     digests: list[bytes | None] = []
     faults: dict[int, tuple[str, str]] = {}
     parts: list[Mapping[str, Tokens]] = []
+    segments: list[dict[str, Segments]] = []
     differing, others = list[int](), list[Mapping[str, Tokens]]()
     read = 0
     for begin, few in _few_at_a_time(stored):
@@ -58,12 +74,40 @@ def read_texts(
             else:
                 texts.append(text)
         parts.append(tokenise(texts))
+        if standing is not None:
+            segments.append(_segments(texts, parts[-1], standing))
         if normalised:
             plain = {read + i: other for i, text in enumerate(texts) if (other := normalise(text)) != text}
             differing += plain
             others += [tokenise([*plain.values()])] if plain else []
         read += len(texts)
-    return Texts(readable, digests, _joined(parts), faults, np.array(differing, np.int64), _joined(others))
+    return Texts(
+        readable,
+        digests,
+        _joined(parts),
+        faults,
+        np.array(differing, np.int64),
+        _joined(others),
+        {name: joined_segments([one[name] for one in segments]) for name in (segments[0] if segments else ())},
+    )
+
+
+def _segments(
+    texts: Sequence[str], tokens: Mapping[str, Tokens], standing: Mapping[str, Standing]
+) -> dict[str, Segments]:
+    """Segments of texts, by tokenizer: a segment has the tokens that begin in it."""
+    numbers, edges = array("q"), [array("q") for _ in texts]
+    for text, of_text in zip(texts, edges, strict=True):
+        for number, segment in enumerate(segments_of(text)):
+            if segment.end - segment.begin >= LEAST_CHARACTERS:
+                numbers.append(number)
+                of_text.extend((segment.begin, segment.end))
+    offsets = np.concatenate([[0], np.cumsum([len(of_text) // 2 for of_text in edges], dtype=np.int64)])
+    found = {}
+    for name, of_tokenizer in standing.items():
+        before = of_tokenizer.before(texts, tokens[name], edges)
+        found[name] = Segments(offsets, before[::2], before[1::2], np.array(numbers, np.int64))
+    return found
 
 
 def _joined(parts: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:

@@ -1,7 +1,7 @@
-"""What is done to a marked text before it is looked at: pure functions of the text, a generator and two tokenizers.
+"""Attacks on a marked text before it is scanned: pure functions of the text, a generator and two tokenizers.
 
-Tokens are replaced, deleted and inserted among the tokens of the model's own tokenizer, which an attacker has at best;
-then they become text again, and detection tokenises that text, as it does whatever a platform receives.
+Tokens are replaced, deleted and inserted among the tokens of the model's own tokenizer, which is the best that an
+attacker can have. Then they become text again, and detection tokenises that text, as it does any text of a platform.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,17 +25,17 @@ EVERY = (
     "zero-width:0.1",
     "retokenise",
 )
-"""The attacks of the report; the first is the paper's (Robustness Analysis)."""
+"""Attacks of the report; the first is the paper's (Robustness Analysis)."""
 
 HOMOGLYPHS: Mapping[str, str] = dict(zip("aceopxyABCEHKMOPTX", "асеорхуАВСЕНКМОРТХ", strict=True))
-"""Latin letters and the Cyrillic ones that look the same."""
+"""Latin letters, with the Cyrillic letters that look the same."""
 
 ZERO_WIDTH = "\u200b"
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What attackers use.
+    """The tools of attackers.
 
     tokenizer: the model's; other: another one, for retokenise; human: texts by people, for paste.
     """
@@ -57,7 +57,7 @@ class Tools:
 
     @property
     def ordinary(self) -> int:
-        """Ids below this are drawn as random tokens: all of the vocabulary but what was added to it."""
+        """Smallest id that is not drawn as a random token: tokens added to the vocabulary begin there."""
         return self.tokenizer.get_vocab_size(with_added_tokens=False)
 
     def ids(self, text: str) -> list[int]:
@@ -83,7 +83,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
         name: as in schemas.evaluation.Attack, such as `substitute:0.3`.
         text: any.
         random: decides everything that is random.
-        tools: what is needed.
+        tools: the attackers' tools.
 
     Raises:
         ValueError: another name.
@@ -95,7 +95,7 @@ def attack(name: str, text: str, random: np.random.Generator, tools: Tools) -> s
 
 
 def substitute(text: str, rate: float, random: np.random.Generator, tools: Tools) -> str:
-    """Replace each token with probability `rate` by another one, all being as likely."""
+    """Replace each token with probability `rate` by another one, all others being equally likely."""
     ids = np.array(tools.ids(text), np.int64)
     chosen = random.random(len(ids)) < rate
     # 1 … n−1 steps round the vocabulary: never the token itself

@@ -2,9 +2,9 @@
 
 Texts of one prompt, one key or one user are alike. Their variance is estimated from sums over clusters; with two
 clusterings at once as V₁ + V₂ − V₁₂ (Cameron, Gelbach and Miller, Robust Inference with Multiway Clustering, 2011), and
-never below either alone. Limits of a share are those of Clopper and Pearson at the effective number of texts (Korn and
-Graubard 1998; see scanner.audit.statistics.intervals), limits of a mean Student's; the degrees of freedom are those of
-the clustering with the fewest clusters.
+never below either alone. A share has the limits of Clopper and Pearson at the effective number of texts (Korn and
+Graubard 1998; see scanner.audit.statistics.intervals), a mean has Student's limits. The clustering with the fewest
+clusters gives the degrees of freedom.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from scipy import special  # type: ignore[import-untyped]
 from scanner.audit.statistics.intervals import binomial_limits, few_clusters
 
 RISK = 0.025
-"""Of each limit."""
+"""Risk of each limit."""
 
 
 class Estimate(NamedTuple):
@@ -32,8 +32,8 @@ class Estimate(NamedTuple):
 def share(hits: NDArray[np.bool_], *clusterings: NDArray[Any]) -> Estimate:
     """Share of texts that are hits.
 
-    Where all texts agree, clusters say nothing of how alike their texts are, and the limits are those of n independent
-    texts. A single cluster says nothing of others: then the limits are 0 and 1.
+    Where all texts agree, clusters do not show how alike their texts are, and the limits are for n independent texts. A
+    single cluster says nothing about others: then the limits are 0 and 1.
 
     Args:
         hits: bool[N].

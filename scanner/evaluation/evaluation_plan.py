@@ -1,4 +1,4 @@
-"""An evaluation before it begins: what is to be written and compared, and whatever can be refused looked at."""
+"""An evaluation before it begins: the texts to be written and compared, with every check that can refuse it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ PAPER_SIZE = {
     "identification": {"users": 1000, "texts": 100},
     "utility": {"documents": None},
 }
-"""The sizes of the paper's tables; of Table 1, all documents."""
+"""Sizes of the paper's tables; for Table 1, all documents."""
 
 USER_MESSAGES = 1_000_000
-"""Messages that users with texts are drawn from."""
+"""Number of messages from which users with texts get theirs."""
 
 PROMPT_STRIDE = 7
-"""How far the prompts of one user begin behind those of the user before."""
+"""Distance between the first prompts of one user and of the next."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What an evaluation is to do.
+    """The whole plan of an evaluation.
 
-    results, model: folders; tokenizer_sha256: of the model's tokenizer.json; human: the corpus that marked text is
-    pasted into, resolved; robustness, identification: of marked texts; unmarked: two samples for each temperature
-    among the former; exams: of utility.
+    results, model: folders; tokenizer_sha256: digest of the model's tokenizer.json; human: the corpus that marked text
+    is pasted into, resolved; robustness, identification: cells of marked texts; unmarked: two samples for each of their
+    temperatures; exams: exams of utility.
     """
 
     config: EvaluationConfig
@@ -92,7 +92,7 @@ class EvaluationPlan:
         return tuple(attack for attack in EVERY if have.get(attack.partition(":")[0], True))
 
     def units(self) -> Iterator[Unit]:
-        """Everything that is to be written, what matters most first."""
+        """Everything that is to be written, in order of importance."""
         for cell in self.identification:
             yield from cell.units
         references, baselines = zip(*self.unmarked, strict=True) if self.unmarked else ((), ())
@@ -116,12 +116,12 @@ def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
 
 
 def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
-    """Decide what is written, and open once whatever is named.
+    """Decide which texts are written, and open once every file that is named.
 
     Args:
-        config: what is asked.
+        config: the configuration.
         base: folder at which its relative paths start.
-        prompts: of the configured file.
+        prompts: the prompts of the configured file.
 
     Raises:
         Refused: something cannot be right; names field, value and what is allowed.
@@ -157,7 +157,7 @@ def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]
 def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
     """Raise Refused when a prompt is shorter than a window under which it is continued, or too long for the model.
 
-    Lengths are those of what the model is given, its chat template included.
+    Lengths count all tokens that the model is given, its chat template included.
     """
     from scanner.generation import prompt_lengths  # imports torch, which workers that only count do not need
 
@@ -166,7 +166,7 @@ def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
         for prompt in unit.prompts:
             mark = unit.setting.format
             widest[prompt] = max(widest.get(prompt, 0), mark.rule().context if mark else 0)
-    if not widest:  # there are exams alone
+    if not widest:  # only exams
         return
     lengths, positions = prompt_lengths(plan.model, list(widest))
     new = plan.config.max_new_tokens
@@ -234,8 +234,8 @@ def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tupl
 def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
     """Cells of each method: each user writes with prompts of its own, and with one message under one key.
 
-    Under version 2 more messages than a key without groups has are searched in texts of their own, of a key with as
-    many groups as the most need.
+    Under version 2, more messages than a key without groups has are searched in separate texts, under a key with enough
+    groups for the largest number.
     """
     how = config.identification
     if how is None:
@@ -276,7 +276,7 @@ def _named_cells(
 
 
 def user_messages(seed: str, users: int) -> list[int]:
-    """The messages of users with texts, all different; of more users, the first are the same.
+    """The messages of users with texts, all different. For more users, the first messages stay the same.
 
     Raises:
         Refused: there are more users than messages.
@@ -285,13 +285,15 @@ def user_messages(seed: str, users: int) -> list[int]:
 
 
 def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[int]:
-    """The same of a key with groups: of its first groups and their first users, which every search of it looks into.
+    """Messages of users under a key with groups: of its first groups and their first users.
+
+    Every search under the key looks into these groups.
 
     Args:
         seed: as configured.
         users: how many.
-        first: of so many groups.
-        groups: of the key.
+        first: how many of the first groups.
+        groups: the key's number of groups.
 
     Raises:
         Refused: there are more users than messages.

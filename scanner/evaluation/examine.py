@@ -72,7 +72,7 @@ class Examiner:
         try:
             manager = TaskManager(include_defaults=False)
             (name,) = manager.load([str(exam.file)])["tasks"]
-        except Exception as error:  # whatever a task file can do wrong
+        except Exception as error:  # a task file can raise anything
             raise Refused(f"utility.tasks: {exam.file} cannot be loaded as a task of lm_eval: {error}") from None
         found = simple_evaluate(
             model=MarkedLM(self._model, self._tokenizer, exam),

@@ -18,10 +18,10 @@ from scanner.storage.canonical import digest
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2 import of_the_paper
 from schemas.evaluation import EvaluationConfig
-from schemas.tables import ANSWERS
+from schemas.evaluation_tables import ANSWERS
 
 GREEDY = 0.0
-"""The temperature that stands for greedy decoding."""
+"""Temperature that stands for greedy decoding."""
 
 
 class Answer(NamedTuple):
@@ -35,7 +35,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Exam:
-    """A task under one setting. file: the task's; documents: the first so many, None: all; key 0 and message 0 mark."""
+    """A task under one setting. file: the task's; documents: how many of the first, None: all.
+
+    Key 0 and message 0 mark.
+    """
 
     file: Path
     setting: Setting
@@ -48,7 +51,7 @@ class Exam:
         return self.setting.watermark(key_secret(self.key_seed, 0))
 
     def digest(self, model_sha256: str) -> str:
-        """Hex digest of all that decides the answers; of the task, everything in its folder."""
+        """Hex digest of everything that decides the answers, the whole folder of the task included."""
         secret, setting = key_secret(self.key_seed, 0), self.setting
         decides = {
             "model": model_sha256,
@@ -71,7 +74,7 @@ def exams(config: EvaluationConfig, base: Path) -> list[Exam]:
     how = config.utility
     if how is None:
         return []
-    sampled = (how.gumbel_temperature, config.top_p, 0)  # tasks say how long answers are
+    sampled = (how.gumbel_temperature, config.top_p, 0)  # tasks state how long answers are
     settings = [Setting(None, None, GREEDY, 1.0, 0), Setting(None, None, *sampled)]
     for window in how.windows:
         green, gumbel = of_the_paper([how.gamma], [window], config.version)
@@ -112,9 +115,10 @@ class Answers:
 
 
 def utility_figures(taken: Mapping[Exam, Sequence[Answer]]) -> list[Figure]:
-    """Share of right answers of each exam, and of each mark the p-value of the paired test against no mark.
+    """Share of right answers of each exam, and for each mark the p-value of the paired test against no mark.
 
-    The test is the exact one of McNemar (1947): of the documents on which the two differ, either is right on half.
+    The test is McNemar's exact one (1947): without an effect, either is right on half of the documents on which they
+    differ.
 
     Raises:
         ScanFailed: two exams on one task have other documents.

@@ -1,11 +1,11 @@
-"""Rows of schemas.tables.FIGURES: one measured number each, with its n and its 95 % interval."""
+"""Rows of schemas.evaluation_tables.FIGURES: one measured number each, with its n and its 95 % interval."""
 
 import math
 from typing import Any
 
 from scanner.evaluation.clustered_means import Estimate
 from scanner.evaluation.units import Setting
-from schemas.tables import FIGURES
+from schemas.evaluation_tables import FIGURES
 
 Figure = dict[str, Any]
 
@@ -18,10 +18,10 @@ def figure(
     Args:
         experiment: robustness or identification.
         setting: how the texts were written.
-        measure: see schemas.tables.MEASURES.
-        estimate: what was found.
-        clusters: what was taken for independent.
-        more: further columns; those that are not given are null.
+        measure: see schemas.evaluation_tables.MEASURES.
+        estimate: the measured value with its limits.
+        clusters: the units taken for independent.
+        more: further columns; omitted columns are null.
     """
     return dict.fromkeys(FIGURES.names) | {
         "experiment": experiment,

@@ -1,4 +1,4 @@
-"""The paper's Table 3: how often the user is found whom a text was marked for, among how many, and how often not."""
+"""The paper's Table 3: how often, among how many users, the user is found whom a text was marked for."""
 
 import functools
 import math
@@ -16,12 +16,12 @@ from scanner.tokens import Tokenizer
 from scanner.watermark.native.numbered import Numbered
 
 LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))
-"""Scored tokens of the texts that are counted: from, to; the first is all texts."""
+"""Scored tokens of the texts that are counted: from, to; the first entry is all texts."""
 
 Searched = TypeVar("Searched", Search, GroupSearch)
 
 FLAG_RATE = 1e-5
-"""At which texts are flagged by their own message alone, as in Table 2."""
+"""Rate at which texts are flagged by their own message alone, as in Table 2."""
 
 
 def search_texts(
@@ -37,15 +37,15 @@ def search_texts(
 
     Args:
         setting: how they were written, under key 0.
-        seed: of the key.
+        seed: the key's seed.
         texts: D of them.
-        own: the message that each was marked for.
+        own: the message that each text was marked for.
         counts: numbers of messages.
-        tokenizer: of the key, as a scan loads it.
+        tokenizer: the key's tokenizer, as a scan loads it.
         min_scored: scored tokens below which a text is too short to be flagged.
 
     Returns:
-        One for each number of messages.
+        One search for each number of messages.
     """
     mark, tokens = setting.watermark(key_secret(seed, 0)), tokenizer.encode(texts)
     if mark is None:
@@ -57,7 +57,7 @@ def search_texts(
 
 
 def groups_of(messages: int) -> int:
-    """The least number of groups, of as many users each, that have so many messages."""
+    """The least number of groups, with as many users each, that holds so many messages."""
     return math.isqrt(messages - 1) + 1
 
 
@@ -76,9 +76,9 @@ def identification_figures(
 
     Args:
         setting: how the texts were written.
-        said: of each number of messages, what was found in D texts.
+        said: for each number of messages, the findings in D texts.
         own: the message of each text, which is its user: int64[D].
-        false_positive_rates: at which users are named, over all messages together.
+        false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []

@@ -38,7 +38,7 @@ _MARKS = ((None, None), ("gumbel", 1), ("greenlist", 1), ("gumbel", 4), ("greenl
 
 
 def name_of(method: str) -> str:
-    """The paper's mark that a format is of, in its first version or the second."""
+    """The paper's mark that a format implements, in its first version or the second."""
     return method.removesuffix("-v2")
 
 

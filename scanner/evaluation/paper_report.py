@@ -9,7 +9,7 @@ from scanner.evaluation.robustness import NOT_MARKED
 from scanner.watermark.formats import FORMATS
 
 STRENGTHS = {"gumbel": "Gumbel θ", "greenlist": "green list δ"}
-"""The paper's marks in its order, and what is varied of each."""
+"""Parameter that is varied for each of the paper's marks, in its order."""
 
 _TABLE_2 = (
     ("S-BERT similarity", "similarity", None),
@@ -31,7 +31,7 @@ _NAMING = (
 )
 
 _LONG_MESSAGES = 100_000
-"""M that long texts are told for."""
+"""Number of messages for which long texts are reported."""
 
 _PAIRED = (
     "Share of answers that are right. Each mark is compared with unmarked answers of the same decoding, document by"
@@ -43,7 +43,7 @@ def report(figures: Sequence[Figure], heading: Sequence[str]) -> str:
     """The whole report.
 
     Args:
-        figures: rows of schemas.tables.FIGURES.
+        figures: rows of schemas.evaluation_tables.FIGURES.
         heading: sentences on what was run.
     """
     parts = ["# Evaluation", "\n".join(heading), _HOW_TO_READ]
@@ -128,7 +128,7 @@ def _identification(rows: Sequence[Figure]) -> list[str]:
 def _long(
     rows: Sequence[Figure], methods: Sequence[str], counts: Sequence[int], rates: Sequence[float]
 ) -> tuple[str, str]:
-    """Both methods on texts that are long enough to ask much of, and how many of these named somebody else."""
+    """Both formats on long texts, which tell much, and how many of these named somebody else."""
     least, most = LENGTHS[-1]
     count = _LONG_MESSAGES if _LONG_MESSAGES in counts else counts[-1]
     named = [f"found, M = {count:,}, FPR {rate:g}" for rate in rates]
@@ -191,7 +191,7 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 
 def strength(row: Figure) -> float:
-    """What the paper varies: δ of a mark that has one, else the temperature."""
+    """The parameter that the paper varies: δ of a mark that has one, else the temperature."""
     found: float = row["temperature"] if row["delta"] is None else row["delta"]
     return found
 

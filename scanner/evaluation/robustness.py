@@ -17,7 +17,7 @@ from scanner.evaluation.units import Setting, Unit
 from scanner.tokens import Tokenizer
 
 NOT_MARKED = "not marked"
-"""In the place of an attack: the text is unmarked, of the same prompt, and tested under the same key."""
+"""Name in the place of an attack for unmarked text of the same prompt, tested under the same key."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Written:
 
     @property
     def told(self) -> str:
-        """What is taken for independent, for people."""
+        """The units that are taken for independent, in words."""
         prompts = f"{len(set(self.prompts))} prompts"
         return f"{prompts}, {len(set(self.keys))} keys" if self.keys else prompts
 
 
 def attacked(name: str, texts: Sequence[str], seed: str, tools: Tools) -> list[str]:
-    """Attack each text; what is random depends on seed, attack and text alone."""
+    """Attack each text; randomness depends on seed, attack and text alone."""
     done = []
     for text in texts:
         what = f"{seed}|{name}|{text}".encode(errors="surrogatepass")
@@ -74,11 +74,11 @@ def detect(
 
     Args:
         cell: marked texts.
-        unmarked: an unmarked text for each prompt, or nothing.
+        unmarked: an unmarked text for each prompt, or none.
         attacks: names.
-        seed: of keys and attacks.
-        tools: of the attackers.
-        tokenizer: of the keys, as a scan loads it.
+        seed: the seed of keys and attacks.
+        tools: the attackers' tools.
+        tokenizer: the keys' tokenizer, as a scan loads it.
         min_scored: scored tokens below which a text is too short to be flagged.
     """
     unit = Unit(cell.setting, 0, cell.prompts, seed, cell.keys, cell.messages)
@@ -114,9 +114,9 @@ def similarity_figure(
 
     Args:
         cell: marked texts, or another sample of unmarked ones (the baseline).
-        reference: unmarked texts, one a prompt.
-        embedded: of the cell, float32[D, size], each row of length 1.
-        of_reference: of the reference, likewise.
+        reference: unmarked texts, one for each prompt.
+        embedded: embeddings of the cell, float32[D, size], each row of length 1.
+        of_reference: embeddings of the reference, likewise.
     """
     row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
     beside = of_reference[[row_of[prompt] for prompt in cell.prompts]]

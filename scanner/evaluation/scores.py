@@ -1,4 +1,4 @@
-"""What a scan would say of texts whose key and message are known: the same tokens, positions, scores and p-values."""
+"""Results of a scan for texts whose key and message are known: the same tokens, positions, scores and p-values."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from scanner.watermark.search import search as search_key
 from schemas.words import Naming
 
 DEDUP: Dedup = "ngram"
-"""Repeats are left out as in a scan by default (paper, Rectifying the Detection Scores)."""
+"""Repeats that are left out: as in a scan by default (paper, Rectifying the Detection Scores)."""
 
 
 class OneMessage(NamedTuple):
@@ -25,9 +25,10 @@ class OneMessage(NamedTuple):
 
 
 class Search(NamedTuple):
-    """D texts searched for M messages, each its own and others: log10 p of single messages, float64[D].
+    """D texts searched for M messages, their own among them: log10 p of single messages, float64[D].
 
-    own: of its own message; first, second: of the two best others (0 where there is none, or a text is too short).
+    own: of the text's own message; first, second: of the two best others (0 where there is none, or a text is too
+    short).
     """
 
     own: NDArray[np.float64]
@@ -37,10 +38,10 @@ class Search(NamedTuple):
 
 
 class GroupSearch(NamedTuple):
-    """D texts searched for their own message and others in groups, float64[D] each: log10 of what p-values reach.
+    """D texts searched for their own message and others in groups, float64[D] each: log10 of rates.
 
-    own: of its own message alone; own_named, other_named, flagged: the smallest rate at which its own message is named,
-    any other is, and the text is flagged; 0 where there is none, or a text is too short.
+    own: p of the text's own message alone; own_named, other_named, flagged: the smallest rate at which its own message
+    is named, any other message is named, and the text is flagged; 0 where there is none, or a text is too short.
     """
 
     own: NDArray[np.float64]
@@ -51,10 +52,10 @@ class GroupSearch(NamedTuple):
 
 
 class Named(NamedTuple):
-    """Who is named by a scan's rule, bool[D] each: the right user, a wrong one, or nobody though the text is flagged.
+    """Whom a scan's rule names, bool[D] each: the right user, a wrong one, or nobody though the text is flagged.
 
-    Under version 1 nobody is where several pass, under version 2 where nobody passes by what is their own, and there
-    the right user and a wrong one can both be named.
+    Under version 1 nobody is named where several messages pass. Under version 2 nobody is named where no message passes
+    by its own steps, and the right user and a wrong one can both be named.
     """
 
     found: NDArray[np.bool_]
@@ -63,7 +64,7 @@ class Named(NamedTuple):
 
 
 def score_one(mark: Watermark, tokens: Tokens, message: NDArray[np.int64] | int, min_scored: int) -> OneMessage:
-    """Test each text for one message, or for one of its own, int64[D], as a scan with a key of one message does."""
+    """Test each text for one message, or each for its own, int64[D], as a scan with a key of one message does."""
     positions = mark.rule.positions(tokens, DEDUP)
     log10_p = log10_p_of(mark.law, mark.score(tokens, positions, message), positions.scored)
     return OneMessage(np.where(positions.scored >= min_scored, log10_p, 0.0), positions.scored)
@@ -82,11 +83,11 @@ def search(mark: Watermark, tokens: Tokens, own: NDArray[np.int64], count: int, 
     """Search each text for `count` messages: its own, and the smallest others.
 
     Where its own message is below `count`, these are the messages that a scan of a key with so many messages searches;
-    otherwise its own stands in for the last of them. All messages are alike, so this is the paper's way of adding users
-    without texts, and every text counts for every number of users.
+    otherwise its own stands in for the last of them. Since all messages are alike, this adds users without texts, as
+    the paper does, and every text counts for every number of users.
 
     Args:
-        mark: of the key.
+        mark: the key's watermark.
         tokens: D texts.
         own: the message that each text was marked for, int64[D].
         count: M, at least 2.
@@ -117,10 +118,10 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
     All groups are alike, and all users of one, so that texts of one key count for every smaller number of users.
 
     Args:
-        mark: of the key.
+        mark: the key's watermark.
         tokens: D texts.
-        own: the message that each text was marked for, int64[D], of a user there.
-        groups: of the key, or fewer.
+        own: the message that each text was marked for, int64[D], within these groups.
+        groups: the key's number of groups, or fewer.
         min_scored: scored tokens below which a text is too short.
     """
     positions = mark.rule.positions(tokens, DEDUP)
@@ -145,15 +146,15 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
 def name(said: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
     """Name users of `count` messages by the rule of a scan (scanner.watermark.search.decide; SPEC §3).
 
-    When a text's own message is one of the two best of all, the third best is not known and need not be: it passes only
-    if the second does.
+    When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
+    passes only if the second does.
 
     Args:
-        said: what was found.
+        said: the search.
         count: M.
         false_positive_rate: also the misnaming rate.
-        independent: whether one message's mark leaves the scores of others as they were, so that all that pass are
-            named.
+        independent: whether one message's mark leaves the scores of others unchanged, so that every message that passes
+            is named.
     """
     if isinstance(said, GroupSearch):
         limit = np.log10(false_positive_rate)
@@ -163,13 +164,13 @@ def name(said: Search | GroupSearch, count: int, false_positive_rate: float, *, 
     nothing = np.zeros(log10_p.shape)
     found = Found(
         scored=said.scored,
-        message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule asks for none
+        message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
         score=nothing,
         log10_p=log10_p,
         log10_p_global=corrected(log10_p, count),
         log10_p_own=np.full(log10_p.shape, -np.inf),  # without groups nothing more is asked
         independent=independent,
-        basis=Basis(bits=256),  # of its keys, all are long enough
+        basis=Basis(bits=256),  # the keys of the experiments are long enough
         p_rank=nothing,
     )
     decision = decide([found], false_positive_rate)

@@ -1,7 +1,7 @@
 """How similar two texts are: the cosine of their sentence embeddings (Sentence-BERT, Reimers and Gurevych 2019).
 
-Computed with transformers alone: the mean of the last hidden states over the tokens of a text, of length 1. Imports
-torch: import it late.
+It is computed with transformers alone: the mean of the last hidden states over the tokens of a text, of length 1.
+Imports torch: import it late.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What is to be written: batches of prompts under one setting, each with a digest of all that decides its texts."""
+"""Texts that are to be written: batches of prompts under one setting, each with a digest of what decides its texts."""
 
 import hashlib
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scanner.watermark.format import Columns, Commits
 class Setting:
     """How texts are written: everything but prompts, keys, messages and seed.
 
-    format None: not marked; delta: of a mark that shifts logits, None for others.
+    format None: not marked; delta: δ of a mark that shifts logits, None for others.
     """
 
     format: Format | None
@@ -24,13 +24,13 @@ class Setting:
     max_new_tokens: int
 
     def columns(self) -> dict[str, object]:
-        """What tables say of it; null where nothing is marked."""
+        """Values for the columns of tables; null where nothing is marked."""
         none: dict[str, object] = dict.fromkeys(Columns._fields)
         mark = none if self.format is None else self.format.columns()._asdict()
         return mark | {"delta": self.delta, "temperature": self.temperature}
 
     def decides(self) -> dict[str, object]:
-        """All that decides the texts, for digests: what the columns say, and the label of what is newer than those."""
+        """Everything that decides the texts, for digests: the columns, and the label of formats newer than these."""
         mark = {} if self.format is None else self.format.decides()
         return self.columns() | mark | {"top_p": self.top_p, "max_new_tokens": self.max_new_tokens}
 
@@ -40,7 +40,7 @@ class Setting:
 
     @property
     def strength(self) -> float:
-        """What the paper varies: δ of a mark that has one, else the temperature."""
+        """The parameter that the paper varies: δ of a mark that has one, else the temperature."""
         return self.temperature if self.delta is None else self.delta
 
     def watermark(self, secret: bytes) -> Watermark | None:
@@ -87,7 +87,7 @@ class Unit:
 
 
 def key_secret(seed: str, number: int) -> bytes:
-    """A master key of the experiments, 32 bytes: drawn from a seed that anyone may know, fit for nothing else."""
+    """A master key of the experiments, 32 bytes: drawn from a seed that anyone may know, and fit for nothing else."""
     return hashlib.blake2b(
         number.to_bytes(8, "little"), key=seed.encode("ascii"), digest_size=32, person=b"evaluate-v1"
     ).digest()
@@ -105,10 +105,10 @@ def batches(
 
     Args:
         setting: how they are written.
-        seed: of keys and sampling, as configured.
-        rows: prompt, number of the key, message; without a mark, the last two say nothing.
+        seed: configured seed of keys and sampling.
+        rows: prompt, number of the key, message; without a mark, the last two mean nothing.
         size: rows of a unit; the last one may have fewer.
-        sample: another number, another sample of the same rows.
+        sample: number of the sample; each gives another sample of the same rows.
     """
     units = []
     for begin in range(0, len(rows), size):

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 from scanner.errors import ScanFailed
 from scanner.evaluation.units import Unit
 from scanner.storage.whole import write_whole
-from schemas.tables import TEXTS
+from schemas.evaluation_tables import TEXTS
 
 
 class Texts:
     """Units of one model in a folder.
 
     Args:
-        folder: made when it is not there.
-        model_sha256: of the model that writes them.
+        folder: made if it does not exist.
+        model_sha256: digest of the model that writes them.
 
     Raises:
         ScanFailed: the folder cannot be made.

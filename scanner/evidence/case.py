@@ -1,18 +1,22 @@
-"""One flagged document found again: its row, its scan, and its text, which must be what was scanned."""
+"""One flagged document found again: its row, its scan, and its text, which must be the one that was scanned."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import polars as pl
 
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.files import list_files
+from scanner.input.shards import key_set
 from scanner.results import flagged, scans
+from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
 
 _SHOWN = 10
@@ -20,7 +24,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A flagged document: a row of schemas.tables.VERDICTS with `audit`, and that of its scan in SCANS, if it ended."""
+    """A flagged document: a row of schemas.tables.VERDICTS with `audit`, and its scan's row of SCANS, if that ended."""
 
     row: Mapping[str, Any]
     scan: Mapping[str, Any] | None
@@ -35,24 +39,36 @@ def find_case(results: str, rate: float, document: str) -> Case:
     """Find a flagged document by `PATH:ROW`, or by its id where no place of that name is flagged.
 
     Raises:
-        Refused: none is flagged that is named so, or several are; says which, or whether it was read at all.
+        Refused: no flagged document has this name, or several have; says which, or whether it was read at all.
     """
     wanted = _named(document)
     rows = ask(results, lambda: flagged(results, rate, wanted).collect())
     if not len(rows):
         read_at_all = ask(results, lambda: verdicts(results).filter(wanted).head(1).collect())
-        why = "it was read and is not flagged" if len(read_at_all) else "no document of that name was read"
+        unread = "no document of that name was read, or its night was dropped"
+        why = "it was read and is not flagged" if len(read_at_all) else unread
         raise Refused(
             f"document {document!r}: {why}; name one by its id or as PATH:ROW (`brickscan flagged` lists them)"
         )
     place = rows.filter(pl.concat_str("path", pl.lit(":"), "row") == document)
-    rows = place if len(place) else rows  # else whoever may choose an id could keep another's flag from being found
+    rows = place if len(place) else rows  # whoever may choose an id must not keep another's flag from being found
     if len(rows) > 1:
         where = ", ".join(f"{row['path']}:{row['row']}" for row in rows.head(_SHOWN).iter_rows(named=True))
         raise Refused(f"document {document!r}: {len(rows)} flagged documents have this id; choose one: {where}")
     row = rows.row(0, named=True)
     of_scan = ask(results, lambda: scans(results).filter(pl.col("scan_id") == row["scan_id"]).collect())
-    return Case(row, of_scan.row(0, named=True) if len(of_scan) else None)
+    return Case(row, _under_its_keys(results, row, of_scan.row(0, named=True)) if len(of_scan) else None)
+
+
+def _under_its_keys(results: str, row: Mapping[str, Any], scan: dict[str, Any]) -> dict[str, Any]:
+    """A scan's row with only the keys that looked at a document: older ones may have done so before."""
+    ours = (pl.col("shard_id") == row["shard_id"]) & (pl.col("scan_id") == row["scan_id"])
+    digests = ask(results, lambda: ranges_ever(results).filter(ours).select("keys").unique().collect())["keys"]
+    keys = scan["keys"]
+    for begin, end in combinations(range(len(keys) + 1), 2):
+        if key_set(key["key_id"] for key in keys[begin:end]) in digests:
+            return scan | {"keys": keys[begin:end]}
+    return scan
 
 
 def _named(document: str) -> pl.Expr:
@@ -63,23 +79,43 @@ def _named(document: str) -> pl.Expr:
     return by_id | ((pl.col("path") == path) & (pl.col("row") == int(row)))
 
 
-def stored_text(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> bytes:
-    """The text as its file holds it today. Arguments and errors: as of `stored_row`."""
-    return bytes(stored_row(case, Columns(columns.text, None, None, None), locations, reader)["text"])
+class Stored(NamedTuple):
+    """A text, byte for byte the one that was scanned.
+
+    row: its row of schemas.tables.DOCUMENTS, as its file holds it today; None if the text is the one that the scan
+    kept, for the reason `not_from_file`.
+    """
+
+    text: bytes
+    row: Mapping[str, Any] | None
+    not_from_file: str | None = None
 
 
-def stored_row(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> Mapping[str, Any]:
-    """The row of schemas.tables.DOCUMENTS as its file holds it today.
+def stored(case: Case, columns: Columns, locations: Sequence[str], reader: Reader, kept: KeptTexts) -> Stored:
+    """The text of a flag as its file holds it today, or as the scan kept it where the file is gone or was changed.
 
     Args:
         case: the document.
         columns: names of the input's columns.
         locations: paths of the input; options in a URI of theirs open a file under it too.
         reader: reads rows that are asked for in their order without decoding what is before them again.
+        kept: texts that scans of these results kept.
 
     Raises:
-        Refused: the file or the row is gone, cannot be read, or holds another text than was scanned.
+        Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan kept
+            the text.
     """
+    try:
+        row = _in_its_file(case, columns, locations, reader)
+        return Stored(bytes(row["text"]), row)
+    except Refused as error:
+        text = kept.of(case.row)
+        if text is None or not _is_the_scanned(text, case):
+            raise
+        return Stored(text, None, str(error))
+
+
+def _in_its_file(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> Mapping[str, Any]:
     row = case.row["row"]
     try:
         (file,) = list_files([_with_options(case.row["path"], locations)])
@@ -91,10 +127,13 @@ def stored_row(case: Case, columns: Columns, locations: Sequence[str], reader: R
     if isinstance(part, Unreadable):
         raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
     found: Mapping[str, Any] = part.to_pylist()[0]
-    raw = found["text"]
-    if raw is None or hashlib.sha256(raw).digest() != case.row["text_sha256"]:
+    if not _is_the_scanned(found["text"], case):
         raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
     return found
+
+
+def _is_the_scanned(text: bytes | None, case: Case) -> bool:
+    return text is not None and hashlib.sha256(text).digest() == case.row["text_sha256"]
 
 
 def _with_options(path: str, locations: Sequence[str]) -> str:

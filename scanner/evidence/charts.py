@@ -1,4 +1,4 @@
-"""Charts as inline SVG, with words for whoever cannot see them."""
+"""Charts as inline SVG, with words for people who cannot see them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,13 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 40
+_WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 60, 50
 
 
 def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """Observed against stated rates, both on a logarithmic scale, with the audit's limits; the line is "as stated".
 
-    rows: of schemas.tables.AUDITS, with tests, hits, expected, low and high. A rate of no hits stands at the bottom.
+    rows: of schemas.audit_tables.AUDITS, with tests, hits, expected, low and high. No hits stand at the bottom.
     """
     points = [
         (
@@ -41,7 +41,7 @@ def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
         rate = 10.0**-exponent
         words = ("1",) if not exponent else (f"1e-{exponent}",)
         drawn += [
-            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 20, *words),
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x(rate), _HEIGHT - 30, *words),
             Markup('<text x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(_LEFT - 6, y(rate) + 4, *words),
         ]
     for stated, observed, low, high in points:
@@ -55,18 +55,18 @@ def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def bars_chart(rows: Sequence[tuple[str, int]], said: str) -> Markup:
-    """A bar a row, with its words and its number beside it."""
+    """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
     most = max((count for _, count in rows), default=1)
     drawn = []
     for i, (words, count) in enumerate(rows):
-        y = 4 + 20 * i
-        width = max(1.0, 260 * count / most)
+        y = 40 * i
+        width = max(1.0, 420 * count / most)
         drawn += [
-            Markup('<text x="0" y="{}">{}</text>').format(y + 12, words),
-            Markup('<rect x="160" y="{}" width="{:.1f}" height="14"/>').format(y, width),
-            Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(168 + width, y + 12, count),
+            Markup('<text x="0" y="{}">{}</text>').format(y + 16, words),
+            Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),
+            Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(width + 8, y + 33, count),
         ]
-    return _svg(said, 20 * len(rows) + 8, drawn)
+    return _svg(said, 40 * len(rows), drawn)
 
 
 def _svg(said: str, height: int, drawn: Sequence[Markup]) -> Markup:

@@ -121,14 +121,14 @@ class Mark:
             return float(total.log10() - mean / decimal.Decimal(10).ln())
 
 
-def any_of(log10_p: float, tests: int) -> float:
+def any_of(log10_p: float, tests: float) -> float:
     """log10(1 − (1 − p)^tests)."""
     if log10_p + math.log10(tests) < -20:  # then it is tests · p, to 20 digits
         return log10_p + math.log10(tests)
     with decimal.localcontext() as context:
         context.prec = 60 + int(-2 * log10_p)
         p = decimal.Decimal(10) ** decimal.Decimal(log10_p)
-        return float((1 - (1 - p) ** tests).log10())
+        return float((1 - (1 - p) ** decimal.Decimal(tests)).log10())
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
-"""What a third party needs to check one flag without brickscan, once the key is revealed to them.
+"""The folder with which a third party checks one flag without brickscan, once the key is revealed to them.
 
-A folder with the claim, the scored n-grams and a script (check_claim.py, copied as it is). None of it holds key
-material, or tells what any single token scored.
+It holds the claim, the scored n-grams and a script (check_claim.py, copied as it is). None of these hold key material,
+or show any single token's score.
 """
 
 import csv
@@ -14,7 +14,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from scanner.detection.proving import alike
+from scanner.detection.alike import alike
+from scanner.detection.shares import recorded_tests
 from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.check_claim import Mark
@@ -44,7 +45,7 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
     """Write the folder.
 
     Args:
-        explainer: of the results, from a configuration.
+        explainer: explainer of the results, from a configuration.
         case: the flag.
         out: a new folder.
 
@@ -58,6 +59,11 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
     if row["message"] is None:
         raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
+    if row["unit"] is not None:
+        raise Refused(
+            f"--proof: {case.where}: the flag rests on a part of the text, and the script that checks a claim knows "
+            "whole texts alone; `brickscan replay` computes the part again"
+        )
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
@@ -71,7 +77,7 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         "text_sha256": row["text_sha256"].hex(),
         "message": row["message"],
         "messages": row["messages_tested"],
-        "tests": row["keys_tested"],
+        "tests": recorded_tests(row),
         **{name: row[name] for name in ("scored", "score", "log10_p", "log10_p_global", "variant")},
     }
     try:
@@ -91,7 +97,7 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
 
 
 def _refuse_unknown(label: str, secret: bytes, ngrams: Sequence[tuple[int, ...]], row: Mapping[str, Any]) -> None:
-    """Refuse a claim that the script would not find to hold: of a format that it was not written for."""
+    """Refuse a claim that the script cannot check: of a format that it was not written for."""
     try:
         mark = Mark(label, secret)
         score = math.fsum(mark.term(list(ngram), row["message"]) for ngram in ngrams)

@@ -1,4 +1,4 @@
-"""What a person has to know of one flag: what was found, how likely chance does it, where it stands in the text.
+"""What a person must know about one flag: the finding, how likely chance makes it, and where it stands in the text.
 
 Nothing here decides: the verdict was given by the scan. The text is read again from its file, and is shown only if it
 is, byte for byte, the one that was scanned.
@@ -11,28 +11,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from scanner.detection.detector import KeyUnderTest
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import open_keys, read_config, results_of
+from scanner.detection.shares import recorded_tests
+from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
-from scanner.evidence.case import Case, find_case, stored_text
-from scanner.evidence.quoting import Kind, Part, parts_of
-from scanner.evidence.weighing import RUN, PartSaid, Weighed, weigh
+from scanner.evidence.case import Case, Stored, find_case, stored
+from scanner.evidence.kept_texts import KeptTexts
+from scanner.evidence.weighing import RUN, OwnSaid, PartSaid, Weighed, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
+from scanner.quoting import Kind, Part, parts_of
 from scanner.registry import find_key, load_registry
-from scanner.results.queries import ask, standing_flags
+from scanner.results.queries import ask, spans, standing_flags
 from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
+from scanner.watermark.formats import generator_of
+from scanner.watermark.search import corrected
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
+from schemas.words import Naming
 
 ALIKE = 0.01
-"""A part whose p-value is above it reads like text without a mark."""
+"""Largest p-value of a part that does not read like text without a mark."""
 
+_DOCUMENT = ("scan_id", "shard_id", "path", "row")
 _MESSAGE, _ACCOUNT, _TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",)
 
 
@@ -47,10 +54,12 @@ class Around(NamedTuple):
 class Explanation:
     """A flag explained.
 
-    case: its row and scan; key: on record, None without a configuration; text: as it was scored, None where it cannot
-    be shown, for the reason `no_text`; parts of the text; weighed: how it speaks for the verdict's message, None where
-    none is shown; of_message, of_account, of_text: other flags; expected: N·p, how many texts of its scan chance alone
-    brings to this p-value; false_flags: how many flags of its scan chance alone makes; None: the scan did not end.
+    case: its row and scan; key: the key's record, None without a configuration, or if it is gone; text: as it was
+    scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
+    kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
+    of_message, of_account, of_text: other flags; expected: N·p, how many texts of its scan chance alone brings to this
+    p-value; false_flags: how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked
+    parts, rows of schemas.evidence_tables.SPANS in the order in which they stand.
     """
 
     case: Case
@@ -58,33 +67,75 @@ class Explanation:
     key: MasterKey | None
     text: str | None
     no_text: str | None
-    parts: list[Part]
+    not_from_file: str | None
+    parts: Sequence[Part]
     weighed: Weighed | None
+    not_weighed: str | None
     of_message: Around
     of_account: Around | None
     of_text: Around
     expected: float | None
     false_flags: float | None
+    spans: Sequence[Mapping[str, Any]] = ()
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """Of schemas.tables.VERDICTS."""
+        """Its row of schemas.tables.VERDICTS."""
         return self.case.row
 
     @property
+    def alone(self) -> OwnSaid | None:
+        """Evidence that tells the named user from others of a group; None: nobody is named, or there is no group.
+
+        A text that is flagged by a part of it is None too, since its names go by that part alone.
+        """
+        named = self.row["naming"] == Naming.NAMED and self.row["unit"] is None
+        return self.weighed.alone if named and self.weighed else None
+
+    @property
+    def log10_p_own(self) -> float | None:
+        """p of the second rule (SPEC_2 §3), as log10: chance to name a stranger of the group; None as `alone` is."""
+        if self.alone is None:
+            return None
+        return float(corrected(np.array(self.alone.log10_p), self.alone.group, recorded_tests(self.row)))
+
+    @property
+    def generator(self) -> str | None:
+        """Generator whose random numbers made the mark, if its stack draws others on another device; else None."""
+        keys = (self.case.scan or {}).get("keys") or []
+        name = next((key["method"] for key in keys if key["key_id"] == self.row["key_id"]), None)
+        return generator_of(name or (self.key.format if self.key else ""))
+
+    @property
     def said_of_parts(self) -> list[PartSaid]:
-        """What quoted lines and own words say, where the text has both."""
+        """Findings in quoted lines and in own words, if the text has both."""
         return self.weighed.parts if self.weighed and len(self.weighed.parts) > 1 else []
 
     @property
     def carried_by(self) -> Kind | None:
-        """Which part alone carries the mark, while the other reads like text without one: `quoted`, `own` or None."""
+        """The part that alone carries the mark, if the other reads like text without one: `quoted`, `own` or None."""
         said = {part.kind: part.log10_p_any for part in self.said_of_parts}
         orders: tuple[tuple[Kind, Kind], ...] = (("quoted", "own"), ("own", "quoted"))
         for kind, other in orders:
             if said and said[kind] <= math.log10(self.rate) and said[other] > math.log10(ALIKE):
                 return kind
         return None
+
+
+class _Said(NamedTuple):
+    """The fields of an Explanation that follow from the text."""
+
+    text: str | None = None
+    why_none: str | None = None
+    not_from_file: str | None = None
+    parts: Sequence[Part] = ()
+    weighed: Weighed | None = None
+    not_weighed: str | None = None
+
+
+def _as_scored(case: Case, found: Stored) -> str:
+    text = read_text(found.text)[0] or ""
+    return text if case.row["variant"] is None else normalise(text)
 
 
 class Explainer:
@@ -108,14 +159,14 @@ class Explainer:
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             self._locations = [resolve(path, self._base, None) for path in paths]
-        self._reader = Reader()
+        self._reader, self._kept = Reader(), KeptTexts(self.results)
         self._opened: dict[str, KeyUnderTest] = {}
 
     def explain(self, document: str) -> Explanation:
         """Explain a flagged document, named by its id or as PATH:ROW.
 
         Raises:
-            Refused: there is no such flag, or no such key any more; SecretError, TokenizerError.
+            Refused: there is no such flag, or no registry any more.
         """
         (explained,) = self.explain_cases([find_case(self.results, self.rate, document)])
         return explained
@@ -124,28 +175,44 @@ class Explainer:
         """Explain flags that were found. Raises as `explain` does."""
         rows = [case.row for case in cases]
         around = {columns: self._around(rows, columns) for columns in (_MESSAGE, _ACCOUNT, _TEXT)}
+        told = self._spans(rows)
         for case in cases:
             of_message, of_account, of_text = (
                 counts.get(tuple(case.row[name] for name in columns), Around(1, 1))
                 for columns, counts in around.items()
             )
-            text, why, parts, weighed = self._text_of(case)
+            said = self._text_of(case)
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
                 case=case,
                 rate=min(self.rate, stated),
-                key=self._key(case) if self._config else None,
-                text=text,
-                no_text=why,
-                parts=parts,
-                weighed=weighed,
+                key=self._key_on_record(case),
+                text=said.text,
+                no_text=said.why_none,
+                not_from_file=said.not_from_file,
+                parts=said.parts,
+                weighed=said.weighed,
+                not_weighed=said.not_weighed,
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
                 expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
                 false_flags=None if read is None else read * stated,
+                spans=told.get(tuple(case.row[name] for name in _DOCUMENT), []),
             )
+
+    def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+        """Marked parts of flagged documents, by the columns of _DOCUMENT."""
+        wanted = pl.LazyFrame([{name: row[name] for name in _DOCUMENT} for row in rows])
+
+        def of_these() -> pl.DataFrame:
+            return spans(self.results).join(wanted, on=_DOCUMENT, how="semi").sort("char_from", "char_to").collect()
+
+        found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for span in ask(self.results, of_these).iter_rows(named=True) if rows else ():
+            found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
+        return found
 
     def scored_text(self, case: Case) -> tuple[str, Tokens, KeyUnderTest]:
         """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
@@ -155,25 +222,24 @@ class Explainer:
         """
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        text = self._scored(case, self._config)
+        text = _as_scored(case, self._stored(case, self._config))
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
     def stored_text(self, case: Case) -> bytes:
-        """The text of a flag as its file holds it. Raises as `scored_text` does."""
+        """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        return stored_text(case, Columns.of(self._config.input), self._locations, self._reader)
+        return self._stored(case, self._config).text
 
     @property
     def registry(self) -> str:
         """Folder or URI of the registry that the configuration names."""
         return self._folder
 
-    def _scored(self, case: Case, config: ScanConfig) -> str:
-        raw = stored_text(case, Columns.of(config.input), self._locations, self._reader)
-        text = read_text(raw)[0] or ""
-        return text if case.row["variant"] is None else normalise(text)
+    def _stored(self, case: Case, config: ScanConfig) -> Stored:
+        text_alone = Columns(config.input.text, None, None, None)
+        return stored(case, text_alone, self._locations, self._reader, self._kept)
 
     @cached_property
     def _registry(self) -> Registry:
@@ -182,34 +248,39 @@ class Explainer:
     def _key(self, case: Case) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])
 
+    def _key_on_record(self, case: Case) -> MasterKey | None:
+        try:
+            return self._key(case) if self._config else None
+        except Refused:
+            return None
+
     def _open(self, key: MasterKey) -> KeyUnderTest:
         if key.key_id not in self._opened:
             (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
         return self._opened[key.key_id]
 
-    def _text_of(self, case: Case) -> tuple[str | None, str | None, list[Part], Weighed | None]:
-        """Text, why there is none, its parts, and what it says."""
+    def _text_of(self, case: Case) -> "_Said":
         if self._config is None:
-            return None, "name the scan's configuration instead of its results to see the text", [], None
+            return _Said(why_none="name the scan's configuration instead of its results to see the text")
         try:
-            text = self._scored(case, self._config)
+            found = self._stored(case, self._config)
         except Refused as error:
-            return None, str(error), [], None
+            return _Said(why_none=str(error))
+        text = _as_scored(case, found)
         parts, message = parts_of(text), case.row["message"]
-        if message is None:  # undecided: whoever is best may be a stranger
-            return text, None, parts, None
-        test = self._open(self._key(case))
+        if message is None:  # undecided: the best may be a stranger
+            return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag")
+        try:
+            test = self._open(self._key(case))
+        except Refused as error:  # a missing key keeps no other flag from being explained
+            return _Said(text, None, found.not_from_file, parts, None, str(error))
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
-        return (
-            text,
-            None,
-            parts,
-            weigh(test.watermark, tokenizer, text, message, test.key.messages, dedup, parts, self._run),
-        )
+        weighed = weigh(test.watermark, tokenizer, text, message, test.key.messages, dedup, parts, self._run)
+        return _Said(text, None, found.not_from_file, parts, weighed)
 
     def _around(self, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> dict[tuple[Any, ...], Around]:
-        """Flags, and distinct texts among them, that have in these columns what a row has; null is like nothing."""
+        """Flags, and distinct texts among them, that equal a row in these columns; null equals nothing."""
         values = {name: {row[name] for row in rows} - {None} for name in columns}
         wanted = pl.all_horizontal(*(pl.col(name).is_in(list(found)) for name, found in values.items()))
         counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts")]

@@ -1,4 +1,4 @@
-"""What a night's scans read, flagged and could not read, added up for a report.
+"""Totals of a night's scans for a report: what they read, flagged and could not read.
 
 A night is the date (UTC) on which its scans began, as in schemas.tables.SHARDS.
 """
@@ -10,9 +10,11 @@ from typing import Any, Literal
 
 import polars as pl
 
+from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.case import Case
-from scanner.results import audits, flagged, scans
+from scanner.evidence.precision import Precision, precision
+from scanner.results import audits, flagged, scans, standing_decisions
 from scanner.results.in_quarantine import Unscored, in_quarantine
 from scanner.results.queries import ask
 from schemas.words import AuditState, Proof
@@ -20,7 +22,7 @@ from schemas.words import AuditState, Proof
 Light = Literal["green", "amber", "red"]
 
 MOST_ROWS = 10
-"""Of a table on the page of a night."""
+"""Most rows of a table on the page of a night."""
 
 _BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DECOYS, AuditState.NOT_JUDGED)
 
@@ -33,7 +35,7 @@ class Night:
     how many flags chance alone makes; light, why: whether its flags can be used; rates: of AUDITS, those that count
     single messages under decoy keys in the last scan that was audited; by: flags added up by key, user, account and
     hour of the day (UTC; of posting, where that is known), quarantine by reason and account, most first; seconds: that
-    the scans took.
+    the scans took; decided: how often flags were right, of this night and of all nights.
     """
 
     day: date
@@ -45,10 +47,21 @@ class Night:
     rates: Sequence[Mapping[str, Any]]
     by: Mapping[str, list[tuple[str | None, int]]]
     seconds: float
+    decided: Mapping[str, Precision]
+
+    @property
+    def holds_down_to(self) -> float | None:
+        """Down to which p every kind of decoy shows the rates to hold; None: there are too few to tell."""
+        of_labels: dict[str | None, list[Mapping[str, Any]]] = {}
+        for row in self.rates:
+            of_labels.setdefault(row["label"], []).append(row)
+        known = [holds_down_to(rows) for rows in of_labels.values()]
+        least = [down_to for down_to in known if down_to is not None]
+        return max(least) if least and len(least) == len(known) else None
 
     @property
     def documents(self) -> int:
-        """That were read, in quarantine or not."""
+        """Documents that were read, in quarantine or not."""
         return sum(scan["documents"] for scan in self.scans)
 
     @property
@@ -58,7 +71,7 @@ class Night:
 
     @property
     def cases(self) -> list[Case]:
-        """Its flags, each with its scan."""
+        """The night's flags, each with its scan."""
         of_id = {scan["scan_id"]: scan for scan in self.scans}
         return [Case(row, of_id[row["scan_id"]]) for row in self.flags]
 
@@ -68,8 +81,8 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
 
     Args:
         results: folder or URI.
-        rate: a stricter one than a scan had leaves out what would not have been flagged under it.
-        day: on which its scans began (UTC); None: the last one on which a scan began.
+        rate: a rate stricter than a scan's leaves out flags that it would not have made.
+        day: the day on which its scans began (UTC); None: the last day on which a scan began.
 
     Raises:
         Refused: there are no results, or no scan began that day.
@@ -87,6 +100,7 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
     )
     rows = flags.to_dicts()
     light, why = _light(of_night, rows)
+    standing = ask(results, lambda: standing_decisions(results).collect())
     since = datetime.combine(day, time(), UTC)
     return Night(
         day=day,
@@ -98,6 +112,7 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, since, max(scan["finished_at"] for scan in of_night)),
         seconds=sum((scan["finished_at"] - scan["started_at"]).total_seconds() for scan in of_night),
+        decided={"this night": precision(standing, rows), "all nights": precision(standing)},
     )
 
 

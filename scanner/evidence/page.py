@@ -8,7 +8,7 @@ import functools
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import escape
@@ -19,30 +19,38 @@ from scanner.evidence.weighing import LEVELS
 from scanner.printable import safe
 
 MOST_CHARACTERS = 40_000
-"""Of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
+"""Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
 
 MOST_BYTES = 180_000
-"""Of the text with its marks, so that a page stays below 200 kB."""
+"""Most bytes of the text with its marks, so that a page stays below 200 kB."""
 
-_SPAN_BYTES = len('<span class="l4 q" title="very strongly"></span>')
+_SPAN_BYTES = len('<span class="l4 q m" title="very strongly"></span>')
 
 LEVEL_WORDS = ("nothing", "a little", "some", "strongly", "very strongly")
 
 
 class Segment(NamedTuple):
-    """Some characters of a text. level: of the run that they belong to; None: they are not scored."""
+    """Some characters of a text.
+
+    level: level of their run; None: they are not scored; marked: they stand in a part that is marked by itself.
+    """
 
     text: str
     level: int | None
     quoted: bool
+    marked: bool
 
 
 def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segment]:
     """The text's first characters, cut wherever evidence or kind of part changes."""
     text = (explained.text or "")[:most]
     runs = explained.weighed.runs if explained.weighed else []
+    # places of marked parts are in the text as it stands
+    told = explained.spans if explained.row["variant"] is None else ()
+    marked = [(span["char_from"], span["char_to"]) for span in told]
     cuts = {0, len(text)}
-    for begin, end in [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]:
+    evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
+    for begin, end in [*evidence, *marked]:
         cuts |= {min(begin, len(text)), min(end, len(text))}
     bounds = sorted(cuts)
     found = []
@@ -54,7 +62,8 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
             part += 1
         inside = run < len(runs) and runs[run].begin <= begin
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
-        found.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted))
+        of_span = any(first <= begin < last for first, last in marked)
+        found.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted, of_span))
     return found
 
 
@@ -69,28 +78,30 @@ def _fitting(explained: Explanation) -> tuple[list[Segment], int]:
 
 
 def visible(text: str) -> str:
-    """Text whose lines show all that is in them; their ends stay."""
+    """Text whose lines show all characters in them; line ends stay."""
     return "\n".join(safe(line) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def page(explained: Explanation, back: str | None = None) -> str:
     """The page of a flag, as HTML; `back`: a link to its night."""
+    return environment().get_template("flag.html.j2").render(**about(explained), back=back)
+
+
+def about(explained: Explanation) -> dict[str, Any]:
+    """Values for the template `about_flag.html.j2`, and the title of its page."""
     text, (shown, most) = explained.text or "", _fitting(explained)
-    return (
-        environment()
-        .get_template("flag.html.j2")
-        .render(
-            title=f"Flag: {safe(explained.row['doc_id'] or explained.case.where)}",
-            facts=[(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
-            does_not_say=DOES_NOT_SAY,
-            no_text=explained.no_text and safe(explained.no_text),
-            segments=shown,
-            left_out=len(text) - most,
-            weighed=explained.weighed,
-            back=back,
-            levels=list(enumerate(LEVEL_WORDS)),
-        )
-    )
+    return {
+        "title": f"Flag: {safe(explained.row['doc_id'] or explained.case.where)}",
+        "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
+        "does_not_say": DOES_NOT_SAY,
+        "no_text": explained.no_text and safe(explained.no_text),
+        "segments": shown,
+        "left_out": len(text) - most,
+        "weighed": explained.weighed,
+        "spans": explained.spans,
+        "not_weighed": explained.not_weighed and safe(explained.not_weighed),
+        "levels": list(enumerate(LEVEL_WORDS)),
+    }
 
 
 def write_private(path: Path, text: str) -> None:
@@ -101,7 +112,7 @@ def write_private(path: Path, text: str) -> None:
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """Templates of this package; what they are given is escaped."""
+    """Templates of this package; their values are escaped."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("scanner.evidence", "."),
         autoescape=True,

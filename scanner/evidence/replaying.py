@@ -1,55 +1,66 @@
-"""A verdict computed again from its file, the registry and what its scan recorded; said to be equal or not, by field.
+"""A verdict computed again from its file, the registry and its scan's record, and compared field by field.
 
-The reference tokenizer makes the tokens. Of the message that the verdict names, score and p-value come from the
-format's slow path, which shares no code with the scan's; the search among all messages, which can only miss, is made
-again as a scan makes it.
+The reference tokenizer makes the tokens. Score and p-value of the verdict's message come from the format's slow path,
+which shares no code with the scan's. The search among all messages, which can only miss, is made again as a scan makes
+it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from scanner.detection.detector import Detector, Origin
+from scanner.detection.alike import alike
+from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile
 from scanner.detection.normalising import normalise
-from scanner.detection.proving import alike
 from scanner.detection.scan_plan import open_keys, open_prover, read_config, results_of
+from scanner.detection.shares import Weights, recorded_tests
+from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
-from scanner.evidence.case import Case, find_case, stored_row
+from scanner.evidence.case import Case, find_case, stored
+from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
+from scanner.registry.keys_file import gives_p_values
+from scanner.registry.weights import first_keys
+from scanner.results.first_seen import Before, seen_before
+from scanner.results.queries import ask
 from scanner.storage.locations import absolute
 from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry
 from schemas.tables import DOCUMENTS
-from schemas.words import Proof
+from schemas.words import Naming, Proof
 
 FIELDS = (
     *("status", "tokens", "scored", "key_id", "message", "score", "log10_p", "log10_p_global", "messages_tested"),
-    *("keys_tested", "flagged", "basis", "variant", "runner_up_log10_p", "runner_up_log10_p_global"),
+    *("keys_tested", "tests", "flagged", "basis", "variant", "unit", "runner_up_log10_p", "runner_up_log10_p_global"),
     *("naming", "user_id", "held_since", "named", "proof"),
 )
 """Columns of schemas.tables.VERDICTS that follow from text, keys and users."""
 
 OF_USERS = ("naming", "user_id", "held_since", "named")
-"""Those that follow from the users table."""
+"""Columns that follow from the users table."""
 
 OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
-"""Those that stand beside the text, by the name of their column in a configuration."""
+"""Columns that stand beside the text, by their name in a configuration."""
+
+NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
+"""Namings of flags that may have no time since when their document existed: no user was looked for."""
 
 _LATER = ("basis", "variant", "runner_up_log10_p_global", "held_since", "named", "proof")
-"""Those that rows of older versions have not."""
+"""Columns that rows of older versions lack."""
 
 
 class Compared(NamedTuple):
-    """A field as it was recorded and as it comes out today. why: what may explain a difference; None: nothing."""
+    """A field as it was recorded and as it is today. why: what may explain a difference; None: nothing."""
 
     field: str
     recorded: object
@@ -59,19 +70,23 @@ class Compared(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """A verdict and what comes out today; equal: all fields are."""
+    """A verdict and its result today; equal: all fields are.
+
+    not_from_file: why the text is the one that the scan kept; what stood beside it in its file is not compared then.
+    """
 
     case: Case
     fields: list[Compared]
+    not_from_file: str | None
 
     @property
     def equal(self) -> bool:
-        """Whether every field comes out as it was recorded."""
+        """Whether every field equals its record."""
         return all(field.equal for field in self.fields)
 
     @property
     def evidence_equal(self) -> bool:
-        """Whether all is equal but for what the users table says, which changes."""
+        """Whether everything is equal except for what depends on the users table, which changes."""
         return all(field.equal for field in self.fields if field.field not in OF_USERS)
 
 
@@ -79,7 +94,8 @@ def replay(config_file: Path, document: str) -> Replay:
     """Compute the verdict on a flagged document again.
 
     Args:
-        config_file: of the scan; its registry, columns and normalised texts are taken from here, all else from `scans`.
+        config_file: the scan's configuration; registry, columns, normalised texts and weights are taken from it,
+            everything else from `scans`.
         document: its id, or PATH:ROW.
 
     Raises:
@@ -87,7 +103,8 @@ def replay(config_file: Path, document: str) -> Replay:
             TokenizerError.
     """
     config, base = read_config(config_file), config_file.absolute().parent
-    case = find_case(results_of(config, config_file), config.false_positive_rate, document)
+    results = results_of(config, config_file)
+    case = find_case(results, config.false_positive_rate, document)
     if case.scan is None:
         raise Refused(f"{case.where}: its scan did not end, so that what it tested is not on record; scan again")
     folder = absolute("registry", config.registry, base)
@@ -95,33 +112,62 @@ def replay(config_file: Path, document: str) -> Replay:
     keys = _keys_then(registry, case)
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
-    stored = stored_row(case, columns, locations, Reader())
-    raw = bytes(stored["text"])
-    again = dict(_detected(config, folder, keys, case, raw))
-    again |= _by_slow_path(folder, registry, case, raw)
-    beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None]
-    again |= {name: stored[name] for name in beside}
-    return Replay(case, [_compare(name, case.row, again) for name in (*beside, *FIELDS) if name in case.row])
+    found = stored(case, columns, locations, Reader(), KeptTexts(results))
+    again = dict(_detected(config, folder, keys, case, found.text))
+    again |= _by_slow_path(folder, registry, case, found.text)
+    beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
+    again |= {name: (found.row or {})[name] for name in beside}
+    fields = [_compare(name, case.row, again) for name in (*beside, *FIELDS) if name in case.row]
+    if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
+        before = ask(results, lambda: seen_before(results, case.row, (case.scan or {})["started_at"]))
+        fields.append(_existed(case, before, found.row["created_at_latest"]))
+    return Replay(case, fields, found.not_from_file)
+
+
+def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
+    """The time by which the document existed, which decides whether a user held its message then.
+
+    An earlier flag of its text counts only where it can change whom the text names (scanner.results.first_seen), so
+    that the time may be the one with it or the one without.
+    """
+    row, began = case.row, (case.scan or {})["started_at"]
+    known = [time for time in (before.written if own is None else own, before.file) if time is not None]
+    times = [
+        first if first is not None and first < began else began if row["naming"] == Naming.HELD_LATER else None
+        for first in (min(known, default=None), min((*known, before.text or began), default=None))
+    ]
+    recorded = row["first_seen_at"]
+    if recorded in times:
+        return Compared("first_seen_at", recorded, recorded, equal=True)
+    if recorded is None and row["proof"] is None:
+        return Compared("first_seen_at", recorded, times[0], equal=True, why="an older version did not record it")
+    if before.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
+        why = "nights were dropped since, which may have known the document"
+        return Compared("first_seen_at", recorded, times[0], equal=True, why=why)
+    return Compared("first_seen_at", recorded, times[0], equal=False)
 
 
 def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
-    """The keys that the scan tested, in its order; with the commitments that they had then."""
+    """The keys that the scan tested, in its order; with the commitments that they had then, and the weights."""
     keys = []
+    first = first_keys(registry.keys, gives_p_values)
+    later = [key.created_at for key in registry.keys if key.one_of is not None and key not in first]
+    without = bool(first) and (case.scan or {})["started_at"] < min(later)  # no key had a weight then
     for then in (case.scan or {})["keys"]:
         key = find_key(registry, then["key_id"])
         if then["commitment"] is not None and key.commitment != then["commitment"]:
             raise Refused(f"key {key.key_id!r}: the registry has another commitment than the scan recorded")
         if key.tokenizer.sha256 != then["tokenizer_sha256"]:
             raise Refused(f"key {key.key_id!r}: the registry has another tokenizer than the scan recorded")
-        keys.append(key)
+        keys.append(key.model_copy(update={"one_of": None}) if without else key)
     return keys
 
 
 def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: Case, raw: bytes) -> Mapping[str, Any]:
-    """A row of VERDICTS, by the scan's own rule."""
+    """The verdict by the scan's own rule: a row of VERDICTS."""
     row, scan = case.row, case.scan or {}
-    normalised = config.variants.normalised
-    tested = _keys_tested(keys, row, normalised)
+    weights = Weights.of(config)
+    tested = _keys_tested(keys, row, weights)
     rates = (scan["false_positive_rate"], scan["misnaming_rate"])
     tests = open_keys(folder, keys, fast=False)
     detector = Detector(
@@ -132,8 +178,8 @@ def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: 
         min_scored=scan["min_scored"],
         false_positive_rate=rates[0],
         misnaming_rate=rates[1],
-        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, normalised=normalised),
-        normalised=normalised,
+        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, weights=weights),
+        weights=weights,
     )
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
@@ -144,26 +190,33 @@ def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: 
     return found
 
 
-def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], normalised: bool) -> int:
-    """K as the scan had it, from what it recorded beside the verdict's key; one of a key with a weight says nothing."""
+def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Weights) -> int:
+    """How many keys without weights shared equally, by the scan's record; for a key with a weight, any number."""
     (own,) = (key for key in keys if key.key_id == row["key_id"])
-    recorded: int = max(row["keys_tested"], sum(format_of(key).law() is not None for key in keys))
-    return recorded if own.one_of is None else len(keys) * (1 + normalised)
+    if own.one_of is not None:
+        return len(keys)
+    of_whole = weights.tests(own, 1)[-1 if row["variant"] is not None else 0]
+    a_key = (weights.tests_of_spans(own, 1) if row["unit"] is not None else None) or of_whole
+    return max(round(recorded_tests(row) / a_key), sum(map(gives_p_values, keys)))
 
 
 def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes) -> dict[str, Any]:
-    """Score and p-value of the verdict's message, where its format has a slow path."""
+    """Score and p-value of the verdict's message, where its format has a slow path.
+
+    Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving_spans).
+    """
     row = case.row
     key = find_key(registry, row["key_id"])
     form = format_of(key)
-    if row["message"] is None or not isinstance(form, Proves):
+    if row["message"] is None or row["unit"] is not None or not isinstance(form, Proves):
         return {}
     (test,) = open_keys(folder, [key], fast=False)
     text = read_text(raw)[0] or ""
     ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
     path = form.proof(check_secret(folder, key))
     scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"])
-    return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": path.log10_p(score, scored)}
+    log10_p = max(path.log10_p(score, scored), log10_reach(test))
+    return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
 
 
 def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Compared:
@@ -186,7 +239,7 @@ def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Com
 
 
 def _who(named: Sequence[Mapping[str, Any]] | None) -> list[str] | None:
-    """Whom a list names for what; their p-values follow from the other fields."""
+    """The users and namings in a list; their p-values follow from the other fields."""
     if named is None:
         return None
     return [f"{one['key_id']}:{one['message']}:{one['user_id']}:{one['naming']}" for one in named]

@@ -4,12 +4,21 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scanner.detection.shares import recorded_tests
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
 from scanner.printable import printable
+from scanner.watermark.formats import format_of
+from schemas.registry import MasterKey
 from schemas.words import AuditState, Naming, Proof
 
 LONGEST_ID = 60
+
+MOST_PARTS = 8
+"""Most marked parts that get a sentence, in the order in which they stand."""
+
+QUOTED = 0.9
+"""Share of quoted characters from which a part counts as quoted lines."""
 
 WHY_NOBODY: Mapping[str, str] = {
     Naming.UNALLOCATED: "no user held the message at that time",
@@ -47,13 +56,13 @@ def in_so_many(log10: float) -> str:
 
 
 def seldom(row: Mapping[str, Any]) -> str:
-    """Of how many texts chance brings one as far, and no more than a key of so many bits can say (SPEC_2 §4)."""
+    """How many texts chance needs for one as extreme, as far as a key of so many bits can say (SPEC_2 §4)."""
     most = bits_of(row["basis"]) * math.log10(2.0)
     return f"more than {in_so_many(most)}" if -row["log10_p_global"] > most else in_so_many(-row["log10_p_global"])
 
 
 def bits_of(basis: str | None) -> int:
-    """Entropy of a key in bits: 128 of a native one; of others as the column `basis` has it, 0 where it is public."""
+    """Entropy of a key in bits: 128 for a native one; for others as the column `basis` has it, 0 where it is public."""
     if basis == "assumed":
         return 0
     return 128 if basis in (None, "key") else int(basis.split("-")[1])
@@ -70,16 +79,21 @@ def name(value: str | None) -> str:
 
 
 def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
-    """Pairs of a heading and a sentence, in the order in which somebody asks."""
+    """Pairs of a heading and a sentence, in the order in which people ask."""
     row = explained.row
     yield "Document", f"{name(row['doc_id'])}, row {row['row']} of {printable(row['path'])}"
     posted = "at an unknown time" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d %H:%M} UTC"
     if row["status"] == "scored_in_part":
         yield "Text", f"a part of it alone was looked at ({row['reason']})"
+    if explained.not_from_file is not None:
+        yield "Text kept by the scan", f"it is shown as the scan kept it, since of its file: {explained.not_from_file}"
     if row["variant"] is not None:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
+    sure = _how_sure(explained)
+    if sure is not None:
+        yield "How sure the name is", sure
     yield "How seldom chance does this", _chance(explained)
     if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
         yield (
@@ -90,14 +104,22 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if explained.key is not None:
         yield "Key", _key(explained)
+        yield "Who can mark with it", _holders(explained.key)
+        cautions = format_of(explained.key).cautions(explained.key.messages)
+        if cautions:
+            yield "Beware of this key", "; ".join(cautions)
+    if explained.generator is not None:
+        yield "Drawn by", _drawn_by(explained.generator)
     yield "Computed again", _proof(row["proof"])
     yield "Other flags", _others(explained)
+    if explained.spans:
+        yield "Marked parts", _spans(explained)
     if explained.said_of_parts:
         yield "Quoted lines and own words", _parts(explained)
 
 
 def _as_high(explained: Explanation) -> str:
-    """N·p, and no less than the key's entropy lets anybody say."""
+    """N·p, and no less than the key's entropy supports."""
     documents = (explained.case.scan or {}).get("documents", 0)
     least = documents * 2.0 ** -bits_of(explained.row["basis"])
     return f"fewer than {amount(least)}" if (explained.expected or 0.0) < least else amount(explained.expected or 0.0)
@@ -115,15 +137,32 @@ def _marked_for(explained: Explanation) -> str:
     return said + more
 
 
+def _how_sure(explained: Explanation) -> str | None:
+    """How seldom somebody else of the group is named by chance, for a key with groups; None where there is no group."""
+    alone, scan = explained.alone, explained.case.scan
+    if alone is None:
+        return None
+    asked = ""
+    if scan is not None:
+        rate = scan["misnaming_rate"] or scan["false_positive_rate"]
+        asked = f"; this scan asked for one in {in_so_many(-math.log10(rate))}"
+    by_chance = seldom({"basis": explained.row["basis"], "log10_p_global": explained.log10_p_own})
+    return (
+        f"the {alone.group:,} users of a group share a part of the mark, and {alone.scored:,} scored tokens tell them "
+        f"apart: if these were marked for none of them, one text in {by_chance} would speak so strongly for any{asked}"
+    )
+
+
 def _chance(explained: Explanation) -> str:
     row = explained.row
-    keys, messages = row["keys_tested"], row["messages_tested"]
+    keys, messages = recorded_tests(row), row["messages_tested"]
     if row["basis"] == "assumed":
         return f"not known: anyone can make this mark; an audit counted p = 10^{row['log10_p_global']:.1f} on traffic"
+    which = "score so high" if row["unit"] is None else "have a part that scores so high"
     return (
-        f"if nothing here were marked, one text in {seldom(row)} would score so high for any of the "
-        f"{messages:,} message{'s' * (messages > 1)} of this key, corrected for {keys} test{'s' * (keys > 1)} of keys "
-        f"({row['scored']:,} of {row['tokens']:,} tokens scored)"
+        f"if nothing here were marked, one text in {seldom(row)} would {which} for any of the "
+        f"{messages:,} message{'s' * (messages > 1)} of this key, corrected for {keys:g} test{'s' * (keys > 1)} of "
+        f"keys ({row['scored']:,} of {row['tokens']:,} tokens scored)"
     )
 
 
@@ -131,7 +170,24 @@ def _key(explained: Explanation) -> str:
     key = explained.key
     if key is None or key.admission is None or key.admitted_by is None:
         return f"{explained.row['key_id']}: no audit has admitted it to a level of p-values"
-    return f"{key.key_id}: an audit showed that its p-values hold down to {key.admission.holds_down_to:g}"
+    tried = key.admission.candidates
+    factor = f"; it was chosen among {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
+    return f"{key.key_id}: an audit showed that its p-values hold down to {key.admission.holds_down_to:g}{factor}"
+
+
+def _holders(key: MasterKey) -> str:
+    if format_of(key).basis().assumed:
+        return "anyone: no flag under this key tells who made the text"
+    others = "who else has its secret is not on record" if key.held_by is None else f"so has {printable(key.held_by)}"
+    return f"whoever has its secret, for anybody: the registry's owner has it; {others}"
+
+
+def _drawn_by(generator: str) -> str:
+    """A note on a mark that its stack draws otherwise on another device."""
+    return (
+        f"torch's {generator}: text that the same code marked on a GPU has another mark, which is not found, so that a "
+        "text without a flag may be marked"
+    )
 
 
 def _proof(proof: str | None) -> str:
@@ -157,6 +213,25 @@ def _others(explained: Explanation) -> str:
     return "; ".join(said) + ", this one among them"
 
 
+def _spans(explained: Explanation) -> str:
+    """A sentence for each marked part: its place, its user, and how seldom chance makes it in any part of a text."""
+    shown = "; ".join(_span(span) for span in explained.spans[:MOST_PARTS])
+    more = len(explained.spans) - MOST_PARTS
+    rest = f"; and {more:,} more" if more > 0 else ""
+    if all(span["quoted"] >= QUOTED for span in explained.spans):
+        rest += ". All of them stand in quoted lines: whoever posted this quotes marked text"
+    return shown + rest
+
+
+def _span(span: Mapping[str, Any]) -> str:
+    where = f"characters {span['char_from']:,} to {span['char_to']:,} ({span['tokens']:,} tokens"
+    where += f", {span['quoted']:.0%} of it quoted)" if span["quoted"] > 0 else ")"
+    by_chance = seldom({"basis": None, "log10_p_global": span["log10_p_global"]})
+    if span["naming"] == Naming.NAMED:
+        return f"{where}: text marked for user {name(span['user_id'])}, as by chance in one text in {by_chance}"
+    return f"{where}: marked text, as by chance in one text in {by_chance}; {WHY_NOBODY[span['naming']]}"
+
+
 def _parts(explained: Explanation) -> str:
     said = "; ".join(_part(part, explained.row["basis"]) for part in explained.said_of_parts)
     conclusion = {
@@ -168,7 +243,7 @@ def _parts(explained: Explanation) -> str:
 
 
 def _part(part: PartSaid, basis: str | None) -> str:
-    """Its p-value, where it has one, and no less than the key's entropy lets anybody say."""
+    """A part's p-value, if it has one, and no less than the key's entropy supports."""
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
         return f"{which}: nothing is scored"

@@ -1,8 +1,7 @@
 """The report of a night: one page for the night and one a flag, each with a JSON twin, in a folder of their own.
 
 Links are relative and stable: the page of a flag is named by a digest of its file and row. Pages load nothing and run
-nothing (scanner.evidence.page). Beyond MOST_FLAGS flags pages of the others are made when somebody asks
-(`brickscan explain --html`).
+nothing (scanner.evidence.page). Pages of flags beyond MOST_FLAGS are made on request (`brickscan explain --html`).
 """
 
 import hashlib
@@ -22,12 +21,17 @@ from scanner.evidence.records import record_of
 from scanner.evidence.sentences import seldom
 from scanner.printable import printable
 from scanner.storage.permissions import make_private
+from scanner.storage.whole import exchange
 
 MOST_FLAGS = 5_000
-"""Pages of flags that are written, those of the smallest p-values."""
+"""Most pages of flags that are written, for the smallest p-values."""
+
+LINES_A_PAGE = 100
+"""Flags that a page lists: with the longest and worst ids it stays below 200 kB."""
 
 _MARKER = "brickscan-report"
 _LONGEST = 60
+_LONGEST_LABEL = 40
 _OF_SCAN = ("scan_id", "audit", "exit_code", "documents", "flagged", "false_positive_rate")
 
 
@@ -46,10 +50,10 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
     """Write the report of a night. Returns how many pages of flags it has.
 
     Args:
-        explainer: of the results.
-        night: of `night_of` of these.
+        explainer: explainer of the results.
+        night: the result of `night_of`.
         out: folder; new, or one that holds an earlier report, which is replaced as a whole.
-        told: is called whenever the pages of a flag are written.
+        told: called whenever the pages of a flag are written.
 
     Raises:
         Refused: the folder holds something else or cannot be written; and as `Explainer.explain`.
@@ -70,10 +74,10 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
             write_private(path.with_suffix(".html"), page(explained, back="../index.html"))
             write_private(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
             told()
-        write_private(unfinished / "index.html", _index(night))
+        for name, html in _lists(night):
+            write_private(unfinished / name, html)
         write_private(unfinished / "index.json", json.dumps(_record(night), indent=1))
-        shutil.rmtree(out, ignore_errors=True)
-        unfinished.rename(out)
+        _put_in_place(unfinished, out)
     except OSError as error:
         raise Refused(f"--out {out}: cannot be written ({error.strerror}); name another folder") from None
     finally:
@@ -81,23 +85,59 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
     return len(cases)
 
 
+def _put_in_place(new: Path, out: Path) -> None:
+    """Whatever interrupts this, `out` is the old report or the new one, whole; then `new` is the old one, or is gone.
+
+    Where the system cannot exchange two folders, both are whole beside `out` for the moment between two renames.
+    """
+    if not out.exists():
+        new.rename(out)
+        return
+    try:
+        exchange(new, out)
+    except OSError:
+        before = out.with_name(f"{new.name}.before")
+        out.rename(before)
+        new.rename(out)
+        before.rename(new)
+
+
 def name_of(row: Mapping[str, Any]) -> str:
     """The name of a flag's pages: the same in every report."""
     return hashlib.sha256(f"{row['path']}\n{row['row']}".encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def _index(night: Night) -> str:
+def _lists(night: Night) -> Iterator[tuple[str, str]]:
+    """Names and pages: the night's page with its first flags, and lists of further flags."""
+    lines = [line_of(row) for row in night.flags[:MOST_FLAGS]]
+    firsts = range(0, max(len(lines), 1), LINES_A_PAGE)
+    names = ["index.html", *(f"flags-{number}.html" for number in range(2, len(firsts) + 1))]
+    words = [f"Flags {first + 1:,} to {min(first + LINES_A_PAGE, len(lines)):,}" for first in firsts]
+    about: dict[str, Any] = {"lists": list(zip(names, words, strict=True))}
+    for name, heading, first in zip(names, words, firsts, strict=True):
+        shown = about | {"here": name, "lines": lines[first : first + LINES_A_PAGE]}
+        if first:
+            title = f"{heading} of the night of {night.day}"
+            yield name, environment().get_template("list.html.j2").render(title=title, **shown)
+        else:
+            yield name, _index(night, shown)
+
+
+def _index(night: Night, shown: Mapping[str, Any]) -> str:
     def most(name: str) -> list[tuple[str, int]]:
         nobody = "nobody is named" if name == "user_id" else "unknown"
-        return [(nobody if value is None else _shown(value), count) for value, count in _first(night, name)]
+        rows = _first(night, name)
+        return [(nobody if value is None else _shown(value, _LONGEST_LABEL), count) for value, count in rows]
 
     return (
         environment()
         .get_template("night.html.j2")
         .render(
+            **shown,
+            title=f"Night of {night.day}",
             night=night,
+            decided=night.decided,
             speed=night.documents / max(night.seconds, 1e-9),
-            lines=list(_lines(night)),
             left_out=max(0, len(night.flags) - MOST_FLAGS),
             rates=rates_chart(night.rates) if night.rates else None,
             charts=[
@@ -120,20 +160,20 @@ def _first(night: Night, name: str) -> Sequence[tuple[str | None, int]]:
     return night.by[name] if name == "hour" else night.by[name][:MOST_ROWS]
 
 
-def _lines(night: Night) -> Iterator[Line]:
-    for row in night.flags[:MOST_FLAGS]:
-        yield Line(
-            name_of(row),
-            _shown(row["doc_id"] or f"row {row['row']} of {row['path']}"),
-            _shown(row["user_id"]) if row["naming"] == "named" else f"nobody: {row['naming']}",
-            _shown(row["account_id"]),
-            row["key_id"],
-            "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",
-        )
+def line_of(row: Mapping[str, Any]) -> Line:
+    """A row of VERDICTS in a list of flags."""
+    return Line(
+        name_of(row),
+        _shown(row["doc_id"] or f"row {row['row']} of {row['path']}"),
+        _shown(row["user_id"]) if row["naming"] == "named" else f"nobody: {row['naming']}",
+        _shown(row["account_id"]),
+        row["key_id"],
+        "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",
+    )
 
 
-def _shown(value: str | None) -> str:
-    return "unknown" if value is None else printable(value, _LONGEST)
+def _shown(value: str | None, longest: int = _LONGEST) -> str:
+    return "unknown" if value is None else printable(value, longest)
 
 
 def _record(night: Night) -> dict[str, Any]:
@@ -153,6 +193,10 @@ def _record(night: Night) -> dict[str, Any]:
             }
             for scan in night.scans
         ],
+        "decided": {
+            which: found._asdict() | {"precision": found.share, "limits": found.limits and list(found.limits)}
+            for which, found in night.decided.items()
+        },
         "by": {name: [{"value": value, "count": count} for value, count in rows] for name, rows in night.by.items()},
         "flags": [f"flags/{name_of(row)}.json" for row in night.flags[:MOST_FLAGS]],
     }

@@ -1,4 +1,4 @@
-"""How one text speaks for one message: where its tokens stand, which are scored, and what runs and parts of them say.
+"""How strongly one text speaks for one message: its tokens' places, the scored ones, and p-values of runs and parts.
 
 All of it decides nothing and names nobody: the verdict goes by the whole text. The message was chosen by these very
 positions, so the p-value of a run or a part of them is told as that of the best of all messages.
@@ -10,21 +10,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evidence.quoting import Kind, Part
+from scanner.quoting import Kind, Part
 from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.format import ScoresParts
 from scanner.watermark.positions import Dedup
 from scanner.watermark.search import corrected, log10_p_of, search
 
 RUN = 8
-"""Scored tokens that are shown as one: what each token says by itself is material of the key."""
+"""Scored tokens that are shown as one: a single token's score is material of the key."""
 
 LEVELS = (-0.5, -1.0, -2.0, -4.0)
 """log10 p of a run at or below which it speaks for the mark: a little, some, strongly, very strongly."""
 
 
 class Run(NamedTuple):
-    """Scored tokens that follow each other, from their first character to that after the last.
+    """Scored tokens that follow each other, from their first character to the one after the last.
 
     log10_p: of the run under the message alone; NaN where the format has no law. unscored: tokens in between.
     """
@@ -42,7 +43,7 @@ class Run(NamedTuple):
 
 
 class PartSaid(NamedTuple):
-    """What the parts of one kind say together.
+    """The evidence of the parts of one kind together.
 
     log10_p: of the message that the verdict found, as the best of all M; log10_p_any: of the best message of these
     parts; NaN where there is no law, 0 where nothing is scored.
@@ -55,10 +56,22 @@ class PartSaid(NamedTuple):
     log10_p_any: float
 
 
-class Weighed(NamedTuple):
-    """What a text says for a message.
+class OwnSaid(NamedTuple):
+    """What the positions say that a message reads alone, and shares with no other of its group of so many.
 
-    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw.
+    log10_p: of their score alone, not corrected.
+    """
+
+    scored: int
+    group: int
+    log10_p: float
+
+
+class Weighed(NamedTuple):
+    """The evidence of a text for a message.
+
+    tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw; alone:
+    None where messages share nothing.
     """
 
     tokens: int
@@ -68,6 +81,7 @@ class Weighed(NamedTuple):
     score: float
     runs: list[Run]
     parts: list[PartSaid]
+    alone: OwnSaid | None = None
 
 
 def weigh(
@@ -84,12 +98,12 @@ def weigh(
 
     Args:
         mark: the opened key.
-        tokenizer: of the key.
-        text: as it was scored.
-        message: for which it speaks.
-        messages: M of the key.
+        tokenizer: the key's tokenizer.
+        text: the text as it was scored.
+        message: the verdict's message.
+        messages: the key's M.
         dedup: which repeats are left out.
-        parts: of the text.
+        parts: the parts of the text.
         run: scored tokens that are shown as one.
     """
     ids, stand = tokenizer.places(text)
@@ -105,7 +119,16 @@ def weigh(
         float(mark.score(tokens, positions, message)[0]),
         _runs(mark, tokens, positions.index, stand, message, run),
         _said(mark, tokens, positions.index, stand, message, messages, parts),
+        _alone(mark, tokens, positions, message),
     )
+
+
+def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> OwnSaid | None:
+    own = mark.own(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
+    if own is None:
+        return None
+    log10_p = log10_p_of(mark.law, own.score[:, 0], own.scored)
+    return OwnSaid(int(own.scored[0]), own.tests, float(log10_p[0]))
 
 
 def _runs(
@@ -136,7 +159,7 @@ def _said(
     messages: int,
     parts: Sequence[Part],
 ) -> list[PartSaid]:
-    """Nothing, where all of the text is one part: the verdict has said it."""
+    """Evidence by kind of part; empty if the text is a single part, whose evidence is the verdict's."""
     if len(parts) < 2:
         return []
     begins = np.array([part.begin for part in parts], np.int64)

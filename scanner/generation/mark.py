@@ -40,7 +40,7 @@ class Sampling:
 
 
 class Completion(NamedTuple):
-    """What the model wrote: the text without prompt and control tokens, and how many tokens it took."""
+    """A model's answer: the text without prompt and control tokens, and how many tokens it took."""
 
     text: str
     tokens: int  # the end of the turn left out
@@ -64,7 +64,7 @@ MARKING: Mapping[str, Marking] = {
     "sglang-two-keys": Marking(SglangProcessor, samples=True),
     "sglang-user-keys": Marking(SglangProcessor, samples=True),
 }
-"""The formats that text can be marked with."""
+"""Formats that text can be marked with, and how."""
 
 
 def marking_of(mark: Watermark) -> Marking:
@@ -96,13 +96,13 @@ def complete(
         model: A local model.
         prompts: B prompts.
         sampling: How to sample.
-        seed: Of all that is random; torch's global generator is left as it was.
+        seed: Seed of everything random; torch's global generator is left as it was.
         mark: The key's watermark, or one for each prompt, all of one method, or None.
         messages: The message of each prompt, B entries, when there is a mark.
 
     Raises:
         Refused: a prompt without tokens, too short for the key's window or too long for the model; marks that do not
-            fit the prompts; what the processors refuse.
+            fit the prompts; and whatever the processors refuse.
     """
     ids, attention = model.encode(prompts)
     lengths = attention.sum(dim=1).tolist()
@@ -159,7 +159,7 @@ def _marking_each(
     sampling: Sampling,
     seed: int,
 ) -> tuple[LogitsProcessorList, dict[str, Any]]:
-    """As `_marking`, with a watermark for each row: the rows of one are marked together."""
+    """As `_marking`, with a watermark for each row: rows of one watermark are marked together."""
     if not len(marks) == len(messages) == len(lengths):
         raise Refused(f"{len(marks)} marks and {len(messages)} messages for {len(lengths)} prompts; give one of each")
     if len({type(mark) for mark in marks}) > 1:

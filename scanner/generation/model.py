@@ -22,12 +22,12 @@ from scanner.errors import Refused, TokenizerError
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model, its tokenizer and what writes its chats. Made by `load_model`."""
+    """A model, its tokenizer and the writer of its chats. Made by `load_model`."""
 
     model: PreTrainedModel
     tokenizer: Tokenizer
     tokenizer_sha256: str
-    chat: PreTrainedTokenizerBase | None  # only for its chat template; tokens always come from `tokenizer`
+    chat: PreTrainedTokenizerBase | None  # used for its chat template only; tokens always come from `tokenizer`
     eos_ids: tuple[int, ...]
 
     def encode(self, prompts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,7 +105,7 @@ def load_model(folder: Path, threads: int = 1, device: str = "cpu") -> LocalMode
 
 
 def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int | None]:
-    """Tokens of each prompt as the model of a folder is given it, and the model's `positions`, without loading it.
+    """Tokens of each prompt in the form that a folder's model gets it, and the model's `positions`, without loading it.
 
     Raises:
         Refused: config.json is not one.
@@ -137,7 +137,7 @@ def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
 
 
 def _load_chat(folder: Path) -> PreTrainedTokenizerBase | None:
-    """What writes the chats of a folder's model, if it has a template for them."""
+    """The tokenizer that writes the chats of a folder's model, if it has a template for them."""
     if not (folder / "tokenizer_config.json").is_file():
         return None
     chat = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,4 +1,4 @@
-"""What our processors are: for one batch of `model.generate`, whose rows stay where they are until it ends."""
+"""The base of our processors, which serve one batch of `model.generate` whose rows stay in place until it ends."""
 
 from typing import NoReturn
 
@@ -12,7 +12,9 @@ class OneBatch(LogitsProcessor):
 
     @property
     def supports_continuous_batching(self) -> NoReturn:  # type: ignore[override]
-        """Asked before anything is generated, since a no would have the mark dropped, and silence have it misplaced.
+        """Refuse when transformers asks, before anything is generated.
+
+        An answer of no would have the mark dropped, and no answer would have it misplaced.
 
         Raises:
             Refused: always.

@@ -1,4 +1,4 @@
-"""What a model says of a text: the probability of each token given those before it, batched, on the model's device."""
+"""A model's view of a text: the probability of each token given those before it, batched, on the model's device."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ BATCH_TOKENS = 2048
 """Tokens that go through the model at a time, padding included."""
 
 LONGEST = 2048
-"""Tokens that the model sees at a time; a longer text is cut, and each part sees half as many tokens before it."""
+"""Tokens that the model sees at a time. A longer text is cut, and each part sees half as many tokens before it."""
 
 ROWS = 128
 """Rows of logits that are looked at together."""
@@ -33,15 +33,14 @@ def token_log_probabilities(
     Args:
         model: A local model.
         texts: Token ids of its tokenizer.
-        contexts: What stood before each text when it was written, such as the prompt in its chat template; None:
-            nothing is known of it.
+        contexts: Tokens before each text when it was written, such as the prompt in its chat template; None: unknown.
         temperature: As for marking (GumbelProcessor).
-        top_k: Also.
-        top_p: Also.
+        top_k: As for marking.
+        top_p: As for marking.
 
     Returns:
-        For each text float64 of its length: −∞ for what top-k or top-p leaves out, NaN for a first token without any
-        context, of which the model says nothing.
+        For each text float64 of its length: −∞ for tokens that top-k or top-p leaves out, NaN for a first token without
+        any context, which the model cannot judge.
 
     Raises:
         Refused: sampling parameters that cannot be right.
@@ -56,13 +55,13 @@ def token_log_probabilities(
         rows = [whole[d][begin:end] for d, begin, _, end in batch]
         for (d, begin, first, end), logits in zip(batch, _logits(model, rows), strict=True):
             targets = whole[d][first:end]
-            # the logits at a place are of the token after it
+            # the logits at a place are for the token after it
             found[d][first:end] = _of(logits[first - begin - 1 : end - begin - 1], targets, temperature, top_k, top_p)
     return [ids[len(context) :] for ids, context in zip(found, before, strict=True)]
 
 
 def _parts(length: int, context: int, longest: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, first, end) of parts that the model sees as a whole: tokens first … end−1 are told by each."""
+    """(begin, first, end) of parts that the model sees as a whole; each gives ln p of tokens first … end−1."""
     first = max(context, 1)
     while first < length:
         begin = max(0, first - longest // 2) if length > longest else 0

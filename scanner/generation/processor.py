@@ -25,11 +25,13 @@ _Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
 
 _LOG_PROBABILITIES = 1e-3
-"""Scores whose exponentials add up to 1 within this are log-probabilities; a model's logits practically never are."""
+"""Distance from 1 within which the sum of exponentials shows log-probabilities; a model's logits practically never sum
+so.
+"""
 
 
 class _Marking(OneBatch):
-    """Which rows of a batch are marked at a step, and the nonces of their windows; the methods below do the rest."""
+    """The rows of a batch that are marked at a step, and the nonces of their windows; subclasses do the rest."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class _Marking(OneBatch):
         self._check_rows(rows, width)
         if self._on_device is None or self._on_device[1].device != input_ids.device:
             if isinstance(self._mark, Numbered):
-                self._mark.numbers(np.zeros(rows, np.uint64), self._messages)  # has it these messages?
+                self._mark.numbers(np.zeros(rows, np.uint64), self._messages)  # checks that the key has these messages
             keys, messages = self._mark.sub_keys, torch.from_numpy(self._messages).to(input_ids.device)
             self._on_device = Vectors(keys.chacha, keys.sip, input_ids.device), messages
         return self._on_device[0], input_ids[:, width - self._mark.window :].contiguous(), self._on_device[1]
@@ -102,14 +104,14 @@ class _Marking(OneBatch):
             raise Refused(f"the sequences have {width} tokens, less than the prompts' {self._width}; pass input_ids")
 
     def _check(self, scores: torch.Tensor) -> None:
-        """Refuse logits that no token can be chosen from, or that the key's tokenizer could not read back."""
+        """Refuse logits from which no token can be chosen, or tokens that the key's tokenizer could not read back."""
         if self._vocabulary is not None and scores.shape[1] > self._vocabulary:
             raise Refused(
                 f"the model writes {scores.shape[1]} different tokens, but the key's tokenizer knows"
                 f" {self._vocabulary}: what it does not know could not be read back. Is it this model's tokenizer? If"
                 f" the model's table is only padded, call model.resize_token_embeddings({self._vocabulary})"
             )
-        highest = scores.amax(dim=1)  # NaN wherever a row holds one
+        highest = scores.amax(dim=1)  # NaN wherever a row holds NaN
         wrong = torch.nonzero(~torch.isfinite(highest))
         if len(wrong):
             row = int(wrong[0])
@@ -129,7 +131,7 @@ class GreenListProcessor(_Marking):
         mark: The key's green list; its window is h.
         messages: The message of each row.
         prompt_lengths: Tokens of each row's prompt, left padding not counted; at least 1, and at least h.
-        prompt_width: Width of the left-padded prompts; None: that of the longest.
+        prompt_width: Width of the left-padded prompts; None: the longest prompt's.
         delta: δ, in logits, more than 0.
         skip_used_windows: Leave a window that this completion has used before unmarked (SPEC §2, option).
         key_messages: M, how many messages the key has; None: not checked.
@@ -179,7 +181,7 @@ class GreenListProcessor(_Marking):
 
 
 class GumbelProcessor(_Marking):
-    """Chooses the token of smallest −ln(r)/p (Aaronson et al.; SPEC §2), p being what would have been sampled from.
+    """Chooses the token of smallest −ln(r)/p (Aaronson et al.; SPEC §2), where p is the distribution without the mark.
 
     Temperature, top-k and top-p belong here, not to `generate`, which is best called with `do_sample=False`; with
     sampling the same tokens come out, since one token has score 0 and all others −∞. A row that is not marked at a step
@@ -194,7 +196,7 @@ class GumbelProcessor(_Marking):
         seed: For the tokens that are sampled without the mark.
 
     Raises:
-        Refused: arguments that do not fit each other or the key; when called, what GreenListProcessor refuses, and
+        Refused: arguments that do not fit each other or the key; when called, whatever GreenListProcessor refuses, and
             beam search.
     """
 
@@ -264,7 +266,7 @@ class GumbelProcessor(_Marking):
 
 
 def check_prompts(lengths: Sequence[int], window: int, new_tokens: int = 0, positions: int | None = None) -> None:
-    """Refuse prompts that are empty, that leave the first steps without a whole window and so unmarked, or too long.
+    """Refuse prompts that are empty or too long, or that leave the first steps without a whole window and so unmarked.
 
     Raises:
         Refused: with the row, its length and what is needed.

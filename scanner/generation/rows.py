@@ -12,7 +12,7 @@ class RowsProcessor(OneBatch):
     """Gives each group of rows to its processors.
 
     Args:
-        groups: Places of rows, and what processes these rows; each row stands in at most one group.
+        groups: Places of rows, and the processors of these rows; each row stands in at most one group.
     """
 
     def __init__(self, groups: Sequence[tuple[Sequence[int], LogitsProcessorList]]) -> None:

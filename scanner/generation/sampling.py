@@ -1,4 +1,4 @@
-"""Temperature, top-k and top-p: which are allowed, and by what weights a token is sampled under them."""
+"""Temperature, top-k and top-p: their allowed values, and the weights by which a token is sampled under them."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,7 @@ from scanner.watermark import cut
 def sampling_weights(
     logits: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float
 ) -> npt.NDArray[np.float64]:
-    """What a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
+    """Weights that a token is sampled by: float64[V], probabilities over the largest one, for logits float32[V]."""
     weights: npt.NDArray[np.float64] = np.subtract(logits, logits.max(), dtype=np.float64)
     weights /= temperature
     np.exp(weights, out=weights)

@@ -1,8 +1,8 @@
 """Choosing a token as vLLM and SGLang choose it under their own marks: for trials, canaries and comparisons.
 
-Both take the token of smallest −ln(u)/p, u its keyed draw and p what would have been sampled from. They differ in the
-context that the draw depends on, and in which contexts they mark. Computed in double precision, where the stacks take
-float32: another token now and then, each marked alike.
+Both take the token of smallest −ln(u)/p, where u is its keyed draw and p the distribution without the mark. They differ
+in the context that the draw depends on, and in which contexts they mark. They are computed in double precision, where
+the stacks take float32. So another token comes out now and then, which is marked alike.
 """
 
 from abc import abstractmethod
@@ -26,23 +26,23 @@ _Ids = NDArray[np.int64]
 Mark = TypeVar("Mark")
 
 VLLM_HISTORY = 8192
-"""`deduplicate_contexts_max_history`: positions back to which vLLM looks for a context."""
+"""`deduplicate_contexts_max_history`: how many positions back vLLM looks for a context."""
 
 SGLANG_MARKED = 4096
 """Most positions that SGLang marks in a request."""
 
 
 class _StackProcessor(OneBatch, Generic[Mark]):
-    """Chooses each row's token under its own message; a row whose context was met before is sampled without the mark.
+    """Chooses each row's token under its own message. A row whose context was met before is sampled without the mark.
 
     Args:
         mark: an opened key of the stack.
-        messages: of each row; 0 where the mark carries none.
+        messages: the message of each row; 0 where the mark carries none.
         prompt_lengths: tokens of each row's prompt, left padding not counted; at least 1.
-        prompt_width: of the left-padded prompts; None: that of the longest.
+        prompt_width: width of the left-padded prompts; None: the longest prompt's.
         temperature, top_k, top_p: as of GumbelProcessor; call `generate` with do_sample=False.
-        seed: for what is sampled without the mark, and for which of vLLM's two keys marks a token.
-        skip_used_windows: the stacks always do, so both values say the same.
+        seed: for tokens that are sampled without the mark, and for the choice between vLLM's two keys.
+        skip_used_windows: the stacks always do, so both values mean the same.
         vocabulary: how many tokens the key's tokenizer knows; None: not checked.
 
     Raises:
@@ -105,11 +105,11 @@ class _StackProcessor(OneBatch, Generic[Mark]):
 
     @abstractmethod
     def _context(self, before: _Ids, prompt: int) -> _Ids | None:
-        """The tokens that the next one's draw depends on, or None where it is not marked."""
+        """The tokens that the next token's draw depends on, or None where it is not marked."""
 
     @abstractmethod
     def _draws(self, row: int, tokens: Tokens, ends: Positions) -> NDArray[np.float64]:
-        """The draw u of the last token of each document, which is a context and a token."""
+        """The draw u of the last token of each document; a document is a context and a token."""
 
 
 class VllmProcessor(_StackProcessor[Vllm]):
@@ -130,10 +130,10 @@ class VllmProcessor(_StackProcessor[Vllm]):
 
 
 class SglangProcessor(_StackProcessor[Sglang | SglangUsers]):
-    """SGLang's rule: contexts go over into the prompt, and each hash of one is marked once."""
+    """SGLang's rule: contexts go over into the prompt, and each hash of a context is marked once."""
 
     def _context(self, before: _Ids, prompt: int) -> _Ids | None:
-        ids = np.append(before, 0).astype(np.uint32)  # a token for the place that is to be written
+        ids = np.append(before, 0).astype(np.uint32)  # with a token for the place that is to be written
         places = np.arange(prompt, len(ids))
         hashes = seeds_of(ids, np.array([0, len(ids)]), places, self._mark.width)
         met = set(hashes[:-1].tolist())

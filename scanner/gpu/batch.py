@@ -1,10 +1,10 @@
 """A ragged batch on a device, how messages are cut into tiles, and how many programs work through them.
 
 A program owns a tile of messages of one document. Message m of token x reads entry x + m of the stream, so a tile of
-GROUPS − 1 groups of entries lies somewhere in GROUPS groups of interleaved blocks: GROUPS / (GROUPS − 1) is all that
-unaligned shifts cost. Were each thread to compute what its own messages need, it would be two blocks for one, and four
-for the green list, whose words are shifted by bits as well. Threads share their blocks through a strip of memory of
-their program, which is small enough to stay in the cache: programs are few, and each works through many tiles.
+GROUPS − 1 groups of entries lies somewhere in GROUPS groups of interleaved blocks: GROUPS / (GROUPS − 1) is the whole
+cost of unaligned shifts. A thread that computed all blocks of its own messages would compute two blocks for one, and
+four for the green list, whose words are shifted by bits as well. Threads share their blocks through a strip of memory
+of their program, which is small enough to stay in the cache: programs are few, and each works through many tiles.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ GROUPS = (2, 4, 8)
 """Sizes of a tile, in groups of 16 blocks; a thread computes one block of each token."""
 
 THREADS_A_MULTIPROCESSOR = 384
-"""Programs are started for so many: with 168 registers a thread no more fit (sm_90)."""
+"""Threads for which programs are started: with 168 registers each, no more threads fit (sm_90)."""
 
 
 class Batch(NamedTuple):
@@ -64,7 +64,7 @@ class Batch(NamedTuple):
         )
 
     def of(self, documents: NDArray[np.int64]) -> "Batch":
-        """Some of the documents; tokens are shared."""
+        """Some of the documents; the tokens are shared."""
         chosen = torch.from_numpy(documents).to(self.ids.device)
         return self._replace(begins=self.begins[chosen], ends=self.ends[chosen])
 
@@ -78,7 +78,7 @@ class Tiling(NamedTuple):
 
     @classmethod
     def of(cls, count: int, messages_a_group: int) -> "Tiling":
-        """The size of tile under which the fewest blocks are computed; the larger one of two alike."""
+        """The size of tile under which the fewest blocks are computed; of two equal ones, the larger."""
 
         def cut(groups: int) -> Tiling:
             valid = (groups - 1) * messages_a_group
@@ -100,6 +100,6 @@ class Tiling(NamedTuple):
 
 
 def longest_first(offsets: NDArray[np.int64], documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Documents in the order in which they are best begun: what takes longest first."""
+    """Documents in the best order to begin them: those that take longest first."""
     chosen: NDArray[np.int64] = documents[np.argsort(-np.diff(offsets)[documents], kind="stable")]
     return chosen

@@ -15,8 +15,8 @@ def minus_ln_r(draws: torch.Tensor) -> torch.Tensor:
 def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
     """Probabilities over that of the most probable token, 0 for what is cut: float64[B, V] (scanner.watermark.cut).
 
-    Top-k, then top-p: the smallest set of most probable tokens that holds at least top_p of what top-k left. Tokens as
-    probable as the last one kept are kept as well.
+    Top-k, then top-p: the smallest set of most probable tokens that holds at least top_p of what top-k left. Tokens
+    exactly as probable as the last token kept are kept too.
     """
     own = logits.float()
     w = torch.exp((own - own.amax(dim=1, keepdim=True)).double() / temperature)
@@ -31,7 +31,7 @@ def weights(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) 
 
 
 class Sampling(NamedTuple):
-    """How each row is sampled, float64[B] but for the last two.
+    """How each row is sampled: float64[B], except for the last two fields.
 
     top_k: 0 keeps all tokens, int64[B]; top_p: 1 keeps all; min_p: least share of the most probable token, 0 keeps all;
     cuts: whether any row has a top_k or top_p, which the host knows without asking the device.
@@ -64,4 +64,4 @@ def weights_of_rows(logits: torch.Tensor, how: Sampling) -> torch.Tensor:
 def choose(draws: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """The token of least −ln(r)/weight of each row, ties to the smallest id: int64[B] for [B, V] both."""
     cost = torch.where(weights > 0, minus_ln_r(draws) / weights, torch.inf)
-    return cost.argmin(dim=1)  # the first of the least
+    return cost.argmin(dim=1)  # the first of equal costs

@@ -1,4 +1,4 @@
-"""Known answers of the specification on a device: its streams, and the scores of its documents (SPEC §5)."""
+"""Known answers of the specification on a device: streams and scores of documents (SPEC §5), searches (SPEC_2 §5)."""
 
 import json
 import math
@@ -9,17 +9,19 @@ import torch
 
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
-from scanner.gpu.marks import rule_of
+from scanner.gpu.marks import on_device, rule_of
 from scanner.gpu.vectors import Vectors
 from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
 from scanner.watermark.installation import GroupResult
 from scanner.watermark.native import secret, streams
+from scanner.watermark.native.known_answers import method_of
+from scanner.watermark.search import candidates
 
 Case = dict[str, Any]
 
 
 def check_device(text: str, device: torch.device) -> list[GroupResult]:
-    """Run the known answers of known_answers.json that a device computes: words of streams, and documents.
+    """Run the known answers that a device computes: words of streams and documents of version 1, searches of version 2.
 
     Args:
         text: as scanner.watermark.installation.check takes it, and has checked it.
@@ -27,10 +29,12 @@ def check_device(text: str, device: torch.device) -> list[GroupResult]:
     """
     groups = json.loads(text)
     results = []
-    for name, matches in (("streams", _stream), ("documents", _document)):
-        # version 2 is scored on no device yet
+    for name, matches in (("streams", _stream), ("documents", _document), ("searches", _search)):
+        # version 2's scores of one message are computed on the CPU only
         cases = [
-            case for case in groups.get(name, []) if case.get("method") != "gumbel-log" and not _of_version_2(case)
+            case
+            for case in groups.get(name, [])
+            if case.get("method") != "gumbel-log" and (name == "searches" or not _of_version_2(case))
         ]
         wrong = [
             f"{name}[{number}] differs on {device}" for number, case in enumerate(cases) if not matches(case, device)
@@ -52,6 +56,18 @@ def _stream(case: Case, device: torch.device) -> bool:
     start = torch.zeros(1, dtype=torch.int64, device=device)
     found = [int(vectors.draws(window, start + i, 1)[0, 0]) & 0xFFFFFFFF for i, _ in words]
     return found == [word for _, word in words]
+
+
+def _search(case: Case, device: torch.device) -> bool:
+    """The candidates, best first, and their scores."""
+    mark, tokens = on_device(method_of(case), device), ragged([case["tokens"]])
+    found = candidates(mark, tokens, mark.rule.positions(tokens, case["dedup"]), case["groups"] ** 2)
+    there = found.message[0] >= 0
+    told = list(zip(found.message[0][there].tolist(), found.score[0][there].tolist(), strict=True))
+    wanted = [(one["message"], one["score"]) for one in case["candidates"]]
+    return len(told) == len(wanted) and all(
+        a == b and math.isclose(x, y, rel_tol=1e-9) for (a, x), (b, y) in zip(told, wanted, strict=True)
+    )
 
 
 def _document(case: Case, device: torch.device) -> bool:

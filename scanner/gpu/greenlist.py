@@ -1,7 +1,7 @@
 """All-message scores of the green list on a device: counts equal the CPU's exactly (SPEC §1, §3).
 
 Green bits of 32 messages a word, shifted by the token, are added into vertical counters by carry-save adders. Best and
-second best of a tile are found in the counters, those of all tiles on the device as well.
+second best of each tile are found in the counters, and the best of all tiles on the device too.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ LEVELS = (8, 12, 16, 25)
 """Digits of the counters: documents of fewer than 2^8 tokens, 2^12, … are counted together."""
 
 REGISTERS = 168
-"""What a thread may use while counters are short: three programs of four warps fit a multiprocessor then."""
+"""Most registers of a thread while counters are short: three programs of four warps then fit a multiprocessor."""
 
 _LOW = 0xFFFFFFFF
 
@@ -28,8 +28,8 @@ def best_two(
 
     Args:
         batch: scored tokens on a device.
-        offsets: int64[D+1], of the documents' scored tokens.
-        count: of messages, 1 to 2^31.
+        offsets: int64[D+1], where each document's scored tokens begin and end.
+        count: how many messages, 1 to 2^31.
         rule: γ and the planes of the stream.
         first: the first message.
 

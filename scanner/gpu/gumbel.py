@@ -2,14 +2,14 @@
 
 −ln(1−r) = ln 2 · (32 − log2 v), v = 2^32 − w. A thread multiplies the v of its messages in 32-bit floats, moves the
 exponent of every fourth product into an integer, and at the end reads off the leading bits of a logarithm to base 2
-that runs straight between powers of two, and so below the true one. Every v is made smaller, never larger: ~w | 1 is
-v or v − 1, and its fraction is cut to 10 bits, so that a strip holds 16 bits a draw. What can make a product larger are
-two roundings a token, of 2^-24 each: of the integer to a float, and of the product; together less than 2^-22 units of
+that runs straight between powers of two, and so below the true one. Every v is made smaller, never larger: ~w | 1 is v
+or v − 1, and its fraction is cut to 10 bits, so that a strip holds 16 bits a draw. Only two roundings a token can make
+a product larger, by 2^-24 each: the integer's to a float, and the product's. Together they are less than 2^-22 units of
 log2 a token, which is added.
 
 So a sum bounds its message's score from above, on average by 0.0007 units of log2 a token and 0.06 at the end. The two
-messages of the smallest sums are scored exactly, in double precision. A message whose bound lies below the smaller one
-of these two scores is beaten by both; what is left is scored exactly as well, by the caller's function.
+messages of the smallest sums are scored exactly, in double precision. A message whose bound lies below the smaller of
+these two scores is beaten by both. The remaining messages are scored exactly as well, by the caller's function.
 """
 
 import math
@@ -29,10 +29,10 @@ FRACTION = 3
 """Binary digits of a sum after the point."""
 
 SUMS_BYTES = 1 << 30
-"""Sums of all messages are held for so many documents at a time."""
+"""Bytes of sums of all messages that are held at a time, for as many documents as fit."""
 
 Exact = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
-"""Published scores of pairs (document, message): float64[N] for int64[N] each."""
+"""Function that gives the published scores of pairs (document, message): float64[N] for int64[N] each."""
 
 
 def all_sums(batch: Batch, count: int, first: int = 0) -> torch.Tensor:
@@ -55,14 +55,14 @@ def all_sums(batch: Batch, count: int, first: int = 0) -> torch.Tensor:
 
 
 def bound(sums: NDArray[np.integer], scored: NDArray[np.int64]) -> NDArray[np.float64]:
-    """No message's score is larger than this, by its sum and the scored positions."""
+    """The score that no message exceeds, by its sum and the scored positions."""
     return math.log(2.0) * (scored * (32.0 + 2.0**-22) - sums * 2.0**-FRACTION)
 
 
 def limit(reached: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.int64]:
     """Largest sum of a message whose score can be as large as `reached`: int64[D].
 
-    1e-9 is more than two double-precision sums of LONGEST terms can miss.
+    1e-9 is more than the error of two double-precision sums of LONGEST terms.
     """
     most = scored * (32.0 + 2.0**-22) - reached * ((1.0 - 1e-9) / math.log(2.0))
     return np.ceil(most * 2.0**FRACTION).astype(np.int64) + 1
@@ -75,8 +75,8 @@ def best_two(
 
     Args:
         batch: scored tokens on a device.
-        offsets: int64[D+1], of the documents' scored tokens, LONGEST each at most.
-        count: of messages, 2 or more.
+        offsets: int64[D+1], where each document's scored tokens begin and end; at most LONGEST each.
+        count: how many messages, 2 or more.
         exact: scores pairs of document and message.
         first: the first message.
 

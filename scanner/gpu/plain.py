@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scanner.gpu.rule import Rule
 
 AT_ONCE = 1 << 15
-"""Blocks that are computed at a time: they stay in a core's cache, and a call of torch costs little beside them."""
+"""Blocks that are computed at a time: they stay in a core's cache, and outweigh the cost of a call of torch."""
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _LOW = 0xFFFFFFFF
@@ -94,7 +94,10 @@ class PlainVectors:
         of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """What `of` reads in the block of each wanted token, some at a time; looking for them waits for the device."""
+        """Entries that `of` reads in the block of each wanted token, some at a time.
+
+        The host waits for the device to find them.
+        """
         nonces = siphash(self._sip, windows)
         numbers = numbers_of(nonces, messages, groups)
         out = torch.zeros(wanted.shape, dtype=dtype, device=windows.device)

@@ -69,7 +69,7 @@ class Vectors:
             messages: as for `green`.
             groups: B; None: no groups.
             rule: as for `green`.
-            wanted: bool[R, V], for which of them it matters; here all are computed, without a look.
+            wanted: bool[R, V], the tokens that matter; unused here, since all are computed.
         """
         rows, count = wanted.shape
         out = torch.empty((rows, count), dtype=torch.int8, device=windows.device)

@@ -1,4 +1,4 @@
-"""The columns of a file that are scanned: which types can be, and how their values become DOCUMENTS."""
+"""The columns of a file that are scanned: the types they may have, and how their values become DOCUMENTS."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,11 +14,13 @@ from schemas.config import InputConfig
 from schemas.tables import DOCUMENTS
 
 MAX_ID_BYTES = 4096
-"""A longer id is null: it stands in every table, and a file of some kB may hold one of 16 MB for each of its rows."""
+"""Bytes beyond which an id is null: it stands in every table, and a file of some kB may hold a 16 MB id for each of its
+rows.
+"""
 
 
 class Columns(NamedTuple):
-    """Names of the columns that are read; None: there is no such column. time_zone: of times without one.
+    """Names of the columns that are read; None: no such column. time_zone: the zone of times without one.
 
     text: None only where ids alone are asked for.
     """
@@ -36,12 +38,12 @@ class Columns(NamedTuple):
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The names alone, by what the columns hold."""
+        """The names alone, by the columns' contents."""
         return {"text": self.text, "id": self.id, "account": self.account, "time": self.time}
 
 
 def check_columns(schema: pa.Schema, columns: Columns) -> None:
-    """Check that the columns are there, and that the one of texts is of a type that can be scanned.
+    """Check that the columns exist, and that the texts' column is of a type that can be scanned.
 
     Raises:
         FileFault: missing_column or wrong_type.
@@ -63,7 +65,7 @@ def check_columns(schema: pa.Schema, columns: Columns) -> None:
 
 
 def readable(schema: pa.Schema, columns: Columns) -> Columns:
-    """The columns without those of ids, accounts and times that hold what has no plain text form, or stand twice."""
+    """The columns without ids, accounts and times that have no plain text form, or whose names stand twice."""
 
     def left(name: str | None, allowed: Callable[[pa.DataType], bool]) -> str | None:
         found = [] if name is None else schema.get_all_field_indices(name)
@@ -74,7 +76,7 @@ def readable(schema: pa.Schema, columns: Columns) -> Columns:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Type of what `_plain` makes of a column."""
+    """The type that `_plain` gives to a column."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
@@ -114,7 +116,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def lengths(array: pa.Array) -> NDArray[np.int64]:
-    """Bytes that each value takes when it is decoded, int64[len]; a dictionary is not decoded for that."""
+    """Bytes that each value takes when it is decoded, int64[len]. Dictionaries are measured without decoding them."""
     if pa.types.is_dictionary(array.type):
         of_values = np.append(lengths(array.dictionary), 0)
         return np.take(of_values, np.asarray(array.indices.fill_null(len(array.dictionary)), np.int64))
@@ -125,9 +127,9 @@ def lengths(array: pa.Array) -> NDArray[np.int64]:
 
 
 def documents_of(batch: pa.RecordBatch, columns: Columns, first: int, *, all_read: bool = True) -> pa.RecordBatch:
-    """Rows of DOCUMENTS out of rows of a file, the first of which is row `first`.
+    """Rows of DOCUMENTS made of rows of a file, the first of which is row `first`.
 
-    all_read: no column is left out that the configuration names.
+    all_read: whether every column that the configuration names is read.
     """
 
     def named(name: str | None) -> pa.Array:
@@ -159,7 +161,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 class _Names(NamedTuple):
-    """Ids as string; unread: bool[n], those that are there and have no text form, which are null."""
+    """Ids as string; unread: bool[n], ids that are there but have no text form, which are null."""
 
     names: pa.Array
     unread: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What a file has in the configured columns, for people: their types, and whether these can be read."""
+"""The configured columns of a file, for people: their types, and whether they can be read."""
 
 from typing import NamedTuple
 

@@ -19,26 +19,26 @@ from scanner.input.sources import Source, open_source
 __all__ = ["Columns", "Reader", "Unreadable", "read", "read_text"]
 
 MAX_TEXT_BYTES = 16 * 2**20
-"""Of a text, as UTF-8, so many are scored at most."""
+"""Most bytes of a text, as UTF-8, that are scored."""
 MEMORY_A_BYTE = 220
-"""Bytes of memory for each byte of a text, where it is the worst for the slower tokenizer; the faster takes 50."""
+"""Bytes of memory for each byte of the worst text for the slower tokenizer; the faster one takes 50."""
 
 MAX_ROWS_AT_A_TIME = 64
 MANY_ROWS_AT_A_TIME = 4096
-"""In row groups of no more than LARGEST_READ bytes."""
+"""Rows that are decoded together in row groups of no more than LARGEST_READ bytes."""
 LARGEST_READ = 2**28
-"""Bytes that rows which are decoded together may take, when there are several."""
+"""Most bytes that several rows may take when they are decoded together."""
 BATCH_TEXT_BYTES = 4 * 2**20
 _SPARE_BYTES = 64 * 2**20
-"""More than a decompressor takes for its own use."""
+"""Bytes, more than a decompressor takes for its own use."""
 _SHIFTED = "columns do not have the same size"
-"""Arrow's words when a column's pages hold fewer values than the others': its rows may be shifted before that."""
+"""Message of Arrow when a column's pages hold fewer values than the others': earlier rows may be shifted too."""
 
 
 class Unreadable(NamedTuple):
     """Rows start … stop−1 of a file, whose bytes are there but cannot be decoded, and why.
 
-    What was given of these rows before is void.
+    Documents that were given of these rows before are void.
     """
 
     start: int
@@ -56,10 +56,10 @@ def read(file: InputFile, columns: Columns, start: int, stop: int) -> Iterator[p
 
 
 class Reader:
-    """Reads ranges of rows, and goes on where the range before ended when the next lies behind it in its row group.
+    """Reads ranges of rows. A range that lies behind the previous one in its row group goes on where that ended.
 
-    A row group can be decoded from its first row alone, so each range of a large one would decode all that is before
-    it. What is read is the same either way. It keeps one file open, and a batch of it, while a row group is not at its
+    A row group can be decoded from its first row alone, so each range of a large one would decode all rows before it.
+    The rows read are the same either way. It keeps one file open, and a batch of it, while a row group is not at its
     end.
     """
 
@@ -76,8 +76,7 @@ class Reader:
         """Read rows start … stop−1, in order: batches of DOCUMENTS, each of about BATCH_TEXT_BYTES of text.
 
         Raises:
-            FileFault: the file is gone, is another one than was listed, has not these rows, or its bytes cannot be
-                read.
+            FileFault: the file is gone, is another one than was listed, lacks these rows, or its bytes cannot be read.
         """
         held: list[pa.RecordBatch] = []
         size, reached = 0, start
@@ -122,9 +121,9 @@ class Reader:
                 source.close()
 
     def _group_or_source(self, file: InputFile, columns: Columns) -> tuple["_Group | None", Source]:
-        """What is kept of this file, or the file newly opened."""
+        """The row group or source kept of this file, or the file newly opened."""
         file.check_unchanged()
-        kept, self._kept = self._kept, None  # it is kept again when all went well
+        kept, self._kept = self._kept, None  # kept again when all went well
         if kept is not None and (kept.source.file, kept.source.columns) == (file, columns):
             return kept, kept.source
         if kept is not None:
@@ -143,15 +142,15 @@ def _ranges(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[
 
 
 def _together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of several, and one as it is: it need not be copied."""
+    """One batch made of several; a single batch is not copied."""
     return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def _reader(source: Source, group: int) -> tuple[pq.ParquetFile, int]:
-    """Which of two readers is for a row group, and the most rows at a time, so that these fit LARGEST_READ.
+    """Which of two readers a row group needs, and the most rows at a time, so that they fit LARGEST_READ.
 
     No value is longer than all bytes of its column, but one that is stored once may stand in every row. `once` holds it
-    once in memory too; but it gathers what it read of a row group, which costs time where there is much of it.
+    once in memory too; but it collects all values that it read of a row group, which takes time in a large one.
     """
     metadata = source.decoded.metadata.row_group(group)
     size = max(bytes_of(metadata, source.numbers), 1)
@@ -166,7 +165,7 @@ def _reader(source: Source, group: int) -> tuple[pq.ParquetFile, int]:
 
 
 def _longest_in_dictionary(source: Source, group: int) -> int | None:
-    """Bytes of the longest row that a row group's dictionaries can make; None: it cannot be told."""
+    """Bytes of the longest row that a row group's dictionaries can make; None: unknown."""
     try:
         row = next(source.once.iter_batches(1, row_groups=[group], columns=source.names, use_threads=False))
     except MemoryError:
@@ -200,8 +199,8 @@ class _Group:
     stop: the first row behind it, as its footer says.
 
     Args:
-        source: the file.
-        number: of the row group.
+        source: the open file.
+        number: the row group's number.
         first: its first row.
         asked: how many of its rows are asked for at first.
     """
@@ -216,10 +215,10 @@ class _Group:
         )
         self._batch: pa.RecordBatch | None = None  # the last one that was decoded, whose first row is _begin
         self._begin = self._next = first
-        self._corrupt = ""  # what is said of the row _next
+        self._corrupt = ""  # what was wrong with row _next
 
     def goes_on(self, number: int, rows: range) -> bool:
-        """Whether these rows are still to come, and would be read in the same batches from the beginning on."""
+        """Whether these rows are still to come, and a read from the beginning would give the same batches."""
         same = number == self._number and self._at_a_time == self._rows_at_a_time(len(rows))
         return same and rows.start >= self._begin
 
@@ -251,7 +250,7 @@ class _Group:
                 return
 
     def _decode(self) -> bool:
-        """Take the next batch, None at the end; False where a page is corrupt, and whenever it is called again."""
+        """Take the next batch, None at the end. False where a page is corrupt, and at every later call."""
         if self._corrupt:
             return False
         self._batch, self._begin = None, self._next
@@ -271,9 +270,9 @@ class _Group:
 def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
     """Decode a stored text as far as it can be scored.
 
-    Of a long one the first MAX_TEXT_BYTES are taken, and bytes that are no UTF-8, those of surrogates among them, are
-    replaced by U+FFFD as Unicode recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). What is taken follows
-    from the stored bytes alone, so p-values hold for it as for any text (SPEC §3).
+    A long text is cut to its first MAX_TEXT_BYTES. Bytes that are no UTF-8, such as surrogates, are replaced by U+FFFD
+    as Unicode recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). The result follows from the stored bytes
+    alone, so p-values hold for it as for any text (SPEC §3).
 
     Returns:
         (text, "", ""); (what is scored, reason, detail) by schemas.words.PART_REASONS; (None, "null_text", detail).
@@ -297,11 +296,11 @@ def read_text(raw: bytes | None) -> tuple[str | None, str, str]:
 
 
 def _first_bytes(raw: bytes) -> bytes:
-    """At most MAX_TEXT_BYTES of a text, without a part of a character at the end."""
+    """At most MAX_TEXT_BYTES of a text, without part of a character at the end."""
     end = MAX_TEXT_BYTES
     if len(raw) <= end:
         return raw
-    while end > MAX_TEXT_BYTES - 3 and raw[end] & 0xC0 == 0x80:  # what comes next continues a character
+    while end > MAX_TEXT_BYTES - 3 and raw[end] & 0xC0 == 0x80:  # the next byte continues a character
         end -= 1
     return raw[:end]
 

@@ -1,4 +1,4 @@
-"""The files of the input: found on any filesystem that pyarrow reads, and told apart from what they were when listed.
+"""The files of the input: found on any filesystem that pyarrow reads, and recognised when they change later.
 
 A file is listed once, with its size and modification mark. Whoever reads it later checks these before and after, so
 that no verdict rests on a file that changed in between.
@@ -20,7 +20,7 @@ from pyarrow import fs
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
 
-_HIDDEN = ("_", ".")  # with what names begin that are passed over
+_HIDDEN = ("_", ".")  # first characters of names that are passed over
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,16 @@ def list_files(
 ) -> list[InputFile]:
     """List the Parquet files of resolved paths, sorted, each once, also when links lead to it from several places.
 
-    A path of a file is taken whatever its name; in a folder, at any depth, what ends in .parquet, but nothing whose
-    name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and Spark). What is
-    no regular file, or has a name in a folder that is no UTF-8, is listed too: `check_unchanged` tells its fault.
+    A path of a file is taken whatever its name. In a folder, at any depth, files that end in .parquet are taken, but
+    none whose name or folder begins with `_` or `.` (unfinished and internal files, by the convention of Arrow and
+    Spark). Anything that is no regular file, or whose name in a folder is no UTF-8, is listed too: `check_unchanged`
+    reports its fault.
 
     Args:
         locations: resolved paths.
-        missing: is told of a path that does not exist, which then counts as empty; None: it is refused.
-        passed_over: is told of each file in a folder that does not end in .parquet, unless its name hides it.
-        before: what was listed some seconds ago: of a file that is the same the same object is given, which costs less.
+        missing: called with a path that does not exist, which then counts as empty; None: it is refused.
+        passed_over: called with each file in a folder that does not end in .parquet, unless its name hides it.
+        before: files listed some seconds ago. For an unchanged file the same object is returned, which costs less.
 
     Raises:
         Refused: a path that does not exist, or cannot be written down.
@@ -140,7 +141,7 @@ def list_files(
 def _found_under(
     location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
 ) -> "tuple[int, list[_Found]]":
-    """What is at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
     if is_uri(location):
         ask_many_at_once()
     try:
@@ -167,9 +168,9 @@ def _found_under(
 
 
 def _leads_to(path: str) -> object:
-    """The same for all local paths that lead to one file: where links lead; device and inode of what has several names.
+    """One value for all local paths to one file: the end of links; device and inode of a file of several names.
 
-    An inode of a file with one name says nothing: some network filesystems give the same one to several files.
+    The inode of a file with one name says nothing: some network filesystems give several files the same one.
     """
     real = os.path.realpath(path)
     try:
@@ -192,7 +193,7 @@ def _printable(path: str) -> str:
 
 
 class _Found(NamedTuple):
-    """The last fields of an InputFile, and where it leads to; None: its path tells it from others."""
+    """The last fields of an InputFile, and where it leads to; None: its path alone identifies it."""
 
     inner: str
     size: int
@@ -217,7 +218,7 @@ def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[st
 
 
 def _in_local_folder(_: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
-    """As Arrow's own listing, at a fifth of its cost, but that a link is listed too which leads nowhere."""
+    """Files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
     for real, files in _walk(folder):
         for file in files:
             path = file.path
@@ -230,7 +231,7 @@ def _in_local_folder(_: fs.FileSystem, folder: str, passed_over: Callable[[str],
 
 
 def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
-    """A file by what one look at it says, of a link by a look at what it leads to; real: but for that link."""
+    """A file by one look at it, or a link by a look at its target; real: its path without that link."""
     path = file.path
     try:
         there = file.stat(follow_symlinks=False)
@@ -272,8 +273,8 @@ def _walk(folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Also of a link to one."""
+    """Whether it is a folder, or a link to one."""
     try:
         return entry.is_dir()
-    except OSError:  # a link to nothing that can be looked at
+    except OSError:  # a link to a target that cannot be looked at
         return False

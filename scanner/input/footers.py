@@ -1,8 +1,8 @@
-"""Parquet footers: their bytes, what they say of rows and texts, and whether they agree with themselves.
+"""Parquet footers: their bytes, their statements on rows and texts, and whether these agree.
 
-Whatever asks pyarrow about a column of a footer that nobody vouches for (`ColumnChunkMetaData`) may end its process:
-what C++ throws there reaches no Python. So `row_groups` is called in the processes of scanner.input.inspector alone,
-and readers ask only about columns that were asked about there.
+A process that asks pyarrow about a column of an untrusted footer (`ColumnChunkMetaData`) may end: Python cannot catch
+the exceptions that C++ throws there. So `row_groups` is called in the processes of scanner.input.inspector alone, and
+readers ask only about columns that were asked about there.
 """
 
 from collections.abc import Iterable
@@ -17,24 +17,24 @@ from scanner.input.columns import Columns, check_columns
 from scanner.input.files import InputFile
 
 MAX_FOOTER_BYTES = 64 * 2**20
-"""Of a longer footer nothing is read. One of 100,000 column chunks with statistics takes some 20 MB."""
+"""Most bytes of a footer that is read. A footer of 100,000 column chunks with statistics takes some 20 MB."""
 
 _MAGIC = b"PAR1"
-_TAIL_BYTES = 8  # how long the footer is, and the magic bytes
+_TAIL_BYTES = 8  # length of the footer, and the magic bytes
 _READ_AT_ONCE = 64 * 2**10
 _SIGNATURE_BYTES = 28  # nonce and tag behind the metadata, where columns are encrypted and the footer is not
 _ARROW_SCHEMA = b"\x0cARROW:schema"  # length and name of the key, as Thrift writes them
 
 
 class RowGroup(NamedTuple):
-    """What the metadata of a Parquet row group says: its rows, and the bytes of its text before compression."""
+    """The metadata of a Parquet row group: its rows, and the bytes of its text before compression."""
 
     rows: int
     text_bytes: int
 
 
 def read_footer(file: InputFile) -> pa.Buffer:
-    """The end of a file, from its metadata on. What fails here is storage, and what fails after it is the content.
+    """The end of a file, from its metadata on. An error here is the storage's fault, a later error the content's.
 
     Raises:
         FileFault: it cannot be read, or it is no whole Parquet file.
@@ -43,19 +43,19 @@ def read_footer(file: InputFile) -> pa.Buffer:
         if opened.size() != file.size:
             file.check_unchanged()
         end = _end_of(opened)
-        if _head_of(opened, end) != _MAGIC:  # with what it begins is not shown: it may be a secret
+        if _head_of(opened, end) != _MAGIC:  # the first bytes are not shown: they may be a secret
             what = f"a Parquet file begins with {_MAGIC!r}, this one of {opened.size()} bytes does not"
             raise FileFault("not_parquet", what)
         return _footer(opened, end)
 
 
 def footer_of(opened: pa.NativeFile) -> pa.Buffer:
-    """The same of a file that is open, and that begins as a Parquet file does."""
+    """The footer of a file that is open, and that begins as a Parquet file does."""
     return _footer(opened, _end_of(opened))
 
 
 def _end_of(opened: pa.NativeFile) -> bytes:
-    """Its last bytes; of a small file, whose beginning then needs no request of its own, all of them."""
+    """A file's last bytes. A small file is read whole, so that its beginning needs no request of its own."""
     size = min(opened.size(), _READ_AT_ONCE)
     return _bytes(opened, opened.size() - size, size)
 
@@ -86,8 +86,8 @@ def _footer(opened: pa.NativeFile, end: bytes) -> pa.Buffer:
 def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
     """A Parquet file without its data; raises whatever a reader raises.
 
-    Beside Parquet's schema there may be one of Arrow, with types that this Arrow does not know, such as polars' Int128:
-    then it is left out.
+    Beside Parquet's schema there may be an Arrow schema with types that this Arrow does not know, such as polars'
+    Int128. Then the Arrow schema is left out.
     """
     try:
         return pq.ParquetFile(pa.BufferReader(footer))
@@ -101,7 +101,7 @@ def open_footer(footer: pa.Buffer) -> pq.ParquetFile:
 
 
 def leaves(schema: pq.ParquetSchema, names: Iterable[str | None]) -> list[int]:
-    """Numbers of the columns of these names, which a nested one may have too."""
+    """Numbers of the columns of these names. A nested column may have the same name."""
     wanted = set(names)
     return [i for i in range(len(schema)) if schema.column(i).path in wanted]
 
@@ -115,7 +115,7 @@ def row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup]
     """Read the footer of a file of `size` bytes, and check that it can be scanned. May end this process.
 
     Raises:
-        FileFault: the footer cannot be read, contradicts itself, or has not the columns that are to be read.
+        FileFault: the footer cannot be read, contradicts itself, or lacks the columns that are to be read.
     """
     try:
         return _row_groups(footer, size, columns)
@@ -133,7 +133,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup
     check_columns(parquet.schema_arrow, columns)
     texts = leaves(schema, [columns.text])
     begin_of_footer = size - footer.size
-    # the metadata of an encrypted column cannot be asked for: then only columns are looked at that are read
+    # an encrypted column's metadata cannot be asked for, so only the columns that are read are looked at
     signed = footer.size - _TAIL_BYTES - metadata.serialized_size == _SIGNATURE_BYTES
     looked_at = leaves(schema, columns.names.values()) if signed else range(len(schema))
     flat = {i for i in looked_at if schema.column(i).max_repetition_level == 0}
@@ -167,7 +167,7 @@ def _row_groups(footer: pa.Buffer, size: int, columns: Columns) -> list[RowGroup
 
 
 def range_of(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """First byte of a column chunk, and the one behind its last."""
+    """First byte of a column chunk, and the byte behind its last."""
     begin = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
         begin = chunk.dictionary_page_offset
@@ -187,6 +187,6 @@ def _contradiction(what: str) -> FileFault:
 
 
 def said(error: Exception) -> str:
-    """What a library says, up to the first colon: behind it there may be bytes of the file."""
+    """A library's message up to the first colon: bytes of the file may stand behind it."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__} {lines[0].partition(':')[0]}"[:300].strip()

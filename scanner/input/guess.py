@@ -1,4 +1,4 @@
-"""What a file of somebody's own says of the columns to scan: a guess, for people to check."""
+"""Guesses which columns of a user's own file are to be scanned, for people to check."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from scanner.input.columns import is_text, plain_type
 from scanner.input.times import times
 
 ROWS = 1000
-"""Looked at, at most."""
+"""Most rows that are looked at."""
 
 _TEXT = r"text|body|content|message|comment|post|document"
 _ID = r"(doc(ument)?|post|message|comment|item)?_?(id|uuid|key)"
@@ -23,7 +23,7 @@ _TIME = r"(created|posted|received|written|published)(_?(at|on|time|date))?|time
 
 
 class Guess(NamedTuple):
-    """Names of the columns, and in words why; None: no column looks like it."""
+    """Names of the columns, and why, in words; None: no column looks like it."""
 
     text: str
     id: str | None
@@ -72,7 +72,7 @@ def _is_plain(column: pa.Array) -> bool:
 
 
 def _holds_times(column: pa.Array) -> bool:
-    """Of a type of times, or texts that a scan reads as times, all of them."""
+    """Whether a column is of a type of times, or all of its texts are times that a scan can read."""
     kind = plain_type(column.type)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return True
@@ -82,7 +82,7 @@ def _holds_times(column: pa.Array) -> bool:
 
 
 def _text(file: Path, batch: pa.RecordBatch) -> tuple[str, float]:
-    """The column named like a text, else the one of the longest texts, with their mean length in bytes."""
+    """The column named like a text, else the column of the longest texts, with their mean length in bytes."""
     sizes = {
         name: pc.mean(pc.binary_length(batch.column(name).cast(pa.large_binary()))).as_py() or 0.0
         for name in batch.schema.names
@@ -97,7 +97,7 @@ def _text(file: Path, batch: pa.RecordBatch) -> tuple[str, float]:
 
 
 def input_path(file: Path) -> str:
-    """What `input.paths` is guessed to be: the file's folder, with {date} for a date in its name."""
+    """The guess for `input.paths`: the file's folder, with {date} for a date in its name."""
     folder = file.absolute().parent
     dated = re.sub(r"\d{4}-\d{2}-\d{2}", "{date}", folder.name)
     return str(folder.with_name(dated)) if folder.name else str(folder)

@@ -1,4 +1,4 @@
-"""Whose a document is that cannot be scored: as much of its id, its account and its text as can be read."""
+"""Whose document could not be scored: as much of its id, its account and its text as can be read."""
 
 import hashlib
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from scanner.input.files import InputFile
 
 
 class Identity(NamedTuple):
-    """Null is what cannot be read; text_sha256: of the text as it is stored."""
+    """Fields that identify a document, null where unreadable. text_sha256: digest of the text as it is stored."""
 
     doc_id: str | None = None
     account_id: str | None = None
@@ -31,7 +31,7 @@ def identities(file: InputFile, columns: Columns, start: int, stop: int) -> list
 
 
 def identify(file: InputFile, columns: Columns, row: int) -> Identity:
-    """The same of one row, with its text's digest. It may cost this process as much as reading the text."""
+    """Ids and account of one row, with its text's digest. It may cost this process as much as reading the text."""
     (found,) = identities(file, columns, row, row + 1)
     try:
         for part in read(file, Columns(columns.text, None, None, None), row, row + 1):

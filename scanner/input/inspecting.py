@@ -1,7 +1,7 @@
-"""The processes behind scanner.input.inspector: a server that forks, and what it forks, which looks into footers.
+"""The processes behind scanner.input.inspector: a server that forks, and forked processes that read footers.
 
-Run as `python -m scanner.input.inspecting FD`. It gets no path, no secret and no credentials: what takes one of these
-processes over has nothing but the footers that it was sent.
+Run as `python -m scanner.input.inspecting FD`. It gets no path, no secret and no credentials: whoever takes one of
+these processes over has nothing but the footers that it was sent.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from scanner.input.columns import Columns
 from scanner.input.footers import row_groups
 
 CPU_SECONDS = 20.0
-"""For a footer; the largest that is read takes one or two."""
+"""CPU seconds that a footer may take; the largest that is read takes one or two."""
 
 MEMORY = 2 * 2**30
-"""Bytes for a footer; the largest takes a fraction."""
+"""Bytes of memory that a footer may take; the largest takes a fraction."""
 
 _NUMBER = struct.Struct("<q")
 
 
 def main() -> None:
-    """Serve requests until the line is closed: fork a process (0, with its end of a line), or tell how one ended."""
+    """Serve requests until the line is closed: fork a process (0, with its end of a line), or report how one ended."""
     limit()
     with socket.socket(fileno=int(sys.argv[1])) as line:
         while True:
@@ -57,7 +57,7 @@ def limit() -> None:
 def _look(line: Connection) -> None:
     """Answer for one footer after the other, until the line is closed or this process ends."""
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stderr.fileno())  # what C++ says when it ends a process may hold bytes of the file
+    os.dup2(nothing, sys.stderr.fileno())  # C++ may print bytes of the file when it ends a process
     with contextlib.suppress(EOFError):
         while True:
             request = line.recv_bytes()

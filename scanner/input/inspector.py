@@ -1,4 +1,4 @@
-"""Untrusted footers, looked into in processes of their own: a file that ends such a process costs itself, no scan.
+"""Untrusted footers, read in processes of their own: a file that ends such a process costs itself, no scan.
 
 The driver reads a footer's bytes and hands them over. Behind it stands a server (scanner.input.inspecting), which has
 imported what is needed and forks, in some milliseconds, a process for as many footers as it survives.
@@ -27,11 +27,11 @@ from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup, read_footer
 from scanner.storage.locations import REQUESTS_AT_ONCE, is_uri
 
-_THREADS = 24  # that read footers of this machine's disks; of a store, whose every request takes its time, as many more
-_PROCESSES = 2  # that look into them: one may be busy with a footer that takes its time
+_THREADS = 24  # threads that read footers of this machine's disks; as many more for a store, whose requests are slow
+_PROCESSES = 2  # processes that look into footers: one may be busy with a slow footer
 _TOGETHER = 32  # files, and bytes of their footers, that are handed over at once
 _TOGETHER_BYTES = 2**20
-_STARTS = 2  # of a server for a process
+_STARTS = 2  # attempts to start a process, each with a server
 _NUMBER = struct.Struct("<q")  # process ids and wait statuses
 _FAULTS_OF_CODE = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPROF)
 
@@ -62,10 +62,10 @@ class _Process(NamedTuple):
 
 
 class Inspector:
-    """Inspects files, from any number of threads; processes are started when they are needed, and end with it."""
+    """Inspects files, from any number of threads. Processes are started when they are needed, and end with it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # of the server and the line to it
+        self._lock = threading.Lock()  # guards the server and the line to it
         self._server: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._turns = threading.Semaphore(_PROCESSES)
@@ -91,7 +91,7 @@ class Inspector:
         return answer
 
     def inspect_all(self, files: Sequence[InputFile], columns: Columns) -> Iterator[tuple[InputFile, Answer]]:
-        """Inspect files, many at a time. Yields each with what came of it, in their order.
+        """Inspect files, many at a time. Yields each file with its result, in their order.
 
         Raises:
             ScanFailed: no process can be started.
@@ -115,7 +115,7 @@ class Inspector:
     def _inspect(self, files: Sequence[InputFile], columns: Columns) -> list[Answer]:
         answers: list[Answer] = []
         footers: list[_Footer] = []
-        places: list[int] = []  # of these footers among the answers
+        places: list[int] = []  # the footers' places among the answers
 
         def look() -> None:
             for place, answer in zip(places, self._look_into(footers, columns), strict=True):
@@ -126,7 +126,7 @@ class Inspector:
         for file in files:
             answers.append([])
             try:
-                if not is_uri(file.location):  # what lies in a store can be opened whatever it is, which tells its size
+                if not is_uri(file.location):  # anything in a store can be opened, and then shows its size
                     file.check_unchanged()
                 footers.append(_Footer(file.size, read_footer(file)))
                 places.append(len(answers) - 1)
@@ -138,13 +138,13 @@ class Inspector:
         return answers
 
     def _look_into(self, footers: Sequence[_Footer], columns: Columns) -> list[Answer]:
-        """Answers of a process. The footer over which it ended is given once more, alone, to a new one."""
+        """Answers of a process. The footer at which it ended is given once more, alone, to a new process."""
         answers: list[Answer] = []
         with self._turns:
             while len(answers) < len(footers):
                 process = self._idle.pop() if self._idle else self._fork()
                 try:
-                    answers.extend(process.ask(columns, footers[len(answers) :]))  # as far as it comes
+                    answers.extend(process.ask(columns, footers[len(answers) :]))  # as many as the process answers
                 except (EOFError, OSError):
                     process.line.close()
                     answers.append(self._look_again(footers[len(answers)], columns))
@@ -211,7 +211,7 @@ class Inspector:
 
 
 def _now(file: InputFile, answer: Answer) -> Answer:
-    """The answer, or what happened to the file meanwhile, which may be the cause of a fault."""
+    """The answer, or a change of the file meanwhile, which may have caused a fault."""
     if isinstance(answer, FileFault):
         try:
             file.check_unchanged()
@@ -221,10 +221,10 @@ def _now(file: InputFile, answer: Answer) -> Answer:
 
 
 def _environment() -> dict[str, str]:
-    """What a Python needs to find its modules; secrets, which may stand in the environment, are not handed on."""
+    """Environment in which Python finds its modules. Secrets, which may stand in the environment, are not handed on."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
     paths = [path or os.getcwd() for path in sys.path]
-    # no threads in a process that forks; and memory that is given back, and counts as it is used
+    # no threads in a process that forks; memory that is given back, and counts as it is used
     fixed = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     return kept | fixed | {"PYTHONPATH": os.pathsep.join(paths)}
 

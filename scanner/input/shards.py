@@ -1,4 +1,4 @@
-"""Shards: row ranges of files, cut at fixed constants, and the id that says what a shard's verdicts depend on.
+"""Shards: row ranges of files, cut at fixed constants, and the id that hashes everything a shard's verdicts depend on.
 
 Cutting is a function of a file's Parquet metadata alone, so that a rerun, with whatever configuration and on whatever
 cluster, meets the same shards and can leave out those that are committed.
@@ -6,10 +6,11 @@ cluster, meets the same shards and can leave out those that are committed.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scanner.errors import FileFault
@@ -22,11 +23,13 @@ from schemas.registry import MasterKey
 MAX_ROWS = 20_000
 MAX_TEXT_BYTES = 16 * 2**20
 MOST_SHARDS = 2**14
-"""Of a file: 3·10^8 rows, or 256 GiB of text. A footer of a few bytes may claim any number of rows."""
+"""Most shards of a file: 3·10^8 rows, or 256 GiB of text. A footer of a few bytes may claim any number of rows."""
 RESULTS_VERSION = 1
-"""To be raised whenever the same text under the same keys would get another verdict than before; every night that was
-ever scanned is then scanned again. It stayed 1 when texts began to be scored in part, which were in quarantine before:
-no verdict changed, and a file that is given a new time has its rows in quarantine looked at again."""
+"""Version of the verdicts, to be raised whenever the same text under the same keys would get another verdict than
+before; every night that was ever scanned is then scanned again. It stayed 1 when texts began to be scored in part,
+which were in quarantine before: no verdict changed, and a file that is given a new time has its rows in quarantine
+looked at again.
+"""
 
 
 class Range(NamedTuple):
@@ -41,23 +44,25 @@ class Range(NamedTuple):
 class Shard:
     """The unit of commitment: a row range of one file under a set of tests.
 
-    shard_id: 64 hex digits; seen: when an earlier scan, under other tests, had the same file.
+    shard_id: 64 hex digits; seen: when an earlier scan, under other tests, had the same file; keys: ids of the keys
+    that look at it, where these are not all that are under test.
     """
 
     shard_id: str
     file: InputFile
     rows: Range
     seen: datetime | None = None
+    keys: tuple[str, ...] = ()
 
 
 def cut(groups: Sequence[RowGroup]) -> list[Range]:
     """Cut a file into ranges of at most MAX_ROWS rows and MAX_TEXT_BYTES of text.
 
-    Whole row groups are packed while they fit. A row group that is beyond the limits by itself is cut evenly by rows; a
+    Whole row groups are packed while they fit. A row group that exceeds the limits alone is cut evenly by rows; a
     single row is never cut, however long. Rows come in order, each exactly once; row groups without rows vanish.
 
     Raises:
-        FileFault: it would be far more ranges than MOST_SHARDS.
+        FileFault: the file would have far more ranges than MOST_SHARDS.
     """
     rows, text_bytes = sum(group.rows for group in groups), sum(group.text_bytes for group in groups)
     if rows // MAX_ROWS + text_bytes // MAX_TEXT_BYTES > MOST_SHARDS:
@@ -95,8 +100,12 @@ def what_decides(
     min_scored: int,
     columns: Columns,
     variants: Sequence[str] = (),
+    weights: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
-    """Canonical JSON of all that decides verdicts besides the file: keys in their order, K, rules, columns, version."""
+    """Canonical JSON of everything but the file that decides verdicts: keys in order, K, rules, columns, version.
+
+    keys_tested: how many keys share equally; weights: the weights of units and variants, left out where they are equal.
+    """
     return _canonical(
         {
             "results_version": RESULTS_VERSION,
@@ -111,14 +120,16 @@ def what_decides(
                 }
                 for key in keys
             ],
-            # a key that comes later changes nothing for those that have weights
-            "keys_tested": None if all(key.one_of is not None for key in keys) else keys_tested,
+            # A later key changes nothing for keys with weights, and ids are older than the weights of variants, when
+            # each variant counted as so many keys more.
+            "keys_tested": None if all(key.one_of is not None for key in keys) else keys_tested * (1 + len(variants)),
             "dedup": dedup,
             "min_scored": min_scored,
             "columns": columns.names,
-            # ids are older than these
+            # ids are older than these fields
             **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),
             **({"variants": list(variants)} if variants else {}),
+            **({"weights": dict(weights)} if weights else {}),
         }
     )
 
@@ -129,7 +140,10 @@ def key_set(key_ids: Iterable[str]) -> str:
 
 
 def shard_id(file: InputFile, rows: Range | None, decides: str) -> str:
-    """SHA-256, in hex, of what decides a shard's rows. `rows` None: the file as a whole, which could not be read."""
+    """SHA-256, in hex, of everything that decides a shard's rows.
+
+    `rows` None: the file as a whole, which could not be read.
+    """
     span = None if rows is None else [rows.start, rows.stop]
     return _digest({"path": file.path, "size": file.size, "modified": file.modified, "rows": span, "decides": decides})
 

@@ -16,7 +16,7 @@ _BUFFER_BYTES = 4 * 2**20
 class Source(NamedTuple):
     """A file that is read: by `decoded` as values, by `once` as dictionaries.
 
-    columns: that were asked for; readable: those of them that are read; names, numbers: theirs.
+    columns: the columns asked for; readable: those that are read; names, numbers: the names and numbers of these.
     """
 
     file: InputFile
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
     @property
     def all_read(self) -> bool:
-        """Whether all columns are read that were asked for."""
+        """Whether all columns that were asked for are read."""
         return self.readable == self.columns
 
     def close(self) -> None:
@@ -38,7 +38,10 @@ class Source(NamedTuple):
         self.opened.close()
 
     def check_bytes(self, group: int) -> None:
-        """Raise FileFault when the file changed, or its bytes cannot be read; else the content is at fault."""
+        """Raise FileFault when the file changed, or its bytes cannot be read.
+
+        If neither is so, the content is at fault.
+        """
         self.file.check_unchanged()
         metadata = self.decoded.metadata.row_group(group)
         ranges = [range_of(metadata.column(number)) for number in self.numbers]
@@ -72,7 +75,7 @@ def _source(file: InputFile, columns: Columns, opened: pa.NativeFile) -> Source:
         metadata, found = plain.metadata, readable(plain.schema_arrow, columns)
         names = [name for name in dict.fromkeys(found.names.values()) if name is not None]
         options = {"metadata": metadata, "buffer_size": _BUFFER_BYTES, "pre_buffer": False}
-        options["page_checksum_verification"] = True  # of pages that have one
+        options["page_checksum_verification"] = True  # for pages that have a checksum
         decoded = pq.ParquetFile(opened, **options)
         once = pq.ParquetFile(opened, read_dictionary=names, **options)
         return Source(file, columns, opened, decoded, once, found, names, leaves(metadata.schema, names))

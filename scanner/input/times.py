@@ -1,6 +1,6 @@
 """Times as files hold them: timestamps with a zone or without one, dates, ISO 8601 as text, seconds since 1970.
 
-When each was, in UTC, and which cannot be read: these are null, and cost their document nothing.
+They are read into UTC. A time that cannot be read is null, and costs its document nothing.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -17,14 +17,16 @@ _YEAR_1, _YEAR_10000 = -62135596800, 253402300800  # seconds; what Python's date
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _UTC = DOCUMENTS.field("created_at").type
 _DAY = timedelta(days=1)
-_LAST = _DAY - timedelta(microseconds=1)  # moment of a day
-_LONGEST_TIME = 64  # bytes: a poster's may be long
+_LAST = _DAY - timedelta(microseconds=1)  # the last moment of a day
+_LONGEST_TIME = 64  # bytes; a poster's text may be long
 _SECONDS, _MILLISECONDS, _MICROSECONDS, _NANOSECONDS = 1e11, 1e14, 1e17, 2.0**63
-"""Numbers below are taken for these, whatever their sign: from 1973 to 5138 each unit's own are."""
+"""Sizes of numbers, whatever their sign, below which they are seconds, milliseconds, microseconds or nanoseconds: so
+each unit holds its times from 1973 to 5138.
+"""
 
 
 class Times(NamedTuple):
-    """When each value was, and the latest moment that it can mean: of a date, its last. Both timestamp[us, UTC].
+    """When each value was, and the latest moment that it can mean: a date's last moment. Both timestamp[us, UTC].
 
     unread: bool[n], values that are there and cannot be read as times; they are null in both.
     """
@@ -35,10 +37,10 @@ class Times(NamedTuple):
 
 
 def times(array: pa.Array, zone: str) -> Times:
-    """Read times to the microsecond; outside of years 1 to 9999: the nearest moment of these.
+    """Read times to the microsecond. Times outside of years 1 to 9999 become the nearest moment within.
 
     Args:
-        array: what a file holds: timestamps, dates, nulls, text or bytes of ISO 8601 (a blank one is null), or numbers,
+        array: a file's values: timestamps, dates, nulls, text or bytes of ISO 8601 (a blank one is null), or numbers,
             which are seconds, milliseconds, microseconds or nanoseconds since 1970 by their size.
         zone: IANA name of the zone in which dates are, and times that have no zone. A time that a clock shows twice is
             the earlier of the two, so that nobody is named for an hour's doubt; one that it skips is as if the clock
@@ -79,8 +81,8 @@ def _of_numbers(array: pa.Array) -> Times:
 def _of_texts(array: pa.Array, zone: str) -> Times:
     """ISO 8601, also with ` UTC` behind it as some databases write it."""
     count = len(array)
-    known: list[datetime | None] = [None] * count  # with a zone of their own
-    shown, last = known.copy(), known.copy()  # by the zone's clocks, and of a date
+    known: list[datetime | None] = [None] * count  # those with a zone of their own
+    shown, last = known.copy(), known.copy()  # as the zone's clocks show them; last moment of a date
     unread = np.zeros(count, np.bool_)
     for i, raw in enumerate(array.cast(pa.large_binary()).to_pylist()):
         text = (raw or b"").strip()
@@ -116,7 +118,7 @@ def _is_day(text: bytes) -> bool:
 
 
 def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
-    """What a clock shows, timestamp[us] without a zone."""
+    """Times on a clock, timestamp[us] without a zone, within the years 1 to 9999."""
     unit, limits = array.type.unit, np.iinfo(np.int64)
     lowest = max(_YEAR_1 * _PER_SECOND[unit], limits.min)
     highest = min(_YEAR_10000 * _PER_SECOND[unit] - 1, limits.max)
@@ -126,7 +128,7 @@ def _within_years(array: pa.TimestampArray) -> pa.TimestampArray:
 
 
 def _in_utc(shown: pa.TimestampArray, zone: str, ambiguous: Literal["earliest", "latest"]) -> pa.Array:
-    """When the clocks of a zone showed this.
+    """When the clocks of a zone showed these times.
 
     By polars, which brings its own time-zone database: a machine need not have one, and all have the same.
     """

@@ -1,4 +1,4 @@
-"""What is asked of a users table, without reading more of it than the answer needs."""
+"""Questions to a users table, answered without reading more of it than the answer needs."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -13,19 +13,19 @@ from scanner.registry import ledger
 from scanner.registry.book import Book
 from scanner.registry.keys_file import find_key, load_registry
 from scanner.registry.parts import BELOW, MOST
-from schemas.tables import USER_LIST
+from schemas.user_tables import USER_LIST
 
 _LISTED = USER_LIST.names
 _GIVEN_AT = ["key_id", "message", "allocated_at"]
 
 
 def _nobody() -> pl.DataFrame:
-    """No rows. Not made at import: Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
     return pl.DataFrame(schema=pl.Schema(USER_LIST))
 
 
 class Wanted(NamedTuple):
-    """Which messages are listed: of some keys, after a (key, message), held or removed, given in a time, names like.
+    """Which messages are listed: by key, after a (key, message), held or removed, given in a time, by names.
 
     Fields that are None exclude none. names: what user ids begin with; since and until: of allocated_at.
     """
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     until: datetime | None = None
 
     def condition(self) -> pl.Expr:
-        """Of rows of `list_users`, but for keys and place."""
+        """The condition on rows of `list_users`, except for keys and place."""
         conditions = [pl.lit(value=True)]
         if self.removed is not None:
             conditions.append(pl.col("removed_at").is_not_null() == self.removed)
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
     """One row per message that was ever given, in order of key and message: some 100 bytes of memory each.
 
-    Columns: those of schemas.tables.USER_LIST.
+    Columns: schemas.user_tables.USER_LIST.
 
     Raises:
         Refused: there is no such registry or key, or the table gives a message twice.
@@ -87,7 +87,7 @@ def pages(folder: Path | str, wanted: Wanted) -> Iterator[pl.DataFrame]:
 
 
 def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]:
-    """Rows of messages above one, and the last message of those that were looked at."""
+    """Rows of messages above one, and the last message that was looked at."""
 
     def after(book: Book) -> tuple[pl.DataFrame, int]:
         high = book.page_end(key_id, low)
@@ -97,19 +97,19 @@ def _page(folder: Path | str, key_id: str, low: int) -> tuple[pl.DataFrame, int]
 
 
 def users_of(folder: Path | str, user_ids: Sequence[str]) -> pl.DataFrame:
-    """Rows of `list_users` of some users, erased ones excepted, found without reading the others."""
+    """Rows of `list_users` for some users, found without reading the others; erased users are left out."""
     _refuse_unknown(folder)
     return ledger.ask(folder, lambda book: book.of_users(user_ids)).select(_LISTED)
 
 
 def unknown_users(folder: Path | str, user_ids: Sequence[str]) -> list[str]:
-    """Those of the users whom the registry never knew, or whose name was erased."""
+    """The users whom the registry never knew, or whose name was erased."""
     known = set(users_of(folder, user_ids)["user_id"])
     return [user_id for user_id in user_ids if user_id not in known]
 
 
 def holder_of(folder: Path | str, key_id: str, message: int) -> pl.DataFrame:
-    """The row of `list_users` of a message, found without reading the others; none: nobody was given it.
+    """The row of `list_users` for a message, found without reading the others; empty: nobody was given it.
 
     Raises:
         Refused: there is no such key, or it has no such message.
@@ -128,7 +128,7 @@ def messages_held(folder: Path | str, key_id: str, user_ids: Sequence[str]) -> d
 
 
 def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dict[int, str]:
-    """The user who holds each of some messages of a key, where somebody does."""
+    """The user who holds each of these messages of a key, where somebody does."""
     _refuse_unknown(folder, [key_id])
     rows = ledger.ask(folder, lambda book: book.given(key_id, np.array(messages, np.int64)))
     held = rows.filter(pl.col("removed_at").is_null() & pl.col("user_id").is_not_null())
@@ -136,7 +136,7 @@ def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dic
 
 
 def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
-    """When messages were given: rows of key_id and message, each once, with allocated_at where they were."""
+    """When messages were given: rows of the given ones. messages: distinct rows of key_id and message."""
 
     def found(book: Book) -> pl.DataFrame:
         parts = messages.group_by("key_id")

@@ -12,18 +12,18 @@ from schemas.registry import Registry
 
 _DECOYS = "decoys.secret"
 AUDIT_SECRET = f"file:secrets/{_DECOYS}"
-"""Where the audit secret is made, unless the first key's own lies elsewhere."""
+"""Reference to the audit secret, unless the first key's own secret lies elsewhere."""
 
 
 def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
     """Name the secret that the audits of scans draw decoy keys from. Returns its reference.
 
     Args:
-        folder: of the registry.
+        folder: the registry's folder.
         secret: as for `new_key`.
 
     Raises:
-        Refused: there is no registry, or the reference is none; SecretError: the secret cannot be read or made.
+        Refused: there is no registry, or the reference is not valid; SecretError: the secret cannot be read or made.
     """
     changed = change_registry(
         folder, lambda registry: registry.model_copy(update={"audit_secret": _audit_secret(Path(folder), secret)})
@@ -32,7 +32,7 @@ def set_audit_secret(folder: Path | str, secret: str | None = None) -> str:
 
 
 def audit_secret_beside(folder: Path, reference: str) -> str | None:
-    """An audit secret beside the file of a key's secret; none when that is in the environment or mounted read-only."""
+    """An audit secret beside the file of a key's secret. None when that is in the environment or read-only."""
     kind, _, file = reference.partition(":")
     if kind != "file":
         return None
@@ -47,7 +47,7 @@ def audit_secret_beside(folder: Path, reference: str) -> str | None:
 
 
 def _audit_secret(folder: Path, secret: str | None) -> str:
-    """A reference to a secret that is there; a file that does not exist is made."""
+    """A reference to an existing secret; a file that does not exist is made."""
     reference = AUDIT_SECRET if secret is None else secret
     try:
         Registry(audit_secret=reference)

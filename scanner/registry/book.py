@@ -1,4 +1,4 @@
-"""The users table as it was at one moment: who was given which message, found in its index and its newest events."""
+"""The users table as it was at one moment: who was given which message, by its index and its newest events."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scanner.registry import index
 from scanner.registry.index import GIVEN, KINDS, REMOVED, Run, refuse_twice, run_of
 from scanner.registry.parts import BELOW, MOST, Ints
-from schemas.tables import USERS
+from schemas.registry import MAX_MESSAGES
+from schemas.user_tables import USERS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -40,13 +41,13 @@ class Given(NamedTuple):
 
 
 class Book:
-    """What a users table said when it was opened.
+    """The content of a users table when it was opened.
 
     Args:
-        runs: of its index.
-        tail: its events that no run holds, columns of schemas.tables.USERS.
+        runs: the runs of its index.
+        tail: the events that no run holds, columns of schemas.user_tables.USERS.
         events: how many events are in its chain.
-        head: of the chain after these; None: it has none, or some events are not in it.
+        head: the chain's head after these; None: there is no chain, or some events are not in it.
 
     Rows are data frames: user_id (null once erased), key_id, message, allocated_at, removed_at (null while it is held),
     seq and removed_seq (numbers of these events; null where there is no chain), each message once.
@@ -58,7 +59,7 @@ class Book:
 
     @classmethod
     def empty(cls, head: bytes) -> "Book":
-        """Of a registry that has no users table yet."""
+        """The book of a registry that has no users table yet."""
         return cls((), pl.DataFrame(schema=pl.Schema(USERS)), 0, head)
 
     @property
@@ -82,7 +83,7 @@ class Book:
         return Given(rows["user_id"][row].as_py(), at, removed)
 
     def given(self, key_id: str, messages: Ints) -> pl.DataFrame:
-        """Rows of those of the messages that were given, in order.
+        """Rows of the messages that were given, among these, in order.
 
         Raises:
             Refused: one was given or removed twice.
@@ -91,7 +92,7 @@ class Book:
         return self._rows(key_id, *(self._found(key_id, kind, wanted) for kind in (GIVEN, REMOVED)))
 
     def of_users(self, user_ids: Sequence[str] | pl.Series, key_ids: Sequence[str] | None = None) -> pl.DataFrame:
-        """Rows of the messages that users were ever given, under some keys or all."""
+        """Rows of all messages that users were ever given, under some keys or all."""
         names = pl.Series("user_id", user_ids, pl.String).unique()
         hashed = np.unique(index.digests(names))
         found = [pl.DataFrame(schema=_COLUMNS)]
@@ -109,23 +110,32 @@ class Book:
         return self._rows(key_id, *found)
 
     def given_up_to(self, key_id: str, messages: Ints) -> Ints:
-        """How many messages were given that are at most each of some."""
+        """How many given messages are at most each of these."""
         counts = np.zeros(len(messages), np.int64)
         for run in self._runs:
             counts += run.rows(key_id, GIVEN).up_to(messages)
         return counts
+
+    def nth(self, key_id: str, numbers: Ints) -> Ints:
+        """Given messages, by their places in order: from 0 on, and below their number."""
+        low, high = np.full(len(numbers), BELOW), np.full(len(numbers), MAX_MESSAGES, np.int64)
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            enough = self.given_up_to(key_id, middle) > numbers
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return high
 
     def is_given(self, key_id: str, messages: Ints) -> NDArray[np.bool_]:
         """Whether each of some messages was ever given."""
         return self.given_up_to(key_id, messages) > self.given_up_to(key_id, messages - 1)
 
     def count(self, key_id: str) -> tuple[int, int]:
-        """How many messages of a key were given, and how many of these removed."""
+        """How many messages of a key were given, and how many of these were removed."""
         given, removed = (sum(run.rows(key_id, kind).rows for run in self._runs) for kind in (GIVEN, REMOVED))
         return given, removed
 
     def page_end(self, key_id: str, after: int) -> int:
-        """A message above `after`, up to which there are some hundred thousand rows; MOST: there are no more."""
+        """A message above `after`, with some hundred thousand rows between; MOST: no more rows follow."""
         parts = max((run.rows(key_id, GIVEN).parts for run in self._runs), key=len, default=())
         return next((part.last for part in parts[:-1] if part.last > after), MOST)
 

@@ -15,15 +15,15 @@ from schemas.registry import Canaries, Canary, Registry
 def make_canaries(
     folder: Path | str, key_ids: Sequence[str] | None, count: int, power: float, at: datetime | None = None
 ) -> Canaries:
-    """Make canaries until there are so many, and give each a message under each key, as any user gets theirs.
+    """Make canaries up to this number, and give each a message under each key, as any user gets theirs.
 
-    Those who have a message keep it. What was made before stays on record, whatever becomes of the users.
+    Canaries that have a message keep it. Earlier canaries stay on record, whatever becomes of the users.
 
     Args:
-        folder: of the registry.
+        folder: the registry's folder.
         key_ids: keys that text is marked with; None for every key that is not retired.
-        count: of canaries.
-        power: share of their texts that is planned to be found.
+        count: how many canaries.
+        power: planned share of their texts that are found.
         at: time of the allocation, with a time zone; now by default.
 
     Returns:
@@ -58,7 +58,7 @@ def make_canaries(
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
-    """Record canaries beside those that were made before, which stay; the power is the new one. Returns all of them.
+    """Record canaries beside the earlier ones, which stay; the power is the new one. Returns all of them.
 
     Raises:
         Refused: there is no registry.

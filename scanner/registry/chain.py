@@ -1,4 +1,4 @@
-"""The hash chain over the events of a users table: who knows a head can tell whether anything before it was changed.
+"""The hash chain over the events of a users table: it shows whoever knows a head that nothing before was changed.
 
 Each event has a number, and a seal of its name: SHA-256 of 16 random bytes and the name. Events are chained in blocks:
 
@@ -18,13 +18,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from schemas.tables import USERS
+from schemas.user_tables import USERS
 
 START = bytes(32)
-"""The head before any event."""
+"""Head of the chain before any event."""
 
 BLOCK = 65_536
-"""Events that share a head, at most; those that are written together have blocks of their own."""
+"""Most events that share a head; events that are written together have blocks of their own."""
 
 _SALT_BYTES = 16
 _RECORD = np.dtype([("seq", ">i8"), ("message", ">i8"), ("at", ">i8"), ("what", "V32"), ("seal", "V32")])
@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 def chained(events: pl.DataFrame, seq: int, head: bytes) -> pl.DataFrame:
-    """Events of schemas.tables.USER_EVENTS as rows of USERS, numbered from `seq`, that go on from a head."""
+    """Events of schemas.user_tables.USER_EVENTS as rows of USERS, numbered from `seq`, chained on from a head."""
     salts = _salts(events.height)
     erased = events["user_id"].is_null().to_list()
     rows = events.with_columns(
@@ -62,7 +62,7 @@ def _next_head(head: bytes, records: NDArray[np.void]) -> bytes:
 
 
 def _records(rows: pl.DataFrame) -> NDArray[np.void]:
-    """Rows of USERS, as they are hashed."""
+    """Rows of USERS, in the form that is hashed."""
     records = np.zeros(rows.height, _RECORD)
     records["seq"] = rows["seq"].to_numpy()
     records["message"] = rows["message"].to_numpy()
@@ -73,7 +73,7 @@ def _records(rows: pl.DataFrame) -> NDArray[np.void]:
 
 
 def seals_of(rows: pl.DataFrame) -> list[bytes]:
-    """The seal of each event's name: as it is kept once the name was erased, else of the name and its salt."""
+    """The seal of each event's name: the kept one where the name was erased, else the digest of name and salt."""
     columns = (rows[name].to_list() for name in ("user_id", "salt", "seal"))
     return [_seal(salt, name) if kept is None else kept for name, salt, kept in zip(*columns, strict=True)]
 
@@ -81,7 +81,7 @@ def seals_of(rows: pl.DataFrame) -> list[bytes]:
 def follow(windows: Iterable[pl.DataFrame]) -> Iterator[Block]:
     """Follow a chain from its start, block by block.
 
-    After a fault it goes on from the head that is written, so that later ones are told as well.
+    After a fault it goes on from the head on record, so that later faults are found as well.
 
     Args:
         windows: rows of USERS in the order of their numbers, in parts of any length.
@@ -117,7 +117,7 @@ def _salts(count: int) -> Sequence[bytes]:
 
 
 def _what(block: pl.DataFrame) -> NDArray[np.void]:
-    """A digest of key and event for each row: there are few of them."""
+    """A digest of key and event for each row; few of them differ."""
     labels = block.select(pl.format("{}:{}{}", pl.col("key_id").str.len_bytes(), "key_id", "event")).to_series()
     kinds = labels.unique(maintain_order=True)
     digests = np.array([sha256(label.encode()).digest() for label in kinds], dtype="V32")

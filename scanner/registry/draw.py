@@ -1,4 +1,4 @@
-"""Free messages drawn at random, without reading those that are taken."""
+"""Free messages drawn at random, without reading the taken ones."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def draw(book: Book, key: MasterKey, free: int, count: int, rng: np.random.Gener
 def _drawn_by_trial(
     is_free: Callable[[Ints], NDArray[np.bool_]], messages: int, count: int, rng: np.random.Generator
 ) -> Ints:
-    """Draw of all that are not reserved until there are enough; what is taken or was drawn before does not count."""
+    """Draw from all messages that are not reserved until enough are free; taken and repeated ones do not count."""
     drawn = np.zeros(0, np.int64)
     while len(drawn) < count:
         more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn)) + 8))
@@ -34,10 +34,10 @@ def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, r
     """Draw ranks among the free messages, and find by bisection which ones these are.
 
     Args:
-        taken_up_to: how many messages are taken that are at most each of some.
-        free: how many are not.
-        count: how many are drawn.
-        rng: draws.
+        taken_up_to: function that gives how many taken messages are at most each of these.
+        free: how many messages are free.
+        count: how many messages are drawn.
+        rng: random generator.
     """
     ranks = rng.choice(free, size=count, replace=False)
     low, high = ranks, ranks + int(taken_up_to(np.array([MAX_MESSAGES]))[0])  # numbers of messages; the first one that
@@ -49,6 +49,6 @@ def _drawn_by_rank(taken_up_to: Callable[[Ints], Ints], free: int, count: int, r
 
 
 def _message(number: Ints) -> Ints:
-    """Messages that are not reserved are numbered through: n is message n + n div 19 (for RESERVED_EVERY = 20)."""
+    """The message of a number: message n + n div 19 is the n-th that is not reserved (for RESERVED_EVERY = 20)."""
     messages: Ints = number + number // (RESERVED_EVERY - 1)
     return messages

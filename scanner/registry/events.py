@@ -1,4 +1,4 @@
-"""Events of a users table as they lie in its files: those of some numbers are read without the others."""
+"""Events of a users table as they lie in its files: some are read by their numbers, without the others."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from scanner.registry.parts import MOST
 from scanner.storage.delta import read
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private
-from schemas.tables import USERS
+from schemas.user_tables import USERS
 
 STATISTICS = {"delta.dataSkippingStatsColumns": "key_id,message,seq"}
 """Properties of the table: statistics go to the log, where no names may stand."""
@@ -44,12 +44,12 @@ def create(folder: Path | str) -> None:
 
 
 def is_chained(table: DeltaTable) -> bool:
-    """Whether its events can have numbers; those of an earlier version have none."""
+    """Whether its events can have numbers; events of an earlier version have none."""
     return "seq" in {field.name for field in table.schema().fields}
 
 
 def all_events(table: DeltaTable | None) -> pl.DataFrame:
-    """All events, with null in columns that a table of an earlier version has not."""
+    """All events, with null in columns that a table of an earlier version lacks."""
     schema = pl.Schema(USERS)
     if table is None:
         return pl.DataFrame(schema=schema)
@@ -60,14 +60,14 @@ def all_events(table: DeltaTable | None) -> pl.DataFrame:
 
 
 def since(table: DeltaTable, first: int, last: int = MOST) -> pl.DataFrame:
-    """Events from one number to another, and all that have none."""
+    """Events from one number to another, and all events without a number."""
     wanted = pl.col("seq").is_null() | pl.col("seq").is_between(first, last)
     inside = pl.col("first").is_null() | ((pl.col("last") >= first) & (pl.col("first") <= last))
     return _read(table, inside, wanted)
 
 
 def numbered(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
-    """Events of some numbers, which are in order."""
+    """Events of the given numbers, which are in order."""
     files = files_of(table)
     before, up_to = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
     inside = pl.col("path").is_in(files["path"].filter(before < up_to).implode())
@@ -75,7 +75,7 @@ def numbered(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
 
 
 def _read(table: DeltaTable, inside: pl.Expr, wanted: pl.Expr) -> pl.DataFrame:
-    """The wanted events, which lie in those files (rows of `files_of`) that are inside."""
+    """The wanted events, which lie in the files that are inside (rows of `files_of`)."""
     if is_uri(table.table_uri.removeprefix("file://")):
         return pl.scan_delta(table).filter(wanted).select(USERS.names).collect()
     kept = set(files_of(table).filter(inside)["path"])
@@ -88,7 +88,7 @@ def _read(table: DeltaTable, inside: pl.Expr, wanted: pl.Expr) -> pl.DataFrame:
 
 
 def files_of(table: DeltaTable) -> pl.DataFrame:
-    """Files of a table: path, rows, first and last number of an event; null where not all have one."""
+    """Files of a table: path, rows, first and last number of an event, null where an event has none."""
     found = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     bounds = {"min.seq", "max.seq", "null_count.seq"} <= set(found.columns)
     whole = pl.col("null_count.seq").fill_null(1) == 0 if bounds else pl.lit(value=False)
@@ -98,7 +98,7 @@ def files_of(table: DeltaTable) -> pl.DataFrame:
 
 @contextlib.contextmanager
 def reading(table: DeltaTable | None) -> Iterator[None]:
-    """While files of a snapshot and its index are read: one that is missing is an error where no other change took it.
+    """Guard reads of a snapshot's and its index's files: a missing file is an error unless another change took it.
 
     Raises:
         TooLate: the table has changed since.
@@ -113,7 +113,7 @@ def reading(table: DeltaTable | None) -> Iterator[None]:
 
 
 def missing(error: FileNotFoundError) -> ScanFailed:
-    """What to say of a file that is not there: only the index can be made anew."""
+    """Message about a file that is missing: only the index can be made anew."""
     in_index = f"/{INDEX}/" in str(error)
     help_ = f"delete the folder {INDEX}, which is made anew" if in_index else "restore it from a backup"
     return ScanFailed(f"users table: a file is missing ({error}); {help_}")

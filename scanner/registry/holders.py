@@ -1,9 +1,12 @@
-"""Who holds a message: what a worker names users by. It reads what it is asked for, whatever the number of users."""
+"""Who holds a message: workers name users by it. It reads only the answers, whatever the number of users."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scanner.registry.book import Book, Given
 from scanner.registry.events import missing
@@ -11,11 +14,13 @@ from scanner.registry.ledger import open_book
 from schemas.registry import is_reserved
 from schemas.words import Naming
 
+Answer = TypeVar("Answer")
+
 _TRIES = 5
 
 
 class Named(NamedTuple):
-    """Whom a message names. naming: why, or why not; held_since: when the message was given, if it was."""
+    """The user that a message names. naming: why, or why not; held_since: when the message was given, if it was."""
 
     naming: Naming
     user_id: str | None
@@ -25,7 +30,7 @@ class Named(NamedTuple):
 class Holders:
     """Names users by key and message, as they were when it was loaded.
 
-    Once names were erased, or files of its index merged, since then, it may go on with the table as it is by then.
+    Once names are erased or index files merged, it may go on with the newer table.
     """
 
     def __init__(self, folder: Path | str, key_ids: Sequence[str], book: Book) -> None:
@@ -36,7 +41,7 @@ class Holders:
         """Open the users table of a registry; without one, no message is held.
 
         Raises:
-            Refused: the table gives a message to two users, as far as was looked at.
+            Refused: the table gives a message to two users, in the part that was read.
         """
         return cls(folder, key_ids, open_book(folder))
 
@@ -46,7 +51,7 @@ class Holders:
         Args:
             key_id: one of the keys that were loaded (KeyError otherwise).
             message: 0 to M − 1.
-            at: when the document existed, by all that is known.
+            at: a time at which the document existed, as far as is known.
 
         Returns:
             `named` with the user; `reserved` for a message that is never given; `unallocated` when it never was;
@@ -70,10 +75,29 @@ class Holders:
             return Named(Naming.REMOVED, None, since)
         return Named(Naming.NAMED, given.user_id, since)
 
+    def count(self, key_id: str) -> int:
+        """How many messages of a key were ever given."""
+        return self._book.count(key_id)[0]
+
+    def some(self, key_id: str, numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Messages that were given, removed since or not: one for each number, uniform where the numbers are.
+
+        Raises:
+            ScanFailed: a file of the index is missing.
+        """
+
+        def chosen(book: Book) -> NDArray[np.int64]:
+            return book.nth(key_id, (numbers % np.uint64(book.count(key_id)[0])).astype(np.int64))
+
+        return self._ask(chosen)
+
     def _given(self, key_id: str, message: int) -> Given | None:
+        return self._ask(lambda book: book.one(key_id, message))
+
+    def _ask(self, question: Callable[[Book], Answer]) -> Answer:
         for _ in range(_TRIES):
             try:
-                return self._book.one(key_id, message)
+                return question(self._book)
             except FileNotFoundError as error:
                 lost = error
                 self._book = open_book(self._folder)

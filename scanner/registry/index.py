@@ -1,13 +1,13 @@
 """The index of a users table: sorted files from which messages and users are found without reading all events.
 
-It holds what the events up to some number say, as runs; what is newer is read from the table. A new run holds the
-newest events; runs of like sizes are merged, so that there are few. Per key, a run has sorted rows of three kinds: the
-messages that were given, those that were removed, and for each user a digest of the name with the message.
+It holds the events up to some number, as runs; newer events are read from the table. A new run holds the newest events;
+runs of like sizes are merged, so that there are few. Per key, a run has sorted rows of three kinds: the messages that
+were given, those that were removed, and for each user a digest of the name with the message.
 
 An index is a file that names its parts, and the users table names the index: by the application transaction
 `users-index`, whose version is the index's number. Its commit fails when another was faster, so nobody ever reads an
-index that does not belong to the table, and an erased name leaves table and index in one step. What went out of the
-index is deleted afterwards, by the next change too if the one that took it out died.
+index that does not belong to the table, and an erased name leaves table and index in one step. Files that dropped out
+of the index are deleted afterwards, or by the next change if this one died.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from scanner.registry.parts import Ints, Part, PartsFolder, Sorted, in_order, me
 from scanner.storage.locations import filesystem_of
 
 FOLDER = "_index"
-"""Of the users table's folder; the underscore keeps it out of what Delta looks after."""
+"""Folder of the index, in the users table's folder; Delta ignores it because of the underscore."""
 
 GIVEN, REMOVED, NAMES = "given", "removed", "names"
 KINDS = {
@@ -38,22 +38,22 @@ KINDS = {
     REMOVED: pa.schema([("message", pa.int64()), ("at", pa.int64()), ("seq", pa.int64())]),
     NAMES: pa.schema([("digest", pa.int64()), ("message", pa.int64())]),
 }
-"""Columns of a run's rows, in the order of the first; at: microseconds since 1970; seq: number of the event."""
+"""Columns of a run's rows, which are in order of the first; at: microseconds since 1970; seq: number of the event."""
 
 ALLOCATED = "allocated"
 REMOVED_EVENT = "removed"
 
 _LIKE = 4
-"""An older run is merged when it is at most so many times as large as what is newer."""
+"""Times the size of newer runs up to which an older run is merged with them."""
 
 _QUICK = 2**19
-"""Rows that any change may merge, a second of work; more only a change of many users."""
+"""Rows that any change may merge, a second of work; only a change of many users merges more."""
 
 _ORPHANS_AFTER = 3600  # seconds in which a running change has certainly ended
 
 
 class Index(NamedTuple):
-    """What a file of an index says: the events below `seq` are in it, after which the chain's head was `head`.
+    """The content of an index file: it holds the events below `seq`, and the chain's head after them was `head`.
 
     parent: number of the index that it replaced; runs: newest first, parts by (key, kind).
     """
@@ -66,12 +66,12 @@ class Index(NamedTuple):
 
     @property
     def files(self) -> set[str]:
-        """The parts' names."""
+        """Names of the parts."""
         return {part.file for run in self.runs for parts in run.values() for part in parts}
 
 
 NOTHING = Index(0, None, 0, START, ())
-"""The index of a table that has none."""
+"""Index of a table that has none."""
 
 
 class Run:
@@ -87,7 +87,7 @@ class Run:
 
     @property
     def keys(self) -> set[str]:
-        """Ids of keys that it says something of."""
+        """Ids of the keys that it has rows of."""
         return {key_id for key_id, _ in self._rows}
 
     def rows(self, key_id: str, kind: str) -> Sorted:
@@ -95,12 +95,12 @@ class Run:
         return self._rows.get((key_id, kind)) or _empty(kind)
 
     def messages_of(self, key_id: str, user_ids: pl.Series, hashed: Ints) -> Ints:
-        """Messages that were given to users under a key, in this run; and of others whose digest is the same.
+        """Messages that were given to users under a key, in this run, and to others whose digest is the same.
 
         Args:
-            key_id: of the key.
+            key_id: the key's id.
             user_ids: names.
-            hashed: their `digests`, each once.
+            hashed: the distinct `digests` of the names.
         """
         if self._names:
             _, tables = self.rows(key_id, NAMES).find(hashed)
@@ -112,7 +112,7 @@ class Run:
 
 @functools.cache
 def _empty(kind: str) -> Sorted:
-    """No rows. Made when it is needed: Arrow's first allocation maps a GiB, which counts as this process's memory."""
+    """An empty table. Made late, since Arrow's first allocation maps a GiB, which counts as this process's memory."""
     return Sorted.in_memory(KINDS[kind].empty_table())
 
 
@@ -123,7 +123,7 @@ def digests(user_ids: Iterable[str | None]) -> Ints:
 
 
 def run_of(events: pl.DataFrame) -> Run:
-    """Events as a run in memory, where names are compared.
+    """Events as a run in memory, in which names themselves are compared.
 
     Raises:
         Refused: a message is given or removed twice.
@@ -157,7 +157,7 @@ class IndexFolder:
         self._folder = PartsFolder(f"{table}/{FOLDER}")
 
     def read(self, number: int | None) -> Index | None:
-        """The index of a number; None: there is none.
+        """The index of that number; None: there is none.
 
         Raises:
             ScanFailed: its file holds something else.
@@ -181,7 +181,7 @@ class IndexFolder:
         ]
 
     def added(self, index: Index, events: pl.DataFrame) -> Index:
-        """Write the index that has these events too, the next of the table, up to one with a head.
+        """Write the table's next index, which has these events too, up to an event with a head.
 
         Raises:
             Refused: a message is given or removed twice.
@@ -200,7 +200,10 @@ class IndexFolder:
         return self._put(Index(_number(), index.number or None, seq, head, (parts, *index.runs[merging:])))
 
     def without_names(self, index: Index, erased: pl.DataFrame) -> Index:
-        """Write the index without the names of messages: rows of key_id, message and user_id. Itself if it has none."""
+        """Write the index without the names of messages: rows of key_id, message and user_id.
+
+        The same index if it has none.
+        """
         runs = tuple(dict(run) for run in index.runs)
         for (key_id,), rows in erased.group_by("key_id"):
             messages = np.asarray(rows["message"].to_numpy(), np.int64)
@@ -236,12 +239,12 @@ class IndexFolder:
         return self._folder.write(rows.take(pa.array(np.delete(np.arange(part.rows), gone_rows))))
 
     def discard(self, index: Index, of: Index) -> None:
-        """Delete an index that was not put in the place of `of`."""
+        """Delete an index that did not take the place of `of`."""
         if index.number != of.number:
             self._delete({*(index.files - of.files), _name(index.number)})
 
     def clean(self, index: Index) -> None:
-        """Delete what an index replaced, and what failed changes left an hour ago or earlier."""
+        """Delete files that an index replaced, and leftovers of changes that failed an hour ago or earlier."""
         if not index.number:
             return
         gone, old = set[str](), self.read(index.parent)
@@ -258,12 +261,12 @@ class IndexFolder:
 
     def _delete(self, names: Iterable[str]) -> None:
         filesystem, inner = filesystem_of(self._folder.location)
-        for name in sorted(names):  # an index, which tells of its parts, after these
+        for name in sorted(names):  # an index comes after its parts, which it names
             with contextlib.suppress(FileNotFoundError):
                 filesystem.delete_file(f"{inner}/{name}")
 
     def _write(self, runs: Sequence[Run]) -> dict[tuple[str, str], tuple[Part, ...]]:
-        """Runs as one, in files."""
+        """Runs merged into one, in files."""
         written: dict[tuple[str, str], tuple[Part, ...]] = {}
         for key_id in sorted(set[str]().union(*(run.keys for run in runs))):
             for kind, schema in KINDS.items():

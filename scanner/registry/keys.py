@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def suggested_parameters(name: str) -> dict[str, Any]:
-    """Parameters of a new key of a format, where nothing else is said; none of a format that is not known."""
+    """Parameters of a format's new key if the user chose none; empty for an unknown format."""
     from scanner.watermark.formats import FORMATS
 
     return dict(FORMATS[name].suggested) if name in FORMATS else {}
@@ -51,13 +51,14 @@ def new_key(
     known: "Held[bytes] | None" = None,
     active_from: datetime | None = None,
     active_until: datetime | None = None,
+    held_by: str | None = None,
     **parameters: object,
 ) -> MasterKey:
     """Add a master key to a registry, which is made when it is not there; the commitment to publish is in the result.
 
     Args:
-        folder: of the registry.
-        key_id: of the new key.
+        folder: the registry's folder.
+        key_id: the new key's id.
         format: one of scanner.watermark.formats.FORMATS.
         messages: M, how many messages the key has.
         tokenizer: a tokenizer.json. A relative path starts at the working folder or at the registry's folder.
@@ -67,7 +68,8 @@ def new_key(
         known: the secret of a key that marks elsewhere already, for the file that is made; None: a new one is drawn.
         active_from: nothing is marked with it before, though users may get messages; a time with a zone, or None: now.
         active_until: nothing is marked with it from then on, though scans test it; None: until it is retired.
-        parameters: of the format, such as window=4, gamma="1/4".
+        held_by: who else has the secret, such as a site that serves a marked model; None: nobody knows.
+        parameters: the format's parameters, such as window=4, gamma="1/4".
 
     Raises:
         Refused: a value out of range, an id in use, or a secret that a key of this registry already has; SecretError,
@@ -85,6 +87,7 @@ def new_key(
         created_at=datetime.now(UTC),
         active_from=active_from,
         active_until=active_until,
+        held_by=held_by,
     )
     try:
         made_for = checked_format(key)
@@ -94,7 +97,7 @@ def new_key(
         raise Refused(str(error)) from None
     pinned = pin_tokenizer(folder, os.fspath(tokenizer))
     refuse_narrow(made_for, pinned)
-    # with the format's defaults, which then are on record
+    # with the format's defaults, which go on record
     key = key.model_copy(update={"tokenizer": pinned.entry, "parameters": made_for.model_dump(exclude_none=True)})
     path = secret_path(reference, folder)
     if known is not None and (path is None or os.path.lexists(path)):
@@ -132,7 +135,7 @@ def new_key(
 
 
 def retire_key(folder: Path | str, key_id: str) -> MasterKey:
-    """Retire a key: it is still scanned, and never marked with again. One that is retired stays as it is.
+    """Retire a key: it is still scanned, and never marked with again. A retired key stays as it is.
 
     Raises:
         Refused: the key is unknown.
@@ -180,13 +183,13 @@ def _told(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _about(model: type[BaseModel], field: str) -> str:
-    """What a field of a format is, if it says so."""
+    """Description of a format's field, if it has one."""
     found = model.model_fields.get(field)
     return f" ({found.description})" if found is not None and found.description else ""
 
 
 def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
-    """A new secret of a format, or one that is known, and the file that holds it."""
+    """A format's secret, new or known, and the file that holds it."""
     from scanner.watermark.format import DrawsKeys
 
     if known is not None:
@@ -199,7 +202,7 @@ def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> 
 
 def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: "Format") -> None:
     for key in registry.keys:
-        # several formats share a default key that is public, and nobody is named by any of them
+        # several formats share a default key, which is public and names nobody
         if key.format != made_for.name and made_for.basis().assumed:
             continue
         if _is_secret_of(key, folder, key_bytes):
@@ -210,13 +213,13 @@ def _refuse_reuse(registry: Registry, folder: Path, key_bytes: bytes, made_for: 
 
 
 def _is_secret_of(key: MasterKey, folder: Path, key_bytes: bytes) -> bool:
-    """Whether bytes are the secret of a key; no where a key has no commitment and its secret cannot be read here."""
+    """Whether bytes are the secret of a key; False where it has no commitment and its secret cannot be read here."""
     from scanner.watermark.formats import format_of
 
     made_for = format_of(key)
     if len(key_bytes) not in made_for.secret_bytes:
         return False
-    if key.commitment is not None:  # it tells even where the key's own secret cannot be read
+    if key.commitment is not None:  # the commitment decides even where the key's own secret cannot be read
         return commitment_of(key_bytes, made_for) == key.commitment
     try:
         return read_secret_of(made_for, key.secret, folder) == key_bytes

@@ -1,4 +1,4 @@
-"""The file keys.toml of a registry: all that is on record about its keys, read, checked, found, changed."""
+"""The file keys.toml of a registry: everything on record about its keys, read, checked, found, changed."""
 
 import stat
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def gives_p_values(key: MasterKey) -> bool:
 
 
 def checked_format(key: MasterKey) -> "Format":
-    """The format of a key, after a look at what it says of a key's parameters and messages.
+    """The format of a key, checked against the key's parameters and messages.
 
     Raises:
         ValueError: no such format, or messages that it cannot have; ValidationError, which is one: a parameter.
@@ -99,7 +99,7 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     """The key of that id.
 
     Raises:
-        Refused: the registry has no such key; names those it has.
+        Refused: the registry has no such key; names the keys it has.
     """
     for key in registry.keys:
         if key.key_id == key_id:
@@ -108,13 +108,19 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
 
 
+_NEWER = ("one_of", "held_by")
+"""Fields of a key that older registries lack: where they are null, the digest leaves them out."""
+
+
 def registry_sha256(registry: Registry) -> str:
-    """Digest of all that is on record about the keys, as hex text: equal digests, equal registries."""
+    """Digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
     whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
     keys = [
-        key.model_dump(mode="json", exclude={"format", "parameters"} | ({"one_of"} if key.one_of is None else set()))
+        key.model_dump(
+            mode="json", exclude={"format", "parameters"} | {name for name in _NEWER if getattr(key, name) is None}
+        )
         | format_of(key).decides()
         for key in registry.keys
     ]
@@ -122,7 +128,7 @@ def registry_sha256(registry: Registry) -> str:
 
 
 def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) -> Registry:
-    """Replace what is on record by what `change` makes of it, while no other process does. Returns the new record.
+    """Replace the record by the result of `change`, while no other process does so. Returns the new record.
 
     Raises:
         Refused: there is no registry, or it is not in a local folder; and what `change` raises. Nothing was written.

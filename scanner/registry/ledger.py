@@ -2,7 +2,7 @@
 
 Delta lets two appends made from the same snapshot both succeed. Here every change carries the application transaction
 `users`, one higher than in the snapshot it was decided on, and is written through that very snapshot without retries:
-of two changes decided on the same state one fails, and is decided anew on the state that the other left. An index
+one of two changes decided on the same state fails, and is decided anew on the state that the other left. An index
 (scanner.registry.index) is put in its place in the same way.
 """
 
@@ -34,15 +34,15 @@ from scanner.registry.events import (
 )
 from scanner.registry.index import NOTHING, Index, IndexFolder
 from scanner.registry.locked_files import USERS_FOLDER
-from schemas.tables import USERS
+from schemas.user_tables import USERS
 
 _APP, _INDEX_APP = "users", "users-index"
 _TRIES = 50
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 1.0  # seconds
-_MOST_NEW_FILES = 100  # every change is a file: with so many that the index lacks, they enter it
-_MOST_NEW_EVENTS = 50_000  # and with so many events
-_MERGED_ROWS = 2**20  # of files that are written as one, at most
-_LIKE = 4  # a file is written anew with later ones when it has at most so many times as many rows
+_MOST_NEW_FILES = 100  # files that the index may lack, one for each change; then they enter it
+_MOST_NEW_EVENTS = 50_000  # events that the index may lack
+_MERGED_ROWS = 2**20  # rows that are written as one file, at most
+_LIKE = 4  # a file is merged with later files if it has at most so many times their rows
 _ORPHANS_AFTER = 1  # hours in which a running change has certainly ended
 _WRITER = WriterProperties(max_row_group_size=65_536)  # so that few rows are read without the rest
 
@@ -50,12 +50,12 @@ Result = TypeVar("Result")
 
 
 def open_book(folder: Path | str) -> Book:
-    """What a registry's users table says now. What is read of it later may be gone by then: see `ask`."""
+    """The users table of a registry as it is now. A later read may miss files that were erased meanwhile: see `ask`."""
     return _retry(lambda: _book(folder, open_table(folder))[0])
 
 
 def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
-    """What a registry's users table answers now; asked again while files of its index go, which were merged or erased.
+    """The answer of a registry's users table now. It is asked again if index files go meanwhile, merged or erased.
 
     Raises:
         ScanFailed: a file is missing.
@@ -71,12 +71,12 @@ def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
 
 
 def read_events(folder: Path | str) -> pl.DataFrame:
-    """All events of a registry's users, columns of schemas.tables.USERS; no rows when it has no users table yet."""
+    """All events of a registry's users, columns of schemas.user_tables.USERS; no rows when it has no table yet."""
     return _retry(lambda: all_events(open_table(folder)))
 
 
 def whole(folder: Path | str, rows: int) -> tuple[Book, Iterator[pl.DataFrame]]:
-    """A registry's users table as it is now, and the events of its chain by their numbers, so many at a time."""
+    """A registry's users table as it is now, and its chained events in order of their numbers, so many at a time."""
     table = open_table(folder)
     book, _ = _book(folder, table)
     return book, _windows(table, rows)
@@ -93,9 +93,9 @@ def _windows(table: DeltaTable | None, rows: int) -> Iterator[pl.DataFrame]:
 
 
 def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Result]]) -> Result:
-    """Append the events (schemas.tables.USER_EVENTS) that `decide` makes of the state so far, and return its result.
+    """Append what `decide` makes of the state so far, events of schemas.user_tables.USER_EVENTS; return its result.
 
-    Called again from the start when another process was faster; nothing is written when it returns no event or raises.
+    `decide` is called again when another process was faster. Nothing is written when it returns no event or raises.
 
     Raises:
         ScanFailed: other processes were faster every time.
@@ -125,8 +125,8 @@ def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Resu
 def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> int:
     """Take the names out of all events of the rows that `choose` picks out of a book; returns events changed.
 
-    What goes out of the index and the table is deleted. The Delta log holds no names: none stand in statistics or
-    predicates.
+    The files that drop out of the index and the table are deleted. The Delta log holds no names: none stand in
+    statistics or predicates.
 
     Raises:
         ScanFailed: other processes were faster every time.
@@ -143,7 +143,7 @@ def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> i
             return _erase(folder, table, index, chosen)
 
     rows = _retry(attempt)
-    _retry(lambda: _vacuum(folder, full=False, hours=0))  # what the update replaced
+    _retry(lambda: _vacuum(folder, full=False, hours=0))  # files that the update replaced
     _retry(lambda: _vacuum(folder, full=True, hours=_ORPHANS_AFTER))  # what crashed or lost, not what is being written
     _clean(folder)
     return rows
@@ -174,7 +174,7 @@ def _erase(folder: Path | str, table: DeltaTable, index: Index, chosen: pl.DataF
 
 
 def _fold(folder: Path | str) -> None:
-    """Bring the newest events into the index, and write small files as one; nothing where others change the table."""
+    """Bring the newest events into the index, and merge small files; nothing happens where others change the table."""
     table = open_table(folder)
     if table is None:
         return
@@ -204,7 +204,7 @@ def _fold(folder: Path | str) -> None:
 
 
 def _put_in_place(table: DeltaTable, index: Index) -> None:
-    """Commit an index, and with it the table's small files as one."""
+    """Commit an index and, with it, the table's small files merged into one."""
     begin = _first_to_merge(files_of(table))
     if begin is None:
         table.create_write_transaction([], "append", USERS, commit_properties=_next(table, index))
@@ -217,7 +217,7 @@ def _put_in_place(table: DeltaTable, index: Index) -> None:
 
 
 def _first_to_merge(files: pl.DataFrame) -> int | None:
-    """The number from which on events are written as one file; None: there is nothing to merge."""
+    """The number from which on events are merged into one file; None: there is nothing to merge."""
     rows, count, begin = 0, 0, None
     for first, _, size in files.sort("last", descending=True).select("first", "last", "rows").iter_rows():
         if rows + size > _MERGED_ROWS or (rows and size > _LIKE * rows):
@@ -231,7 +231,7 @@ def _index_folder(folder: Path | str) -> IndexFolder:
 
 
 def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
-    """What a snapshot says, and its index."""
+    """A snapshot's content as a book, and its index."""
     if table is None:
         return Book.empty(START), NOTHING
     index_folder = _index_folder(folder)
@@ -242,7 +242,7 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
     with reading(table):
         events = since(table, index.seq - 1)
         if index.seq and events.filter(pl.col("seq") == index.seq - 1)["head"].to_list() != [index.head]:
-            index, events = NOTHING, all_events(table)  # an index of another state, as a backup may leave it
+            index, events = NOTHING, all_events(table)  # the index may be of another state, as a backup may leave it
     if number is not None and index is NOTHING:
         raise_if_outdated(table)
     tail = events.filter(pl.col("seq").is_null() | (pl.col("seq") >= index.seq)).sort("seq", nulls_last=True)
@@ -253,7 +253,10 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
 
 
 def _head(folder: Path | str, table: DeltaTable, book: Book) -> bytes:
-    """The head that the next event goes on from. Events without a chain, of an earlier version, get into it first."""
+    """The head that the next event goes on from.
+
+    Events of an earlier version, which have no chain, get into it first.
+    """
     if book.head is not None:
         return book.head
     if not is_chained(table):
@@ -292,7 +295,7 @@ def _vacuum(folder: Path | str, *, full: bool, hours: int) -> None:
 
 
 def _clean(folder: Path | str) -> None:
-    """Delete what went out of the index."""
+    """Delete the files that dropped out of the index."""
     table, index_folder = open_table(folder), _index_folder(folder)
     if table is not None:
         index_folder.clean(index_folder.read(table.transaction_version(_INDEX_APP)) or NOTHING)

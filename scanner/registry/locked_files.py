@@ -9,7 +9,7 @@ from scanner.errors import Refused
 from scanner.storage.locations import filesystem_of, is_uri
 
 USERS_FOLDER = "users"
-"""Of the users table, in a registry."""
+"""Folder of the users table, in a registry."""
 
 
 def read_far(uri: str) -> str:
@@ -29,7 +29,7 @@ def read_far(uri: str) -> str:
 
 
 def local_folder(folder: Path | str) -> Path:
-    """A registry's folder, where its keys can be changed.
+    """A registry's local folder, where its keys can be changed.
 
     Raises:
         Refused: it lies on another machine, where no lock can be held.

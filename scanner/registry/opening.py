@@ -1,4 +1,4 @@
-"""Keys that are opened: the secret is read where it is used, and fits the commitment on record."""
+"""Opened keys: the secret is read where it is used, and checked against the commitment on record."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,10 +42,10 @@ def open_key(folder: Path | str, key: MasterKey) -> "Watermark":
 
 
 def opened(made_for: "Format", key_bytes: bytes, what: str) -> "Watermark":
-    """A format under a secret, of which an error says what it is.
+    """A format opened with a secret; the error says what was wrong.
 
     Raises:
-        SecretError: no key of the format can be that.
+        SecretError: the secret is no key of the format.
     """
     try:
         return made_for.open(key_bytes)
@@ -61,14 +61,14 @@ def tokenizer_path(folder: Path | str, key: MasterKey) -> Path | str:
 
 
 def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> bytes:
-    """The secret of a key of a format; where nobody is ever named, it may be a published one. Raises SecretError."""
+    """The secret of a format's key. It may be a published one where nobody is ever named. Raises SecretError."""
     return read_secret(
         reference, folder, made_for.secret_bytes, guessable=made_for.basis().assumed, instead=made_for.if_guessed
     )
 
 
 def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
-    """The commitment to publish, as hex text; None of a format that has none, since it would be an offline oracle."""
+    """The commitment to publish, as hex text. None where the format has none, since it would be an offline oracle."""
     from scanner.watermark.format import Commits
 
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None

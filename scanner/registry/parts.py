@@ -1,4 +1,4 @@
-"""Sorted Arrow files: what is found in them is read from a memory map, whatever their size.
+"""Sorted Arrow files, in which rows are found through a memory map, whatever the size.
 
 A sequence of any length lies in parts of some 2^18 rows, so that a change of one row writes a few megabytes anew.
 """
@@ -19,13 +19,13 @@ from scanner.storage.permissions import make_private
 from scanner.storage.whole import write_whole
 
 PART_ROWS = 2**18
-"""Of a part, at most."""
+"""Most rows of a part."""
 
 BELOW, MOST = -1, 2**63 - 1
-"""Below all values that columns are sorted by, and the largest one."""
+"""A value below all sorted values, and the largest value."""
 
 _KEPT_HERE, _KEPT_FROM_FAR = 4096, 16
-"""Parts that are held open: maps of a local disk, which take no memory of their own, or copies of files far away."""
+"""Parts that are held open: maps of local files, which take no memory of their own, or copies of files far away."""
 
 Ints = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Opened(NamedTuple):
 
 
 class PartsFolder:
-    """The folder of an index: opens parts, and writes new ones; no part is ever changed.
+    """The folder of an index. It opens parts, and writes new ones; no part is ever changed.
 
     Args:
         location: folder or URI; made when something is written.
@@ -61,7 +61,7 @@ class PartsFolder:
         """A part's rows.
 
         Raises:
-            FileNotFoundError: it is not there any more, since what it held was merged or erased.
+            FileNotFoundError: the part is gone, since its rows were merged or erased.
             ScanFailed: it is not as it was written.
         """
         if part.file not in self._opened:
@@ -84,10 +84,11 @@ class PartsFolder:
             return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
 
     def write(self, rows: pa.Table) -> Part:
-        """A new part of rows that are sorted."""
+        """Write sorted rows as a new part."""
         name = f"{uuid.uuid4().hex}.arrow"
         sink = pa.BufferOutputStream()
-        # a copy: of a slice, Arrow writes up to 63 bytes more than its own, a neighbour's name that may be erased later
+        # a copy: of a slice, Arrow writes up to 63 bytes beyond its own, which may hold a neighbour's name that is
+        # erased later
         copy = rows.take(pa.array(np.arange(len(rows)))).combine_chunks()
         with pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(copy, max_chunksize=len(rows))
@@ -107,7 +108,7 @@ class PartsFolder:
 
 
 def opened(rows: pa.Table) -> Opened:
-    """Rows in memory, as a part is opened."""
+    """Rows in memory, in the form of an opened part."""
     whole = rows.combine_chunks()
     column = whole.column(0)
     array = column.chunk(0).to_numpy() if column.num_chunks else np.zeros(0, np.int64)
@@ -129,7 +130,7 @@ class Sorted:
 
     @classmethod
     def in_memory(cls, rows: pa.Table) -> "Sorted":
-        """Of rows that are sorted."""
+        """The sequence of sorted rows in memory."""
         whole = opened(rows)
         if not len(rows):
             return cls((), lambda part: whole)
@@ -137,11 +138,11 @@ class Sorted:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """How many rows it has."""
         return sum(part.rows for part in self.parts)
 
     def one(self, value: int) -> tuple[pa.Table, int] | None:
-        """A row of a value: the rows of its part, and its index among them; None: there is none."""
+        """The row of a value: the rows of its part, and its index among them; None: no row has the value."""
         at = bisect_left(self._lasts, value)
         if at == len(self.parts) or self.parts[at].first > value:
             return None
@@ -187,11 +188,11 @@ class Sorted:
         return found
 
     def all(self, schema: pa.Schema) -> pa.Table:
-        """All rows, in order; `schema` is theirs."""
+        """All rows, in order; `schema` is their schema."""
         return pa.concat_tables([schema.empty_table(), *(self._open(part).rows for part in self.parts)])
 
     def values(self) -> Ints:
-        """What they are sorted by, in order."""
+        """The values of the sorted column, in order."""
         return np.concatenate([np.zeros(0, np.int64), *(self._open(part).sorted_by for part in self.parts)])
 
     def _parts_of(self, ordered: Ints) -> Iterator[tuple[int, int, int]]:
@@ -210,7 +211,7 @@ def in_order(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def merged(sequences: Sequence[Sorted], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows; some of them at a time."""
+    """Rows of several sequences as one, in order, in tables of at most PART_ROWS rows, read bit by bit."""
     longest = max(sequences, key=lambda sequence: sequence.rows)
     low = BELOW
     for high in (*(part.last for part in longest.parts[:-1]), MOST):

@@ -13,12 +13,12 @@ from scanner.storage.locations import is_uri
 from scanner.storage.whole import sync_folder
 
 SIZES = range(16, 65)
-"""Bytes that a secret may have, where a format says nothing else."""
+"""Bytes that a secret may have, unless its format says otherwise."""
 
 NEW_BYTES = 32
 
 _MOST_READ = 2048
-"""Bytes that are read of a file, more than any secret's text has."""
+"""Most bytes that are read of a file, more than any secret's text has."""
 
 _TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
@@ -49,9 +49,9 @@ def read_secret(
     Args:
         reference: as in schemas.registry.MasterKey.secret.
         base: the registry's folder, where a relative path starts.
-        sizes: how many bytes it may have (those of the key's format).
+        sizes: how many bytes it may have, by the key's format.
         guessable: whether it may be one that anybody guesses, as other stacks' published keys are.
-        instead: of one that can be guessed, what to do; None: draw another.
+        instead: advice for a secret that can be guessed; None: draw another.
 
     Raises:
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
@@ -64,6 +64,22 @@ def read_secret(
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
     return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, told)
+
+
+def read_token(reference: str, base: Path | str) -> str:
+    """A token of another system behind a reference, `file:PATH` or `env:NAME`: a line of visible ASCII.
+
+    Raises:
+        SecretError: nothing is there, it is no token, or others can read or change it. Names the place only.
+    """
+    path, name = secret_path(reference, base), reference.removeprefix("env:")
+    where = f"secret file {path}" if path is not None else f"environment variable {name}"
+    if path is None and name not in os.environ:
+        raise SecretError(f"{where} is not set; it should hold a token")
+    raw = os.environb[os.fsencode(name)] if path is None else _read_file(path)
+    if len(raw) >= _MOST_READ or not re.fullmatch(rb"[!-~]+", token := raw.strip()):
+        raise SecretError(f"{where}: holds no token (visible ASCII on one line, fewer than {_MOST_READ} bytes)")
+    return token.decode("ascii")
 
 
 def new_secret_file(path: Path, draw: Callable[[bytes], bytes] = bytes) -> bytes:
@@ -124,7 +140,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _decode(raw: bytes, where: str, sizes: range, instead: str | None) -> bytes:
-    """Key bytes of hexadecimal text; instead: what to do where they can be guessed, None: they may be."""
+    """Key bytes of hexadecimal text. instead: advice for a secret that can be guessed; None: it may be guessable."""
     digits = raw.strip()
     if not re.fullmatch(rb"(?:[0-9a-fA-F]{2})+", digits):
         raise SecretError(f"{where}: is not hexadecimal text (an even number of digits 0-9 a-f on one line)")
@@ -139,7 +155,7 @@ def _decode(raw: bytes, where: str, sizes: range, instead: str | None) -> bytes:
 
 
 def _pattern(secret: bytes) -> str | None:
-    """What gives a secret away as no random draw, in words that tell nothing of it; None: nothing does.
+    """Pattern that shows a secret not to be drawn at random, in words that reveal nothing of it; None: there is none.
 
     16 random bytes are refused once in 7 million draws (all printable: (95/256)^16 = 1.3e-7), 32 never in practice; of
     8, as other stacks have them, one in 2,800 is all printable, so that tells nothing there.
@@ -147,7 +163,7 @@ def _pattern(secret: bytes) -> str | None:
     steps = bytes((after - before) % 256 for before, after in pairwise(secret))
     if any(secret[period:] == secret[:-period] for period in range(1, len(secret) // 2 + 1)):
         return "it repeats itself"
-    # of 128 random bytes 101 are different in the mean, of 512 there are 221
+    # in the mean, 101 of 128 random bytes differ, and 221 of 512
     if min(len(set(secret)), len(set(steps))) < min(len(secret), 128) // 2:
         return "its bytes are too few different ones, or go up in steps"
     if len(secret) >= 16 and all(32 <= byte < 127 for byte in secret):

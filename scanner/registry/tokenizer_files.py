@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pinned(NamedTuple):
-    """A tokenizer's entry in keys.toml, and its tokens: those of its model, and with those that were added."""
+    """A tokenizer's entry in keys.toml, and its sizes: the tokens of its model, and all tokens with the added ones."""
 
     entry: TokenizerFile
     of_model: int
@@ -26,7 +26,7 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
     """Path and SHA-256 of a tokenizer.json; the path is relative to the registry if it was given so or lies inside.
 
     Args:
-        folder: of the registry.
+        folder: the registry's folder.
         given: a path; a relative one starts at the working folder or at the registry's.
 
     Raises:
@@ -57,12 +57,12 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
 
 
 def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """One more than the largest id of the model, and of all; 0 where a file says nothing that is understood."""
+    """One more than the largest id of the model, and of all tokens; 0 where the file's form is not understood."""
     model = fields["model"]
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
         of_model = _beyond(vocabulary.values())
-    else:  # of Unigram a list, whose places are the ids
+    else:  # Unigram has a list, whose places are the ids
         of_model = len(vocabulary) if isinstance(vocabulary, list) else 0
     added = fields.get("added_tokens")
     ids = [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
@@ -74,10 +74,10 @@ def _beyond(ids: Iterable[object]) -> int:
 
 
 def refuse_narrow(made_for: "Format", pinned: Pinned) -> None:
-    """Refuse a vocabulary that lacks tokens of the tokenizer: its draws would be others than those that mark.
+    """Refuse a vocabulary that lacks tokens of the tokenizer: its draws would differ from the draws that mark.
 
     Raises:
-        Refused: with both figures.
+        Refused: states both sizes.
     """
     width = made_for.vocabulary()
     if width is not None and width < pinned.of_model:
@@ -88,7 +88,7 @@ def refuse_narrow(made_for: "Format", pinned: Pinned) -> None:
 
 
 def narrow(made_for: "Format", pinned: Pinned) -> str | None:
-    """What to look at where a vocabulary has room for the tokenizer's model, and not for what was added to it."""
+    """A warning for a vocabulary that has room for the tokenizer's model, but not for its added tokens."""
     width = made_for.vocabulary()
     if width is None or width >= pinned.tokens:
         return None

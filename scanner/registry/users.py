@@ -17,17 +17,17 @@ from scanner.registry.draw import draw
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys_file import find_key, load_registry
 from schemas.registry import MasterKey, is_reserved, reserved_count
-from schemas.tables import USER_EVENTS, USERS
+from schemas.user_tables import USER_EVENTS, USERS
 
 MAX_ID = 256
-"""Characters of a user's id: they stand in every verdict that names the user."""
+"""Most characters of a user's id, which stands in every verdict that names the user."""
 
 COMPARED = 1_000_000
-"""Users of a registry up to which new ones are compared with all of them."""
+"""Most users of a registry with all of whom new users are compared."""
 
 
 class Allocation(NamedTuple):
-    """What adding users did under one key: how many got a message, how many had one, how many messages are left."""
+    """Result of adding users under one key: how many got a message, how many had one, how many messages are left."""
 
     key_id: str
     added: int
@@ -44,9 +44,9 @@ def add_users(
     """Give each user a random free message under each key; one that holds a message already keeps it.
 
     Args:
-        folder: of the registry.
-        key_ids: keys to give messages of; None for every key of several messages that is not retired, those to come
-            included.
+        folder: the registry's folder.
+        key_ids: keys whose messages are given; None for every key of several messages that is not retired, and for
+            future keys.
         user_ids: names; one that stands twice counts once.
         at: time of the allocation, with a time zone; now by default.
 
@@ -69,7 +69,8 @@ def add_users(
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
     """Users to be added, each with another one, known or among them, that looks the same (scanner.normalise.skeleton).
 
-    Where more than COMPARED are known, with those to be added alone. Raises Refused as `add_users` does.
+    Where more than COMPARED users are known, the users to be added are compared with each other alone. Raises Refused
+    as `add_users` does.
     """
     users = _checked_users(user_ids)["user_id"]
     load_registry(folder)
@@ -85,7 +86,7 @@ def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) 
 
 
 def _compared(book: Book, users: pl.Series) -> tuple[set[str], pl.Series]:
-    """Those of the users who are new, and all whom they are compared with."""
+    """The users who are new, and all users whom they are compared with."""
     if any(book.count(key_id)[0] > COMPARED for key_id in book.key_ids):
         new = set(users) - set(book.of_users(users)["user_id"])
         return new, pl.Series(sorted(new), dtype=pl.String)
@@ -96,7 +97,7 @@ def _compared(book: Book, users: pl.Series) -> tuple[set[str], pl.Series]:
 
 
 def _candidates(names: pl.Series, looks: Collection[str]) -> pl.Series:
-    """Those of the names that may look like one of `looks`: most are of ASCII, and told quickly."""
+    """The names that may look like one of `looks`. Most names are ASCII, and decided quickly."""
     plain = names.str.contains(r"^[ -~]*$")
     look = names.str.to_lowercase().str.replace_all(" +", " ").str.strip_chars(" ")
     return names.filter(~plain | look.is_in(pl.Series(list(looks), dtype=pl.String).implode()))
@@ -141,15 +142,15 @@ def erase_users(folder: Path | str, user_ids: Sequence[str]) -> int:
 
 
 def restore_users(folder: Path | str, events: pa.Table) -> None:
-    """Lay events of schemas.tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
+    """Lay events of schemas.user_tables.USER_EVENTS, kept from another copy of the registry, into this one as they are.
 
-    Columns of USERS beyond these are left out: here the events get a place in this registry's own chain.
+    Other columns of USERS are left out, since the events get a place in this registry's own chain.
 
     Raises:
         Refused: they are not such events, or name a key or message that this registry does not have or has given.
     """
     if not events.schema.equals(USER_EVENTS) and not events.schema.equals(USERS):
-        what = f"columns are {events.schema.names}; those of schemas.tables.USER_EVENTS are needed"
+        what = f"columns are {events.schema.names}; those of schemas.user_tables.USER_EVENTS are needed"
         raise Refused(f"users to restore: {what}")
     new = pl.DataFrame(pl.from_arrow(events.select(USER_EVENTS.names)))
     registry = load_registry(folder)
@@ -167,7 +168,7 @@ def restore_users(folder: Path | str, events: pa.Table) -> None:
 
 
 def _refuse_unfitting(book: Book, new: pl.DataFrame) -> None:
-    """Raise Refused unless the events that their messages and users have, and the new ones, make sense together."""
+    """Raise Refused unless existing events and new ones, of the same messages and users, make sense together."""
     known = [book.of_users(new["user_id"].drop_nulls().unique())]
     for (key_id,), part in new.group_by("key_id"):
         known.append(book.given(str(key_id), part["message"].to_numpy()))
@@ -214,7 +215,7 @@ def _allocate(key: MasterKey, book: Book, users: pl.DataFrame) -> tuple[pl.DataF
 
 
 def _as_events(rows: pl.DataFrame, event: str, time: datetime | None = None) -> pl.DataFrame:
-    """Events of rows, at a time; None: at the time that each row has."""
+    """Rows as events, all at one time; None: each at the time in its row."""
     at = pl.lit(time.astimezone(UTC)) if time else pl.col("allocated_at" if event == ALLOCATED else "removed_at")
     return rows.select("key_id", "message", "user_id", event=pl.lit(event), at=at.cast(pl.Datetime("us", "UTC")))
 

@@ -1,8 +1,8 @@
 """Whether a users table is as it was written: whoever can write it can accuse anybody, but not unnoticed.
 
 The events form a hash chain (scanner.registry.chain), and every scan writes the chain's head into `scans`. Who changes
-an event breaks the chain; who makes the whole chain anew gives it other heads than the scans wrote down. Users are
-named from the index (scanner.registry.index), so it is held against the events too.
+an event breaks the chain; who makes the whole chain anew gets other heads than the scans recorded. Users are named from
+the index (scanner.registry.index), so it is held against the events too.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ _REMOVED = ["message", "removed_at", "removed_seq"]
 
 
 class Verified(NamedTuple):
-    """What was found.
+    """Result of a verification.
 
-    events: of the chain; head: of the chain, as hex text, None where it has no events; outside: events that are in no
-    chain, since an earlier version wrote them; faults: what is wrong, for people, the first 100; lost: the heads asked
-    for that the chain never had.
+    events: how many the chain has; head: the chain's head, as hex text, None where it has no events; outside: events
+    that are in no chain, since an earlier version wrote them; faults: what is wrong, for people, the first 100; lost:
+    the heads asked for that the chain never had.
     """
 
     events: int
@@ -41,7 +41,7 @@ class Verified(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Nothing is wrong."""
+        """Whether nothing is wrong."""
         return not self.faults and not self.lost
 
 
@@ -49,8 +49,8 @@ def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verified:
     """Follow the chain of a registry's users table from its start, and hold the index against its events.
 
     Args:
-        folder: of the registry.
-        heads: that the chain had before, as hex text (column users_head of schemas.tables.SCANS).
+        folder: the registry's folder.
+        heads: earlier heads of the chain, as hex text (column users_head of schemas.tables.SCANS).
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
@@ -86,7 +86,7 @@ def _verified(book: Book, windows: Iterator[pl.DataFrame], wanted: set[str]) -> 
 
 
 def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
-    """Where the index says something else than events do."""
+    """Differences between the index and the events."""
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
         rows = book.given(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
@@ -105,7 +105,7 @@ def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
 
 
 def _too_many(book: Book, counts: Counter[tuple[str, str]]) -> Iterator[str]:
-    """Keys for which the index has other numbers of messages than there are events."""
+    """Keys for which the index has more or fewer messages than the events give."""
     outside = book.tail.filter(pl.col("seq").is_null()).group_by("key_id", "event").len()
     for key_id, event, rows in outside.iter_rows():
         counts[key_id, event] += rows

@@ -1,8 +1,8 @@
 """Weights of keys: the share of a false-positive rate that each key may use up, fixed when it is made and for ever.
 
-Were all keys of a registry corrected for their number, each new one would let the old ones' texts be scanned again at a
-rate that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1 at
-most it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these
+If all keys of a registry were corrected for their number, each new key would let the old keys' texts be scanned again
+at a rate that is spent already: P(ever flagged falsely) would grow as α (1 + 1/2 + 1/3 + …). With weights that sum to 1
+at most it stays α, however many keys come. The keys that a registry begins with share equally; once others come, these
 keep one half, and the j-th that comes has 1/(2 j (j + 1)), which sums to the other half.
 """
 
@@ -13,19 +13,29 @@ from fractions import Fraction
 from scanner.errors import Refused
 from schemas.registry import MasterKey
 
+
+def first_keys(keys: Sequence[MasterKey], counts: Callable[[MasterKey], bool]) -> list[MasterKey]:
+    """Keys of a registry that shared equally before any had a weight; none where no key has a weight."""
+    counting = [key for key in keys if counts(key)]
+    if not counting or counting[0].one_of is None:
+        return []
+    first = counting[: counting[0].one_of // 2]
+    return first if all(key.one_of == 2 * len(first) for key in first) else []
+
+
 SETTING_UP = timedelta(days=1)
-"""From the making of its first key on, a registry is being set up: the keys of this time share equally."""
+"""Time from the making of a registry's first key in which it is being set up: the keys of this time share equally."""
 
 
 def with_weights(
     keys: Sequence[MasterKey], new: MasterKey, counts: Callable[[MasterKey], bool]
 ) -> tuple[MasterKey, ...]:
-    """The keys of a registry with a new one, which is the last; all with their weights, unless it is being set up.
+    """The keys of a registry, the new one last, all with their weights unless the registry is being set up.
 
     Args:
-        keys: of the registry, in their order.
-        new: the key that comes.
-        counts: whether a key gives p-values: others have no weight.
+        keys: the registry's keys, in their order.
+        new: the new key.
+        counts: whether a key gives p-values; other keys have no weight.
 
     Raises:
         Refused: weights were edited, and nothing is left for another key.

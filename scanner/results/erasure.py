@@ -1,4 +1,7 @@
-"""Names taken out of verdicts and flags, for those who ask to be forgotten: the rows stay, and name no one."""
+"""Names taken out of all tables for those who ask to be forgotten: the rows stay, and name no one.
+
+Their kept texts and the notes on their flags are deleted: both may show who somebody is.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,8 +14,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
+from scanner.results.account_posts import drop_posts_of
 from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, open_tables
+from scanner.results.settlement import POSTS
+from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, open_tables, read_whole
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.words import Naming
 
@@ -23,11 +28,14 @@ _LISTS = ("named", "named_again")
 def erase_user(
     results: str, user_ids: Sequence[str], watch: Callable[[str, int, int], None] = lambda table, done, files: None
 ) -> int:
-    """Erase names from flags and verdicts: the rows read `removed`. Returns how many verdicts were changed.
+    """Erase names from results: the rows read `removed`. Returns how many verdicts were changed.
 
-    The files that held the names are deleted, and so is what failed attempts left a day ago or earlier. What is younger
-    may be a running scan's and is left for scanner.results.upkeep.vacuum. It may be interrupted, and called again, at
-    any time.
+    The texts that were kept of their flags are deleted, the notes of decisions on these, and the posts of accounts that
+    name them.
+
+    The files that held the names are deleted, and so are leftovers of attempts that failed a day ago or earlier.
+    Younger files may be a running scan's, and are left for scanner.results.upkeep.vacuum. It may be interrupted, and
+    called again, at any time.
 
     Args:
         results: folder or URI.
@@ -42,17 +50,21 @@ def erase_user(
         return 0
     open_table(table_uri(results, "verdicts"))
     changed = {}
-    for name in ("verdicts", "flags"):
-        if DeltaTable.is_deltatable(table_uri(results, name)):  # earlier versions wrote no flags
+    names = [(name, _without_names) for name in ("verdicts", "flags", "spans", "accounts")]
+    if DeltaTable.is_deltatable(table_uri(results, POSTS)):
+        drop_posts_of(results, _accounts_of(results, user_ids))
+        _delete_replaced(table_uri(results, POSTS))
+    beside = (("flag_texts", _without_texts), ("decisions", _without_notes))
+    for name, without in (*beside, *names):
+        if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan, and no earlier version, makes them all
             open_tables(results, [name])  # files that are written anew have every column of this version
-            without = partial(_without_names, name, user_ids)
-            changed[name] = rewrite(results, name, without, watch=partial(watch, name))
+            changed[name] = rewrite(results, name, partial(without, name, user_ids), watch=partial(watch, name))
             _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
     return changed["verdicts"]
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
-    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", *_LISTS)])
+    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", *_lists(name))])
     there = [column for column in columns.names if column in file.schema_arrow.names]
     anywhere = _anywhere(whole(file.read(there), columns), user_ids)
     if not anywhere.any():
@@ -61,18 +73,53 @@ def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
     user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
-    lists = [(column, _others(rows, column, user_ids)) for column in _LISTS]
+    lists = [(column, _others(rows, column, user_ids)) for column in _lists(name)]
     for column, values in (("user_id", user), ("naming", naming), *lists):
         at = rows.schema.get_field_index(column)
         rows = rows.set_column(at, rows.schema.field(at), values.cast(rows.schema.field(at).type))
     return Anew(int(anywhere.sum()), rows)
 
 
+def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+    theirs = _theirs(file, user_ids)
+    if not theirs.any():
+        return None
+    return Anew(int(theirs.sum()), whole(file.read(), SCHEMAS[name]).filter((~theirs).to_arrow()))
+
+
+def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+    theirs = _theirs(file, user_ids)
+    if not theirs.any():
+        return None
+    others = pl.element().filter(~pl.element().is_in(list(user_ids)))
+    rows = pl.DataFrame(whole(file.read(), SCHEMAS[name]))
+    changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~theirs).then("note"))
+    return Anew(int(theirs.sum()), changed.to_arrow().cast(SCHEMAS[name]))
+
+
+def _theirs(file: pq.ParquetFile, user_ids: Sequence[str]) -> pl.Series:
+    """Whether each row has one of these users among its `user_ids`."""
+    return pl.Series(file.read(["user_ids"])["user_ids"]).list.eval(pl.element().is_in(list(user_ids))).list.any()
+
+
+def _accounts_of(results: str, user_ids: Sequence[str]) -> list[str]:
+    """Accounts whose posts name one of these users."""
+    if not DeltaTable.is_deltatable(table_uri(results, "accounts")):
+        return []
+    rows = read_whole(results, "accounts").collect().to_arrow()
+    return pl.Series(rows["account_id"]).filter(_anywhere(rows, user_ids)).unique().to_list()
+
+
+def _lists(name: str) -> list[str]:
+    return [column for column in _LISTS if column in SCHEMAS[name].names]
+
+
 def _anywhere(rows: pa.Table, user_ids: Sequence[str]) -> pl.Series:
-    """Whether each row names one of them, alone or among others."""
+    """Whether each row names one of these users, alone or among others."""
     one_of = pl.element().struct.field("user_id").is_in(list(user_ids))
-    of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in _LISTS)
-    among = pl.any_horizontal(listed.fill_null(value=False) for listed in of_each)
+    lists = [column for column in _LISTS if column in rows.column_names]
+    of_each = (pl.col(column).list.eval(one_of.fill_null(value=False)).list.any() for column in lists)
+    among = pl.any_horizontal(pl.lit(value=False), *(listed.fill_null(value=False) for listed in of_each))
     alone = pl.col("user_id").is_in(list(user_ids)).fill_null(value=False)
     frame = pl.DataFrame(rows)
     return frame.select(alone | among).to_series()

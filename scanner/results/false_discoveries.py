@@ -25,7 +25,7 @@ AT_A_TIME = 1 << 21
 
 _LN10 = math.log(10.0)
 _COLUMNS = ("text_id", "text_sha256", "log10_p_global", "key_id", "message", "user_id", "naming")
-_PREFIX_BYTES = 8  # of a digest, by which it falls into a share
+_PREFIX_BYTES = 8  # bytes of a digest, by which it falls into a share
 
 
 class _Texts(NamedTuple):
@@ -47,7 +47,7 @@ def q_values(results: str, scan_id: str, largest: float = 1.0) -> pl.LazyFrame:
 
     Args:
         results: folder or URI.
-        scan_id: of a scan that has ended.
+        scan_id: id of a scan that has ended.
         largest: texts of a larger q-value are left out, before they are read.
 
     Raises:
@@ -121,7 +121,7 @@ def _log10_q(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _ranges(p: NDArray[np.float64]) -> Iterator[pl.Expr]:
-    """Which rows hold the texts of these p-values, about AT_A_TIME in a range; ranges come in order of (p, digest)."""
+    """Ranges of rows that hold the texts of these p-values, about AT_A_TIME in each, in order of (p, digest)."""
     column = pl.col("log10_p_global")
     begin = 0
     while begin < len(p):

@@ -1,16 +1,20 @@
 """The flags that somebody asks for: the newest texts with their copies, or sums by user, account or text.
 
-Filters go into the read of the table `flags`. What is kept is a digest, a message and a count for each distinct text
-that was asked for; whole rows are read of those alone that are shown.
+Filters go into the read of the table `flags`. A digest, a message and a count are kept for each distinct text that was
+asked for; whole rows are read only for texts that are shown.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import reduce
+from operator import and_
 from typing import Literal, NamedTuple
 
 import polars as pl
 
+from scanner.results.decided import DECIDED_ON, decisions
+from scanner.results.newest import EVERY
 from scanner.results.pieces import OF, pieces
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
 from schemas.registry import CANARY_ID
@@ -19,7 +23,9 @@ from schemas.words import AuditState, Naming
 By = Literal["user", "account", "text"]
 
 _SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
-"""Of copies that are one entry of the list: one text, which names the same user or, for the same reason, nobody."""
+"""Columns that are equal in copies that are one entry of the list: one text, which names the same user or, for the same
+reason, nobody.
+"""
 
 _GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
 _DOCUMENT = ("path", "row")
@@ -28,11 +34,13 @@ _OF_CANARY = (
     & (pl.col("account_id") == pl.col("user_id"))
     & pl.col("user_id").str.contains(CANARY_ID)
 ).fill_null(value=False)
-"""A canary's text as it is meant to come: under its own account, and named right; nobody else's flag hides so."""
+"""Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
 
 
 _OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
-"""What NAMED says of each who is named."""
+"""Fields of NAMED for each user who is named."""
+
+_LISTS = ("named", "named_again")
 
 _OF_FIRST = (
     "score",
@@ -43,16 +51,14 @@ _OF_FIRST = (
     "held_since",
     "p_rank",
 )
-"""What a row says of who is named first alone."""
-
-
-def _of_one_of(users: tuple[str, ...]) -> pl.Expr:
-    """Whether an entry of NAMED is of one of these users."""
-    return pl.element().struct.field("user_id").is_in(list(users)).fill_null(value=False)
+"""Columns about the first named user alone."""
 
 
 class Wanted(NamedTuple):
-    """Which flags are asked for: those scanned since and before these times, and of one of each; empty: of any."""
+    """Which flags are asked for: since and before these times, and with one of each of these values; empty: any.
+
+    decided: only flags with a decision, or only flags without; None: both.
+    """
 
     since: datetime | None = None
     before: datetime | None = None
@@ -60,29 +66,43 @@ class Wanted(NamedTuple):
     accounts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
+    decided: bool | None = None
 
     def expression(self) -> pl.Expr:
-        """Of columns of schemas.tables.VERDICTS."""
-        columns = {"account_id": self.accounts, "key_id": self.keys, "doc_id": self.documents}
-        asked = scanned_and_one_of(self.since, self.before, columns)
-        if self.users:
-            among = pl.col("named").list.eval(_of_one_of(self.users)).list.any()
-            asked &= pl.col("user_id").is_in(list(self.users)) | among.fill_null(value=False)
+        """The filter, on columns of schemas.tables.VERDICTS."""
+        asked = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
+        if self.users or self.keys:
+            among = (
+                pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
+                for name in ("named", "named_again")
+            )
+            asked &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
         return asked
 
-    def own(self) -> list[pl.Expr]:
-        """Of a row that names one of the users beside another, what it says of that user; null for what it does not.
+    def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
+        """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
+        asked = (("user_id", self.users), ("key_id", self.keys))
+        each = (field(name).is_in(list(values)).fill_null(value=False) for name, values in asked if values)
+        return reduce(and_, each, EVERY)
 
-        A row of VERDICTS is about who comes first.
+    def told(self) -> list[pl.Expr]:
+        """Columns `told` and `beside`, of a row that is asked for.
+
+        told: entries of NAMED, what the row says of each user who is asked for, under the keys that are; each user once
+        beside: whether what the row itself is about, which is who comes first of all, is not among them.
         """
-        entry = pl.col("named").list.eval(pl.element().filter(_of_one_of(self.users))).list.first()
-        beside = pl.col("user_id").is_in(list(self.users)).fill_null(value=False).not_() & entry.is_not_null()
-        told = [pl.when(beside).then(entry.struct.field(name)).otherwise(name).alias(name) for name in _OF_ENTRY]
-        return told + [pl.when(~beside).then(name).alias(name) for name in _OF_FIRST]
+        field = pl.element().struct.field
+        of_asked = pl.element().filter(self._is_of(field))
+        once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
+        surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
+        named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
+        entries = pl.concat_list(pl.concat_list(pl.struct(_OF_ENTRY)), named)
+        told = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
+        return [told.alias("told"), self._is_of(pl.col).not_().alias("beside")]
 
 
 class Totals(NamedTuple):
-    """Of all that was asked for.
+    """Totals of everything that was asked for.
 
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
     alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; pieces: of
@@ -99,7 +119,7 @@ class Totals(NamedTuple):
 
 
 class FlagList(NamedTuple):
-    """What is shown, and how much there is. rows: see `newest` and `sums`."""
+    """The rows that are shown, and the totals. rows: see `newest` and `sums`."""
 
     rows: pl.DataFrame
     totals: Totals
@@ -110,13 +130,15 @@ def newest(
 ) -> FlagList:
     """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
 
+    A row is about who comes first of the users who are asked for, under the keys that are, with their own p-value.
+
     Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
     alarmed; copies and accounts, int64, of all copies, distinct accounts without null.
 
     Args:
         results: folder or URI.
-        rate: a stricter one than a flag's scan had leaves out what would not have been flagged under it.
-        wanted: which.
+        rate: a rate stricter than the scan's leaves out flags that it would not have made.
+        wanted: which flags.
         limit: how many rows at most; None: all.
         fold: False: each document has a row.
         canaries: False: texts of canaries that were named right are left out, and counted.
@@ -144,6 +166,8 @@ def newest(
 def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *, canaries: bool = True) -> FlagList:
     """The flags that are asked for, added up by user, account or text, those with most texts first.
 
+    A text that is marked for several users counts for each of them; totals count it once.
+
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
     (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
     were scanned; log10_p_global, the smallest; alarmed, documents of scans whose audit alarmed; pieces, of evidence:
@@ -154,16 +178,22 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *
     group = _GROUPS[by]
 
     def question() -> FlagList:
-        entries, left_out = _entries(_found(results, rate, wanted), (*_SAME, "account_id"), canaries=canaries)
+        found = _found(results, rate, wanted, each=by != "text")
+        everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries=canaries)
+        entries = everybody.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
-        summed = entries.group_by(group).agg(
-            documents=pl.col("copies").sum(),
+        counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
+        summed = everybody.group_by(group).agg(
+            documents=pl.col("copies").filter(counts).sum(),
             **{name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()},
             first=pl.col("first").min(),
             last=pl.col("last").max(),
             log10_p_global=pl.col("log10_p_global").min(),
-            alarmed=pl.col("alarmed").sum(),
-            pieces=pl.col("piece").drop_nulls().n_unique().cast(pl.Int64),
+            alarmed=pl.col("alarmed").filter(counts).sum(),
+            pieces=pl.when(pl.col("piece").null_count() == 0)
+            .then(pl.col("piece").n_unique())
+            .otherwise(0)
+            .cast(pl.Int64),
         )
         largest = summed.sort("texts", "documents", *group, descending=[True, True, *(False for _ in group)])
         return FlagList(largest.head(_most(limit, largest)), _totals(entries, len(largest), left_out))
@@ -171,20 +201,44 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *
     return ask(results, question)
 
 
-def _found(results: str, rate: float, wanted: Wanted, texts: pl.Series | None = None) -> pl.LazyFrame:
+def _found(
+    results: str, rate: float, wanted: Wanted, texts: pl.Series | None = None, *, each: bool = False
+) -> pl.LazyFrame:
+    """A row for each document, about the first of the users who are asked for; each: a row for each of these users.
+
+    again: it is not the first one of its document.
+    """
     asked = wanted.expression()
     if texts is not None:
         asked &= pl.col("text_sha256").is_in(texts.implode())
     rows = standing_flags(results, rate, asked)
-    if wanted.users:
-        rows = rows.with_columns(wanted.own()).filter(pl.col("log10_p_global") <= math.log10(rate))
+    if wanted.decided is not None:
+        rows = rows.join(decisions(results).select(DECIDED_ON), on=DECIDED_ON, how="semi" if wanted.decided else "anti")
+    if each or wanted.users or wanted.keys:
+        rows = _of_each(rows, rate, wanted).filter(each | ~pl.col("again"))
+    else:
+        rows = rows.with_columns(again=pl.lit(value=False))
     return with_audit(results, rows)
+
+
+def _of_each(rows: pl.LazyFrame, rate: float, wanted: Wanted) -> pl.LazyFrame:
+    """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
+    passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
+    told = rows.with_columns(wanted.told()).with_columns(pl.col("told").list.eval(pl.element().filter(passes)))
+    places = pl.int_ranges(pl.col("told").list.len())
+    each = told.filter(pl.col("told").list.len() > 0).with_columns(place=places).explode("told", "place")
+    own = ~pl.col("beside") & (pl.col("place") == 0)
+    return each.with_columns(
+        *(pl.col("told").struct.field(name).alias(name) for name in _OF_ENTRY),
+        *(pl.when(own).then(name).alias(name) for name in _OF_FIRST),
+        again=pl.col("place") > 0,
+    ).drop("told", "beside", "place")
 
 
 def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
     grouped = found.with_columns(of_canary=pl.lit(value=False) if canaries else _OF_CANARY)
-    counted = grouped.group_by(*same, "of_canary").agg(
+    counted = grouped.group_by(*same, "again", "of_canary").agg(
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
         first=pl.col("scanned_at").min(),
@@ -193,12 +247,9 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")
-    told = pieces(found)
-    if told is None:
-        entries = entries.with_columns(piece=pl.lit(None, pl.Int64))
-    else:
-        entries = entries.join(told, on=OF, how="left", nulls_equal=True, maintain_order="left")
-    return entries.filter(~pl.col("of_canary")), int(entries.filter("of_canary")["copies"].sum())
+    entries = entries.join(pieces(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
+    left_out = entries.filter(pl.col("of_canary") & ~pl.col("again"))
+    return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
 
 
 def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
@@ -210,7 +261,7 @@ def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ..
     )
     alarm = pl.when(pl.col("alarmed") > 0).then(pl.lit(str(AuditState.ALARM))).otherwise("audit")
     one = rows.unique("place", keep="first", maintain_order=True)
-    return one.with_columns(audit=alarm).drop("place", "alarmed")
+    return one.with_columns(audit=alarm).drop("place", "alarmed", "again")
 
 
 def _most(limit: int | None, rows: pl.DataFrame) -> int:

@@ -20,16 +20,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.input.shards import Shard
-from scanner.results.settlement import BESIDE, drop_runs, run_number, settle
+from scanner.results.settlement import drop_runs, run_number, settle, tables_beside
 from scanner.results.tables import OF_NO_RUN, Tables, read_whole, try_to_commit
 from scanner.storage.delta import attempts, table_uri
 
 FREEZE_AFTER = timedelta(days=30)
 EXPIRE_AFTER = timedelta(days=30)
-"""Longer than any scan runs: one that looked for its work before a night was frozen goes by the transactions."""
+"""Time until transactions of a frozen night expire, longer than any scan runs: a scan that looked for its work before
+the night was frozen goes by the transactions.
+"""
 
 LEAST_AGE = timedelta(days=1)
-"""Of the newest row of a night, so that no scan of that night still commits."""
+"""Least age of the newest row of a night, so that no scan of that night still commits."""
 
 
 def freeze(results: str, now: datetime) -> list[str]:
@@ -51,7 +53,7 @@ def freeze(results: str, now: datetime) -> list[str]:
 
 
 def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
-    """Ids of those shards that a frozen night has done. Raises as `freeze`."""
+    """Ids of the given shards that a frozen night has done. Raises as `freeze`."""
     if not shards or not DeltaTable.is_deltatable(table_uri(tables.results, "shards")):  # results of an older version
         return set()
     wanted = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
@@ -71,8 +73,8 @@ def _expiring(night: str) -> str:
 
 
 def _freeze(tables: Tables, night: str, newest: datetime) -> None:
-    """All steps, or those that are left. newest: time of the night's newest row."""
-    # not the time of now, by a clock that may be wrong: rows that come later have their transactions
+    """Do all steps, or those that are left. newest: time of the night's newest row."""
+    # not the present time, by a clock that may be wrong: rows that come later have their transactions
     frozen = Transaction(_frozen(night), math.floor(newest.timestamp()) + 1)
     there = tables.now("shards")[1].versions([frozen.app_id])
     if not there:
@@ -83,7 +85,7 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
         drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
         _set(tables, "shards", lambda _: [frozen])
     done = _done(tables, _runs(tables, night, there.get(frozen.app_id, frozen.version)))
-    for name in ("verdicts", *BESIDE):
+    for name in ("verdicts", *tables_beside(tables)):
         _keep_for_a_time(tables, name)
         _set(tables, name, lambda logged: _with_a_time(logged, done))
     _set(tables, "shards", lambda _: [Transaction(_expiring(night), 1)])
@@ -96,20 +98,20 @@ def _runs(tables: Tables, night: str, before: int) -> pl.DataFrame:
 
 
 def _done(tables: Tables, runs: pl.DataFrame) -> set[str]:
-    """Shards whose verdicts are of these runs: what another night has done must not go by a row of this one."""
+    """Shards whose verdicts are of these runs: a row here must not stand for work of another night."""
     won = tables.now("verdicts")[1].versions(runs["shard_id"])
     return {shard for shard, scan_id in runs.iter_rows() if won.get(shard) in (run_number(scan_id), OF_NO_RUN)}
 
 
 def _with_a_time(logged: dict[str, int], done: Iterable[str]) -> list[Transaction]:
-    """What a table knows of shards, and of runs of these (scanner.results.settlement), with the time of now."""
+    """Transactions of a table for shards, and for runs of these (scanner.results.settlement), with the present time."""
     shards, now = set(done), int(time.time() * 1000)
     of_shards = ((name, version) for name, version in logged.items() if name.partition(":")[0] in shards)
     return [Transaction(name, version, last_updated=now) for name, version in of_shards]
 
 
 def _set(tables: Tables, name: str, choose: Callable[[dict[str, int]], list[Transaction]]) -> None:
-    """Commit transactions that are chosen by those that a table has."""
+    """Commit transactions chosen by those that a table has."""
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
         transactions = choose(kept.all())

@@ -1,4 +1,4 @@
-"""What is in quarantine to this day: added up by reason or by account, or document by document."""
+"""Documents and files in quarantine to this day: by reason or by account, or document by document."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +15,7 @@ _GROUPS: Mapping[By, tuple[str, ...]] = {"reason": ("reason",), "account": ("acc
 
 
 class Unscored(NamedTuple):
-    """Which rows of quarantine are asked for: those since and before these times, and of one of each; empty: of any."""
+    """Which rows of quarantine are asked for: since and before these times, and with one of each; empty: any."""
 
     since: datetime | None = None
     before: datetime | None = None
@@ -23,13 +23,13 @@ class Unscored(NamedTuple):
     accounts: tuple[str, ...] = ()
 
     def expression(self) -> pl.Expr:
-        """Of columns of schemas.tables.QUARANTINE."""
+        """The filter, on columns of schemas.tables.QUARANTINE."""
         columns = {"reason": self.reasons, "account_id": self.accounts}
         return scanned_and_one_of(self.since, self.before, columns)
 
 
 class InQuarantine(NamedTuple):
-    """What is shown (see `in_quarantine`), and of all that was asked for: rows, were all shown; documents; files."""
+    """The rows that are shown (see `in_quarantine`), and totals of everything asked for: rows; documents; files."""
 
     rows: pl.DataFrame
     entries: int
@@ -38,7 +38,7 @@ class InQuarantine(NamedTuple):
 
 
 def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> InQuarantine:
-    """What could not be scored and was not since, added up, the most frequent first; or by document, newest first.
+    """Quarantine that no later scan resolved, added up, the most frequent first; or by document, newest first.
 
     Columns: reason (by reason) or account_id (by account, of documents whose account is known or null); documents,
     files, accounts, reasons and texts, int64, the last three distinct and without null; first and last, when they were
@@ -46,9 +46,9 @@ def in_quarantine(results: str, wanted: Unscored, limit: int | None, by: By) -> 
 
     Args:
         results: folder or URI.
-        wanted: which.
+        wanted: which rows.
         limit: how many rows at most; None: all.
-        by: what a row stands for.
+        by: the unit of a row.
 
     Raises:
         Refused: there are no results.

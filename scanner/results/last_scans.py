@@ -1,4 +1,4 @@
-"""The last scans and how they ended, those that left no word of it, and how much each of them finished."""
+"""The last scans and how they ended, scans that left no row, and how much each of them finished."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from scanner.results.queries import ask, scans
 
 
 class LastScans(NamedTuple):
-    """What is known of scans, newest first.
+    """The last scans, newest first.
 
     ended: rows of schemas.tables.SCANS with `committed`, int64, the shards that each finished itself; number: of all
     scans that ended; silent: scans that finished shards and have no row, nor went another on with them: scan_id,

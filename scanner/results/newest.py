@@ -1,11 +1,11 @@
-"""Which rows of a document stand that was scanned more than once: of each set of keys the newest, of these the best.
+"""The rows that stand for a document scanned more than once: the newest row of each set of keys, and the best of these.
 
-A key that is added later and scans alone hides no older flag: a document's verdict is, over the newest row of each set
-of keys, the one of smallest corrected p-value. Rows of a file that took another's place under its name hide those of
-that other file, whatever the keys. A row that came to nothing (quarantine) hides none.
+A key that is added later and scans alone hides no older flag: a document's verdict is the row of smallest corrected
+p-value among the newest rows of each set of keys. Rows of a file that replaced another under its name hide the rows of
+that other file, whatever the keys. A row in quarantine hides none.
 
-A folder that was written before there were the tables `flags` and `shards` has them derived from its verdicts, until
-`bring_up_to_date` writes them.
+In a folder from before the tables `flags` and `shards`, these are derived from its verdicts, until `bring_up_to_date`
+writes them.
 """
 
 import polars as pl
@@ -18,13 +18,13 @@ from schemas.tables import DECADES, FLAGS, SHARDS
 from schemas.words import Naming
 
 OLDER_ROWS = "older rows"
-"""Transaction of `flags` and `shards` that says: what older versions wrote is in here too."""
+"""Transaction of `flags` and `shards` that shows that the rows of older versions are in it too."""
 
 EVERY = pl.lit(value=True)
-"""Of whatever is asked for: all of it."""
+"""Filter that takes every row."""
 
 _NAMES_NOBODY = [str(why) for why in (Naming.NONE, Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.ASSUMED, Naming.UNPROVED)]
-"""Namings of rows that no message of which may be named."""
+"""Namings of rows in which no message may be named."""
 
 _LISTS = ("named", "named_again")
 
@@ -36,7 +36,7 @@ _OTHER = ["shard_id", "scan_id", "keys", "file", "scanned_at"]
 
 
 def bring_up_to_date(results: str) -> int:
-    """Give the tables `flags` and `shards` what older versions wrote; once, however often and by whomever called.
+    """Give the tables `flags` and `shards` the rows of older versions; once, however often and by whomever called.
 
     Returns:
         How many rows were written.
@@ -66,8 +66,13 @@ def shards(results: str) -> pl.LazyFrame:
 
 
 def ranges_ever(results: str) -> pl.LazyFrame:
-    """Those of nights that were dropped too, of which no other row is left. Raises as `shards` does."""
+    """Ranges of dropped nights too, of which no other row is left. Raises as `shards` does."""
     return read_whole(results, "shards") if _is_up_to_date(results) else _derived_shards(results)
+
+
+def sets_of_keys(results: str) -> set[str]:
+    """Digests of all sets of keys that any range of rows was scanned under. Raises as `shards` does."""
+    return set(ranges_ever(results).select(pl.col("keys").unique()).collect(engine="streaming")["keys"])
 
 
 def flags(results: str) -> pl.LazyFrame:
@@ -76,13 +81,13 @@ def flags(results: str) -> pl.LazyFrame:
 
 
 def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
-    """Of rows of `flags` those that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
+    """Rows of `flags` that stand, one a document, as in schemas.tables.VERDICTS. Raises as `shards` does.
 
     Args:
         results: folder or URI.
-        rows: of `flags`.
-        wanted: of columns of VERDICTS: which of the rows that stand are given. Others are not kept in memory,
-            but for those of documents that were scanned again and have a wanted row.
+        rows: rows of `flags`.
+        wanted: expression of columns of VERDICTS, for the standing rows to be given. Other rows are not kept in memory,
+            except for documents that were scanned again and have a wanted row.
     """
     once, again = _standing(results, rows, wanted)
     columns = SCHEMAS["verdicts"].names
@@ -90,15 +95,15 @@ def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> p
 
 
 def standing_flags(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Of rows of `flags` those that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    """Rows of `flags` that no later scan took back, as in schemas.tables.FLAGS. Raises as `shards` does."""
     return pl.concat(part.select(SCHEMAS["flags"].names) for part in _standing(results, rows, EVERY))
 
 
 def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.LazyFrame, pl.LazyFrame]:
     """Rows of `flags` that no later range hides.
 
-    Returns those of files that were scanned once, the wanted ones; and those of others, with own_at: all of documents
-    that have a wanted one.
+    Returns the wanted rows of files that were scanned once; and of other files, with own_at, all rows of documents that
+    have a wanted one.
     """
     ranges = shards(results)
     # flags may be kept of nights that were dropped, whose ranges hide nothing any more
@@ -118,13 +123,13 @@ def _standing(results: str, rows: pl.LazyFrame, wanted: pl.Expr) -> tuple[pl.Laz
 
 
 def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
-    """Documents and files that came to nothing and to nothing else since, in rows of `quarantine`, the newest of each.
+    """Rows of `quarantine` on documents and files that nothing has read since, the newest of each.
 
     A row stands until a younger scan has a verdict on its document, or reads its file. Raises as `shards` does.
 
     Args:
         results: folder or URI.
-        wanted: of columns of QUARANTINE: which of the rows that stand are given.
+        wanted: expression of columns of QUARANTINE, for the standing rows to be given.
     """
     ranges, rows = shards(results), read_whole(results, "quarantine")
     some_row = rows.filter(wanted).select(_DOCUMENT).unique()
@@ -142,7 +147,7 @@ def newest_quarantine(results: str, wanted: pl.Expr) -> pl.LazyFrame:
 
 
 def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of documents, with own_at, each beside every younger range that came to something for its document."""
+    """Rows of documents, with own_at, each beside every younger range that has a result for its document."""
     first, end = pl.col("first_row"), pl.col("first_row") + pl.col("rows")
     other = ranges.select(
         "path",
@@ -160,7 +165,7 @@ def _later(rows: pl.LazyFrame, ranges: pl.LazyFrame, quarantine: pl.LazyFrame) -
 
 
 def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Of rows of `verdicts` those that stand, one a document. Raises as `shards` does."""
+    """Rows of `verdicts` that stand, one a document. Raises as `shards` does."""
     ranges = shards(results)
     again = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
@@ -176,7 +181,7 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _published(name: str) -> pl.Expr:
-    """A list of NAMED as `verdicts` have it, without p-values but in rows of older versions."""
+    """A list of NAMED as `verdicts` have it, without p-values except in rows of older versions."""
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
     return pl.when(pl.col("text_id").is_null()).then(name).otherwise(pl.col(name).list.eval(none)).alias(name)
 
@@ -189,24 +194,24 @@ def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _written_flags(results: str) -> pl.LazyFrame:
-    """Rows of the table `flags` itself, where there is one: what older versions wrote is exact in `verdicts`."""
+    """Rows of the table `flags` itself, where it exists; rows of older versions are exact in `verdicts`."""
     there = DeltaTable.is_deltatable(table_uri(results, "flags"))
     return read_whole(results, "flags") if there else pl.LazyFrame(schema=pl.Schema(FLAGS))
 
 
 def largest_p() -> pl.Expr:
-    """log10 of what p, corrected, is at most in a row of VERDICTS: p itself where it is told; null where there is none.
+    """log10 of the largest corrected p that a row of VERDICTS allows: p itself where it is stated; null where none is.
 
-    What has no p-value is told apart from what is not tested by `status`.
+    `status` tells rows without a p-value from rows that were not tested.
     """
     return pl.coalesce("log10_p_global", pl.col("p_class") * -float(DECADES))
 
 
 def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
-    """Of several rows of a document the best, with the names of all, as a scan under all of their keys would list them.
+    """The best of several rows of a document, with the names of all, as a scan under all of their keys would list them.
 
-    The best is that of smallest p-value, any before none, and of these the newest; of the rows of a document that are
-    flagged, one by which somebody may be named comes before all others.
+    The best row has the smallest p-value, any before none, and the newest of equal ones comes first. Among flagged rows
+    of a document, a row by which somebody may be named comes before all others.
     """
     ranked = rows.sort(
         pl.col("naming").is_in(_NAMES_NOBODY),
@@ -229,7 +234,7 @@ def _best(rows: pl.LazyFrame, p: pl.Expr) -> pl.LazyFrame:
 
 
 def _entries(*, again: bool) -> pl.Expr:
-    """Of entries of NAMED, which may come twice, those of smallest p of every user first, or all others."""
+    """Entries of NAMED, which may come twice: the smallest p of every user, or all others."""
     entry = (
         pl.element().drop_nulls().sort_by(pl.element().drop_nulls().struct.field("log10_p_global"), maintain_order=True)
     )
@@ -262,7 +267,7 @@ def _derived_flags(results: str) -> pl.LazyFrame:
 
 
 def _derived_shards(results: str) -> pl.LazyFrame:
-    """What verdicts say of ranges: a range begins and ends with rows that have a verdict, and no file is told."""
+    """Ranges derived from verdicts: a range begins and ends with rows that have a verdict, and its file is unknown."""
     status, quarantined = pl.col("status"), read_whole(results, "quarantine").drop_nulls("row")
     lost = quarantined.group_by(_OF_SHARD).agg(quarantined=pl.len().cast(pl.Int64))
     ranges = (
@@ -296,7 +301,7 @@ def _derived_shards(results: str) -> pl.LazyFrame:
 
 
 def _key_sets(results: str) -> dict[str, str]:
-    """Of every scan that ended, and of those that it went on with: the keys that it tested, as in SHARDS."""
+    """The keys that every ended scan tested, and the scans that it went on with, as in SHARDS."""
     ended = read_whole(results, "scans").select("scan_id", "keys", "audited_scans").collect()
     found: dict[str, str] = {}
     for scan_id, keys, resumed in ended.iter_rows():

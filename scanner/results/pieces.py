@@ -1,9 +1,11 @@
 """Evidence is counted once: near-duplicates of one text, marked for the same message, are one piece.
 
-Of a text that is flagged by chance, an edited copy is flagged again far more often than chance has it, since it keeps
-its n-grams. Texts of one key and message that share more than a fifth of their n-grams are one piece, and so are those
-that a chain of such pairs connects.
+An edited copy of a text that is flagged by chance is flagged again far more often than by chance, since it keeps the
+n-grams. Texts of one key and message that share more than a fifth of their n-grams are one piece, and so are those that
+a chain of such pairs connects.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
@@ -12,27 +14,65 @@ from numpy.typing import NDArray
 from scanner.detection.sketches import PLACES
 
 ALIKE = 4
-"""Places of two sketches of 64 that agree: texts of one length that share a fifth agree in 7 on average, and in fewer
-than 4 in one case of 12; those that share nothing in none."""
+"""Equal places of two sketches of 64 from which texts are one piece: texts of one length that share a fifth agree in 7
+on average, and in fewer than 4 in one case of 12; texts that share nothing agree in none.
+"""
 
-MOST_TEXTS = 200_000
-"""That are told apart; of more, nothing is said."""
+AT_A_TIME = 200_000
+"""Texts whose sketches are held at a time."""
+
+MOST_READS = 10
+"""Most reads of the flags, of AT_A_TIME texts each: for more than two million texts, pieces are not counted."""
 
 OF = ("text_sha256", "key_id", "message")
-"""What a piece of evidence is of."""
+"""Columns that a piece of evidence shares, with the text."""
+
+_GROUP = OF[1:]  # texts of two groups are never one piece
 
 
-def pieces(flags: pl.LazyFrame) -> pl.DataFrame | None:
-    """Each flagged text with its piece, a number; None where there are more than MOST_TEXTS.
+def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
+    """Each flagged text with its piece, a number.
 
-    Columns: those of OF, and piece, int64. Rows without a sketch, which older versions wrote, are pieces of their own.
+    Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
+    than AT_A_TIME, or of all where MOST_READS are too few. Rows without a sketch, which older versions wrote, are
+    pieces of their own.
 
     Args:
         flags: rows of schemas.tables.FLAGS.
     """
-    texts = flags.select(*OF, "sketch").unique(OF, keep="any").head(MOST_TEXTS + 1).collect(engine="streaming")
-    if len(texts) > MOST_TEXTS:
-        return None
+    found, first = [_told(flags.head(0).select(*OF, "sketch").collect())], 0
+    for groups, tell in _parts(flags.select(OF).unique().group_by(_GROUP).len().collect(engine="streaming")):
+        these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
+        if tell:
+            texts = these.select(*OF, "sketch").unique(OF, keep="any").collect(engine="streaming")
+            found.append(_told(texts).with_columns(pl.col("piece") + first))
+            first += len(texts)
+        else:
+            untold = these.select(OF).unique().with_columns(piece=pl.lit(None, pl.Int64))
+            found.append(untold.collect(engine="streaming"))
+    return pl.concat(found)
+
+
+def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
+    """Groups that are read together, AT_A_TIME texts at most, and whether their pieces are counted.
+
+    Args:
+        sizes: `len` texts of each group.
+    """
+    told, part, size = [], 0, 0
+    ordered = sizes.sort("len", *_GROUP)
+    for length in ordered["len"].to_list():
+        part, size = (part, size + length) if size + length <= AT_A_TIME else (part + 1, length)
+        told.append(part if length <= AT_A_TIME else -1)
+    numbered = ordered.with_columns(part=pl.Series(told, dtype=pl.Int64))
+    whole = max(told, default=0) < MOST_READS
+    numbered = numbered if whole else numbered.with_columns(part=pl.lit(-1, pl.Int64))
+    for (number,), groups in numbered.group_by("part", maintain_order=True):
+        yield groups, number != -1
+
+
+def _told(texts: pl.DataFrame) -> pl.DataFrame:
+    """As `pieces`, for texts that fit in memory."""
     texts = texts.sort(OF).with_row_index("text")
     sketched = texts.drop_nulls("sketch")
     places = np.frombuffer(b"".join(sketched["sketch"]), "<u4").reshape(len(sketched), PLACES)

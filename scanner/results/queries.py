@@ -12,8 +12,10 @@ from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed
 from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_verdicts, shards
+from scanner.results.newest import standing_flags as of_every_set_of_keys
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
+from schemas.evidence_tables import SPANS
 from schemas.words import AuditState
 
 _ATTEMPTS = 10
@@ -22,12 +24,12 @@ Answer = TypeVar("Answer")
 
 
 def exist(results: str) -> bool:
-    """Whether there are results: a scan made the tables."""
+    """Whether results exist: a scan made the tables."""
     return DeltaTable.is_deltatable(table_uri(results, "verdicts"))
 
 
 def ask(results: str, question: Callable[[], Answer]) -> Answer:
-    """What queries of the verdicts say that are made and collected by a function, asked again while names are erased.
+    """The result of queries of the verdicts that a function makes and collects, asked again while names are erased.
 
     An erasure deletes at once the files that held the names, which a query may be about to read.
 
@@ -46,9 +48,9 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
 
 
 def _versions(results: str) -> list[int]:
-    """Of the tables from which names are erased, one after the other; the first must be there."""
-    flags_uri = table_uri(results, "flags")
-    there = [flags_uri] if DeltaTable.is_deltatable(flags_uri) else []
+    """Versions of the tables from which names are erased, one after the other; the first must exist."""
+    others = (table_uri(results, name) for name in ("flags", "flag_texts", "decisions"))
+    there = [uri for uri in others if DeltaTable.is_deltatable(uri)]
     return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *there)]
 
 
@@ -67,11 +69,11 @@ def scanned_and_one_of(
 def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame:
     """Verdicts on all documents, one per (path, row), in any order. Columns as in schemas.tables.VERDICTS.
 
-    `paths` names input files: of these alone, without opening files of the table that hold no row of them.
+    `paths` restricts the rows to these input files; files of the table that hold no row of them are not opened.
 
-    Of a document that was scanned more than once, the newest row under each set of keys counts, and of these the one of
+    If a document was scanned more than once, the newest row under each set of keys counts, and among these the one of
     smallest corrected p-value: a key that is added later and scans alone hides no older flag. Scores and p-values are
-    in `flagged` alone: rows tell `p_class`, but those of older versions.
+    in `flagged` alone: rows here have `p_class`, except in older versions.
 
     Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
 
@@ -95,8 +97,8 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
 
     Args:
         results: folder or URI.
-        shard_ids: of the shards.
-        judged: scan_id.
+        shard_ids: ids of the shards.
+        judged: the judged scans, column scan_id.
 
     Raises:
         Refused: there are no results.
@@ -130,6 +132,33 @@ def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = E
     return newest_flags(results, flags(results).filter(strict), wanted)
 
 
+def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+    """Marked parts of the documents that `flagged` gives, as in schemas.evidence_tables.SPANS. Raises as `verdicts`.
+
+    If several sets of keys have the same span, the newest is given.
+    """
+    own = ["scan_id", "shard_id", "path", "row"]
+    strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
+    there = DeltaTable.is_deltatable(table_uri(results, "spans"))  # older versions wrote none
+    rows = read_whole(results, "spans") if there else pl.LazyFrame(schema=pl.Schema(SPANS))
+    standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(own)
+    by_age = rows.filter(strict).join(standing, on=own, how="semi").sort("scanned_at", "scan_id")
+    part = ["path", "row", "key_id", "message", "char_from", "char_to"]
+    return by_age.unique(part, keep="last", maintain_order=True)
+
+
+def accounts(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+    """Accounts whose posts together are marked, as in schemas.evidence_tables.ACCOUNTS: each one's newest row, by keys.
+
+    A rate that is stricter than that of the scan leaves out accounts that would not have been flagged under it.
+
+    Raises:
+        Refused: no scan tested accounts.
+    """
+    rows = read_whole(results, "accounts").filter(pl.col("log10_p_global") <= math.log10(false_positive_rate))
+    return rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
+
+
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of VERDICTS, in their order, each with the state of its audit, as `flagged` has it."""
     return rows.join(_audit_states(results), on="scan_id", how="left", maintain_order="left")
@@ -144,7 +173,7 @@ def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.D
 
 
 def nights(results: str) -> pl.LazyFrame:
-    """What was scanned by the date on which its scan began, newest first. Raises as `verdicts` does.
+    """Totals by the date on which the scans began, newest first. Raises as `verdicts` does.
 
     Columns: night, shards, documents, flagged, quarantined, too_short, scored_in_part, tokens. A document that was
     scanned again counts in both nights.
@@ -163,7 +192,7 @@ def second_scores(results: str) -> pl.LazyFrame:
 
 
 def _audit_states(results: str) -> pl.LazyFrame:
-    """What audits say about the verdicts of each scan: scan_id, audit."""
+    """State of the audits on the verdicts of each scan: scan_id, audit."""
     worst = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING)
     said = [pl.when((pl.col("audit") == state).any()).then(pl.lit(state)) for state in worst]
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
@@ -171,7 +200,7 @@ def _audit_states(results: str) -> pl.LazyFrame:
 
 
 def quarantine(results: str) -> pl.LazyFrame:
-    """What could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
+    """Rows that could not be scored, and why, as in schemas.tables.QUARANTINE. Raises as `verdicts` does."""
     return read_whole(results, "quarantine")
 
 
@@ -181,10 +210,10 @@ def scans(results: str) -> pl.LazyFrame:
 
 
 def audits(results: str) -> pl.LazyFrame:
-    """Audits of the false-positive rate, as in schemas.tables.AUDITS. Raises as `verdicts` does."""
+    """Audits of the false-positive rate, as in schemas.audit_tables.AUDITS. Raises as `verdicts` does."""
     return read_whole(results, "audits")
 
 
 def audit_counts(results: str) -> pl.LazyFrame:
-    """What the decoys of every shard counted, as in schemas.tables.AUDIT_COUNTS. Raises as `verdicts` does."""
+    """Counts of the decoys of every shard, as in schemas.audit_tables.AUDIT_COUNTS. Raises as `verdicts` does."""
     return read_whole(results, "audit_counts")

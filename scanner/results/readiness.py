@@ -14,13 +14,15 @@ from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
 
 Ready = Literal["new", "older", "there"]
-"""No table is there yet; tables of an older version, to which the next scan adds what came since; all are there."""
+"""States of a folder: no table exists yet; tables of an older version, to which the next scan adds new columns; all
+exist.
+"""
 
 
 def readiness(results: str) -> Ready:
-    """What a scan would find in a folder of results; it could use that.
+    """State of a folder of results that a scan could use.
 
-    Of a URI it is not known whether it can be written: that is only seen by writing.
+    Whether a URI can be written is unknown: only writing shows it.
 
     Raises:
         Refused: a table cannot be read or is of another version, or the folder cannot be written.
@@ -49,7 +51,7 @@ def _state(uri: str, name: str) -> Ready:
 
 
 def _refuse_unwritable(folder: Path) -> None:
-    """Refuse a folder, or the nearest one above it that is there, in which nothing can be made."""
+    """Refuse a folder, or the nearest existing one above it, in which nothing can be made."""
     there = next(above for above in (folder, *folder.parents) if above.exists())
     if not there.is_dir():
         raise Refused(f"results: {there} is no folder; name another folder in `results`")

@@ -9,7 +9,7 @@ MOST_TOLD = 3
 
 
 class Reason(NamedTuple):
-    """One of schemas.words, and how many documents, and files as a whole, are in quarantine for it."""
+    """A reason of schemas.words, and how many documents, and whole files, are in quarantine for it."""
 
     reason: str
     documents: int

@@ -22,13 +22,18 @@ from scanner.results.tables import SCHEMAS, read_whole
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
 
-OF_A_NIGHT = ("flags", "audit_counts", "second_scores", "verdicts", "shards", "quarantine")
+OF_A_NIGHT = (
+    *("flag_texts", "account_posts", "accounts", "spans", "decisions", "sent", "flags"),
+    *("audit_counts", "second_scores", "verdicts", "shards", "quarantine"),
+)
 """Tables whose rows belong to a scan, in the order in which they are gone through: a range of `shards` is marked before
-its rows leave quarantine, without which it would seem to have come to something and hide flags that are kept."""
+its rows leave quarantine, without which it would seem to have a result and hide flags that are kept; texts, spans and
+decisions leave before their flags, which show which of them stand.
+"""
 
 
 class Expired(NamedTuple):
-    """What is older than a limit: its nights, the ids of its scans, how many documents they read, and their flags."""
+    """Rows older than a limit: their nights, the ids of their scans, how many documents they read, and their flags."""
 
     nights: tuple[str, ...]
     scans: tuple[str, ...]
@@ -37,7 +42,7 @@ class Expired(NamedTuple):
 
 
 def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
-    """What began on a date (UTC) before this one, and has rows yet; with keep_flags, others than flags. Writes nothing.
+    """Nights that began on a date (UTC) before this one and still have rows; keep_flags: besides flags. Writes nothing.
 
     Raises:
         Refused: there are no results.
@@ -59,7 +64,7 @@ def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
 
 
 _ALONE = ("audit_counts", "second_scores", "quarantine")
-"""Tables in which a scan may have rows that has none in `shards`: of files that could not be read, say."""
+"""Tables in which a scan may have rows without a row in `shards`, such as for files that could not be read."""
 
 _BEGAN = pl.col("scan_id").str.head(8).str.to_date("%Y%m%d", strict=False).dt.strftime("%Y-%m-%d")
 
@@ -78,8 +83,8 @@ def retain(
     Args:
         results: folder or URI.
         scans: ids.
-        keep_flags: leave the rows of `flags` that stand; those that a later scan took back go, with those that were
-            kept of nights that went before.
+        keep_flags: leave the rows of `flags` that stand, and their texts. Flags that a later scan took back are
+            removed, and so are such flags of nights that were dropped before.
         watch: called now and then with a table's name, how many of its files were looked at, and how many there are.
 
     Raises:
@@ -91,7 +96,7 @@ def retain(
     gone = 0
     for name in OF_A_NIGHT:
         if DeltaTable.is_deltatable(table_uri(results, name)):
-            which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name == "flags" else ids
+            which = ask(results, lambda: _taken_back(results, ids)) if keep_flags and name in _OF_FLAGS else ids
             change = partial(_marked, ids) if name == "shards" else partial(_without, name, which)
             gone += rewrite(results, name, change, partial(_may_hold, which["scan_id"]), partial(watch, name))
     return gone
@@ -115,20 +120,22 @@ _TO_THE_END = (0, 3, 4)
 
 
 def _taken_back(results: str, scans: pl.DataFrame) -> pl.DataFrame:
-    """Flags of these scans that a later scan took back, and those that were kept of nights that went before.
+    """Flags of these scans, or kept from dropped nights, that a later scan took back.
 
-    Once the nights are gone, nothing would tell that.
+    Once the nights are gone, no row would show that.
     """
     stays = shards(results).select("scan_id").unique().join(scans.lazy(), on="scan_id", how="anti")
     rows = flags(results).join(stays, on="scan_id", how="anti")
     return rows.join(standing_flags(results, flags(results)), on=_FLAG, how="anti").select(_FLAG).collect()
 
 
+_OF_FLAGS = ("flag_texts", "spans", "decisions", "sent", "flags")
+
 _FLAG = ["scan_id", "shard_id", "path", "row"]
 
 
 def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
-    """Without the rows that are equal to one of these in all of its columns."""
+    """Rows without those that equal one of these in all of its columns."""
     goes = _among(pl.DataFrame(file.read(which.columns)), which)
     if not goes.any():
         return None
@@ -137,7 +144,7 @@ def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> Anew | Non
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
-    """Rows of `shards`, which stay and say when they were dropped."""
+    """Rows of `shards`, which stay and show when they were dropped."""
     rows = pl.DataFrame(whole(file.read(), SHARDS))
     goes = _among(rows, scans) & rows["dropped_at"].is_null()
     if not goes.any():
@@ -153,7 +160,7 @@ def _among(rows: pl.DataFrame, which: pl.DataFrame) -> pl.Series:
 
 
 def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
-    """Files but for those whose least and largest scan id say that they hold none of these."""
+    """Files without those whose least and largest scan id exclude all of these scans."""
     if scans.is_empty():
         return files.clear()
     if not {"min.scan_id", "max.scan_id"} <= set(files.columns):
@@ -163,5 +170,5 @@ def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
 
 
 def cutoff(days: int) -> date:
-    """The first date (UTC) of which rows stay, when nights are kept for so many days."""
+    """The first date (UTC) whose rows stay, when nights are kept for so many days."""
     return datetime.now(UTC).date() - timedelta(days=days)

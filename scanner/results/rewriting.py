@@ -2,8 +2,8 @@
 
 A file never changes, so whoever looks at one looks once. New files take the place of old ones through a snapshot that
 holds all of these, and Delta refuses the commit when anyone committed since that snapshot was read: then the same files
-are offered again, which takes a moment, so that there is a turn also while a scan commits all the time. Of two who
-replace the same file one finds it gone, and looks at what came for it.
+are offered again, which takes a moment, so that it succeeds even while a scan commits all the time. When two replace
+the same file, one finds it gone, and looks at its replacement.
 """
 
 import contextlib
@@ -25,25 +25,27 @@ from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 
 FILES_AT_ONCE = 16
-"""That are looked at side by side: on an object store each look is a few requests."""
+"""Files that are looked at side by side: on an object store each look is a few requests."""
 
 FILES_A_COMMIT = 64
-"""That are replaced at once: each commit costs as much as the table's log is long, and an interruption loses these."""
+"""Files that are replaced at once: each commit costs as much as the table's log is long, and an interruption loses
+these.
+"""
 
 
 BYTES_A_COMMIT = 2**27
-"""Of files, some times as much in memory."""
+"""Bytes of the files of a commit, which take some times as much memory."""
 
 
 class Replacement(NamedTuple):
-    """Files of a table by their names, and what comes for them: a file that is no part of the table yet, or nothing."""
+    """Files of a table by their names, and their replacement: a file that is no part of the table yet, or nothing."""
 
     parts: tuple[str, ...]
     file: DataFile | None
 
 
 class Anew(NamedTuple):
-    """Of a file: how many rows went or were changed, and all rows that are to be there instead."""
+    """New content of a file: how many rows were removed or changed, and all rows of the replacement."""
 
     rows: int
     instead: pa.Table
@@ -52,16 +54,16 @@ class Anew(NamedTuple):
 def put_in_place(
     results: str, name: str, kept: KeptTable, made: Sequence[Replacement], *, merged: bool
 ) -> list[Replacement]:
-    """Commit that files stand for others. Returns what was placed, less those of which a part is gone meanwhile.
+    """Commit that files replace others. Returns what was placed, without replacements of files that are gone meanwhile.
 
-    Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where it is not known what
-    became of a commit they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
+    Files that were not placed are deleted: they may hold a name that was erased meanwhile. Where the result of a commit
+    is unknown they stay, for scanner.results.upkeep.vacuum: a store may carry it out after its answer was lost.
 
     Args:
         results: folder or URI.
-        name: of the table.
+        name: the table's name.
         kept: the table.
-        made: what replaces what.
+        made: the replacements.
         merged: the rows are the same, which readers of Delta's change feed are told.
 
     Raises:
@@ -74,7 +76,7 @@ def put_in_place(
             table = kept.now()
             present = set(files_of(table)["path"])
             if ours and present.isdisjoint(_parts(ours)) and _files(ours) <= present:
-                break  # a commit of ours whose success was not told
+                break  # a commit of ours whose answer was lost
             ours = [each for each in made if present.issuperset(each.parts)]
             if not ours:
                 break
@@ -96,15 +98,15 @@ def rewrite(
     may_hold: Callable[[pl.DataFrame], pl.DataFrame] = lambda files: files,
     watch: Callable[[int, int], None] = lambda done, files: None,
 ) -> int:
-    """Go through all files of a table, those that come meanwhile too, and replace those that are to change.
+    """Go through all files of a table, new ones included, and replace those that are to change.
 
-    What is interrupted is gone on with by a second call. Returns how many rows went or were changed.
+    A second call goes on where an interrupted one stopped. Returns how many rows were removed or changed.
 
     Args:
         results: folder or URI.
-        name: of the table.
-        change: of an open file what is to be there instead; None: it stays. It is called in several threads.
-        may_hold: of files, as `files_of` gives them, those that are looked at; default: all.
+        name: the table's name.
+        change: gives the new content of an open file; None: the file stays. It is called in several threads.
+        may_hold: filters the files of `files_of` that are looked at; default: all.
         watch: called now and then with how many files were looked at, and how many there are to be looked at.
 
     Raises:
@@ -128,7 +130,7 @@ def rewrite(
 
 
 def whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With the columns that came after the version that wrote it."""
+    """Rows with the columns that came after the version that wrote them."""
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in schema
@@ -161,7 +163,7 @@ def _groups(files: pl.DataFrame) -> Iterator[list[str]]:
 
 
 def _look(results: str, name: str, path: str, change: Callable[[pq.ParquetFile], Anew | None]) -> Anew | None:
-    """Raises ScanFailed where a file cannot be read that the table needs."""
+    """The new content of some files. Raises ScanFailed where a file cannot be read that the table needs."""
     uri = table_uri(results, name)
     filesystem, folder = filesystem_of(uri)
     try:

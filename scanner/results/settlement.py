@@ -1,11 +1,11 @@
 """Whose rows of a shard stand, when several drivers finished it, or one died over it.
 
-There is no transaction across tables, and two runs may end differently: what killed a worker by accident is in one's
-quarantine and among the other's verdicts. So the first run whose verdicts are committed stands, for good, and the
-shard's transaction in `verdicts` names it: its version is the run's number. Before that, each run's rows enter the
-tables beside it, where the shard's version is the number of the only run there, or CONTESTED; where it is another than
-that of `verdicts`, `settle` takes out the rows of other runs. Anyone may settle, at any time, however often: who wins
-does that at once, who loses does too, and the next scan does it for one that died before.
+There is no transaction across tables, and two runs may end differently: a document that killed a worker by accident is
+in one run's quarantine and among the other's verdicts. So the first run whose verdicts are committed stands, for good,
+and the shard's transaction in `verdicts` names it: its version is the run's number. Before that, each run's rows enter
+the tables beside it, where the shard's version is the number of the only run there, or CONTESTED; where it is another
+than that of `verdicts`, `settle` takes out the rows of other runs. Anyone may settle, at any time, however often: who
+wins does that at once, who loses does too, and the next scan does it for one that died before.
 """
 
 import hashlib
@@ -29,12 +29,21 @@ from scanner.results.tables import (
 from scanner.storage.delta import attempts, table_uri
 
 CONTESTED = 0
-BESIDE = ("quarantine", "audit_counts", "flags", "shards")
-"""Tables whose rows belong to verdicts, by shard_id and scan_id."""
+BESIDE = ("quarantine", "audit_counts", "flags", "spans", "shards")
+"""Tables whose rows belong to verdicts, by shard_id and scan_id, and which every scan makes."""
+KEPT_TEXTS = "flag_texts"
+"""Table of kept texts, which a scan makes that is configured to keep texts."""
+POSTS = "account_posts"
+"""Table of posts, which a scan makes that tests accounts."""
+
+
+def tables_beside(tables: Tables) -> tuple[str, ...]:
+    """The tables BESIDE, and KEPT_TEXTS and POSTS if they exist."""
+    return (*BESIDE, *(name for name in (KEPT_TEXTS, POSTS) if tables.has(name)))
 
 
 def run_number(scan_id: str) -> int:
-    """Stands for a run where Delta takes a number: 1 … 2^56, by SHA-256."""
+    """Number that stands for a run where Delta takes a number: 1 … 2^56, by SHA-256."""
     return int.from_bytes(hashlib.sha256(scan_id.encode()).digest()[:7], "big") + 1
 
 
@@ -62,14 +71,14 @@ def enter_beside(results: str | Tables, name: str, entries: Sequence[Entry], sca
 
 
 def settle(results: str | Tables, shards: Iterable[str]) -> None:
-    """Take out of the tables BESIDE what is of other runs than the verdicts, of those shards that have verdicts.
+    """Take out of the tables BESIDE the rows of other runs than the verdicts', for shards that have verdicts.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
     tables = kept_tables(results)
     winners = tables.now("verdicts")[1].versions(shards)
-    for name in BESIDE:
+    for name in tables_beside(tables):
         _settle(tables, name, winners)
 
 
@@ -80,7 +89,7 @@ def drop_runs(tables: Tables, runs: Iterable[tuple[str, str]]) -> None:
         ScanFailed: others kept committing first, or a table cannot be written.
     """
     dead = set(runs)
-    for name in BESIDE if dead else ():
+    for name in tables_beside(tables) if dead else ():
         for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
             table, _ = tables.now(name)
             actions = _without(table, tables.results, name, {shard for shard, _ in dead}, dead.__contains__)
@@ -107,14 +116,14 @@ def _settle(tables: Tables, name: str, winners: Mapping[str, int]) -> None:
 def _without(
     table: DeltaTable, results: str, name: str, shards: Collection[str], goes: Callable[[tuple[str, str]], bool]
 ) -> list[AddAction | RemoveAction]:
-    """Files that hold rows of a shard which are to go do so; whatever else is in them is written anew.
+    """Remove the files that hold unwanted rows of a shard; their other rows are written anew.
 
     Args:
-        table: as it was looked at.
+        table: the table as it was looked at.
         results: folder or URI.
-        name: of the table.
-        shards: ids; no row of another goes.
-        goes: tells by shard_id and scan_id.
+        name: the table's name.
+        shards: ids; no row of another shard is removed.
+        goes: decides by shard_id and scan_id.
     """
     of_shards = pc.field("shard_id").isin(list(shards))
     removals: list[AddAction | RemoveAction] = []

@@ -1,9 +1,9 @@
-"""What a p-value is worth: how many texts reach it by chance, and how far it can move whoever had an opinion before.
+"""The worth of a p-value: how many texts reach it by chance, and how far it can move a prior opinion.
 
-A p-value is no probability that a text is unmarked. Of N texts, N·p reach p by chance. And whatever the marked texts
-are like, if p is uniform where nothing is marked and its density falls under the mark, the Bayes factor for the mark is
-at most 1/(−e·p·ln p) for p < 1/e (Sellke, Bayarri and Berger 2001). Only who states a prior gets a posterior, and that
-at most.
+A p-value is no probability that a text is unmarked. N·p of N texts reach p by chance. Whatever the marked texts are
+like, if p is uniform where nothing is marked and its density falls under the mark, the Bayes factor for the mark is at
+most 1/(−e·p·ln p) for p < 1/e (Sellke, Bayarri and Berger 2001). Only who states a prior gets a posterior, and that at
+most.
 """
 
 import math
@@ -26,8 +26,8 @@ def posterior_at_most(log10_p: float, prior: float) -> float:
     """The bound on the probability that a text holds the mark.
 
     Args:
-        log10_p: of its p-value, corrected.
-        prior: of that before the text was looked at, above 0 and below 1.
+        log10_p: log10 of its corrected p-value.
+        prior: the probability before the text was looked at, above 0 and below 1.
     """
     log10_odds = math.log10(prior) - math.log1p(-prior) / _LN10 + bayes_factor_at_most(log10_p)
     return 1.0 / (1.0 + 10.0**-log10_odds) if log10_odds > -300.0 else 0.0

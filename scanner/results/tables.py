@@ -3,7 +3,7 @@
 A worker writes Parquet files under unique names and commits nothing; the driver commits. Every shard's rows enter a
 table together with an application transaction of the shard's id. Delta does not refuse an id that was committed before,
 so the id is looked up on a snapshot of the table and the commit made through that same snapshot, without retries: when
-anyone committed in between, Delta refuses it, and the look-up is done again. What stands beside verdicts is committed
+anyone committed in between, Delta refuses it, and the look-up is done again. The tables beside verdicts are committed
 first (scanner.results.settlement) and verdicts last, as the mark that a shard is done.
 """
 
@@ -31,24 +31,35 @@ from scanner.storage.delta import attempts, open_table, read, table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
-from schemas.tables import AUDIT_COUNTS, AUDITS, FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SHARDS, VERDICTS
+from schemas.audit_tables import AUDIT_COUNTS, AUDITS
+from schemas.evidence_tables import ACCOUNT_POSTS, ACCOUNTS, DECISIONS, FLAG_TEXTS, SPANS
+from schemas.tables import FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SENT, SHARDS, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {
     "quarantine": QUARANTINE,
     "audit_counts": AUDIT_COUNTS,
     "flags": FLAGS,
+    "spans": SPANS,
     "shards": SHARDS,
     "verdicts": VERDICTS,
     "scans": SCANS,
     "audits": AUDITS,
 }
-SCHEMAS: Mapping[str, pa.Schema] = {**TABLES, "second_scores": SECOND_SCORES}
-"""Of every table that there may be; those of TABLES are made by a scan."""
+SCHEMAS: Mapping[str, pa.Schema] = {
+    **TABLES,
+    "second_scores": SECOND_SCORES,
+    "flag_texts": FLAG_TEXTS,
+    "decisions": DECISIONS,
+    "sent": SENT,
+    "account_posts": ACCOUNT_POSTS,
+    "accounts": ACCOUNTS,
+}
+"""Schemas of all tables that may exist; a scan makes those of TABLES."""
 ORPHANS_AFTER_HOURS = 24
-"""When a file that is no part of its table is certainly no running scan's, which would have committed it."""
+"""Hours after which a file that is no part of its table cannot be a running scan's, which would have committed it."""
 
 OF_NO_RUN = 1
-"""Version of a transaction that names no run, as all are that versions of brickscan before runs were named wrote."""
+"""Version of a transaction that names no run, as versions of brickscan wrote them before runs had names."""
 
 _WITH_BOUNDS = ("path", "row", "log10_p_global", "scan_id")
 _DISTINCT = (
@@ -62,8 +73,12 @@ _DISTINCT = (
     "runner_up_log10_p_global",
     "text_id",
     "sketch",
+    "text",
 )
-"""Columns in which few values come twice, so that a dictionary of them is work for nothing."""
+"""Columns with few repeated values, for which a dictionary is of no use."""
+
+_ROWS_A_GROUP = {"account_posts": 2048}
+"""Rows of a row group, for tables of which parts of a file are read."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class DataFile:
 
 
 class Entry(NamedTuple):
-    """What enters a table at once or not at all: an application transaction and its files, possibly none.
+    """An entry that a table gets whole or not at all: an application transaction and its files, possibly none.
 
     others: further transactions whose rows are in the same files; each is the shard_id of its rows.
     """
@@ -88,12 +103,12 @@ class Entry(NamedTuple):
 
     @property
     def transactions(self) -> tuple[str, ...]:
-        """All of them."""
+        """All transactions of the entry."""
         return (self.transaction, *self.others)
 
 
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
-    """Make the tables that are not there yet; those of every scan, unless others are named.
+    """Make the tables that do not exist yet: those of every scan, unless others are named.
 
     A table that an older version made gains the columns that came since; its rows have null there. A column that may
     be null since then may be so in it too.
@@ -139,7 +154,7 @@ def _bring_up_to_date(uri: str, wanted: deltalake.Schema) -> None:
         if not changes:
             return
         try:
-            table.alter.add_columns(changes)  # of a column that is there: it may be null from now on
+            table.alter.add_columns(changes)  # for an existing column: it may be null from now on
         except CommitFailedError:
             continue
         return
@@ -167,7 +182,8 @@ def write_file(results: str, name: str, batches: Sequence[pa.RecordBatch]) -> Da
     if not len(rows):
         return None
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", use_dictionary=[c for c in rows.column_names if c not in _DISTINCT])
+    dictionaries = [c for c in rows.column_names if c not in _DISTINCT]
+    pq.write_table(rows, sink, _ROWS_A_GROUP.get(name), compression="zstd", use_dictionary=dictionaries)
     data = sink.getvalue()
     file = DataFile(f"part-{uuid.uuid4().hex}.parquet", len(data), len(rows), _stats(rows))
     filesystem, folder = filesystem_of(table_uri(results, name))
@@ -212,7 +228,7 @@ def _stats(rows: pa.Table) -> str:
 
 
 class Tables:
-    """The tables of a folder of results for who commits to them again and again: each is opened once.
+    """The tables of a folder of results, for callers who commit to them again and again: each is opened once.
 
     Args:
         results: folder or URI.
@@ -231,6 +247,10 @@ class Tables:
         kept = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
         return kept.now(), kept
 
+    def has(self, name: str) -> bool:
+        """Whether such a table exists, which not every scan makes."""
+        return name in self._kept or DeltaTable.is_deltatable(table_uri(self.results, name))
+
 
 def kept_tables(results: str | Tables) -> Tables:
     """Tables that are open, or are opened for one call."""
@@ -238,12 +258,12 @@ def kept_tables(results: str | Tables) -> Tables:
 
 
 def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
-    """Those transactions that a table has."""
+    """The given transactions that a table has."""
     return set(kept_tables(results).now(name)[1].versions(transactions))
 
 
 def table_now(results: str, name: str) -> DeltaTable:
-    """A table as it is now, of its own.
+    """A table as it is now, opened anew.
 
     Raises:
         ScanFailed: it cannot be read.
@@ -252,10 +272,11 @@ def table_now(results: str, name: str) -> DeltaTable:
 
 
 def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
-    """Commit entries to a table, leaving out those that it has, whoever else commits at the same time.
+    """Commit entries to a table, without those that it has, whoever else commits at the same time.
 
     Returns:
-        The transactions that this call committed, and those that `run`, their version, did before without being told.
+        The transactions that this call committed, and those that an earlier call for `run`, their version, committed
+        without an answer.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be written.
@@ -298,7 +319,7 @@ def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entr
 def try_to_commit(
     table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], transactions: list[Transaction]
 ) -> bool:
-    """Commit to a table through the snapshot that was looked at. False: someone else committed since.
+    """Commit to a table through the snapshot that was looked at. False: another commit came since.
 
     Raises:
         ScanFailed: the table cannot be written.
@@ -314,7 +335,7 @@ def try_to_commit(
 
 
 def additions(files: Iterable[DataFile], *, changes: bool = True) -> list[AddAction | RemoveAction]:
-    """What makes files part of a table; changes: their rows are new, and not those of files that they stand for."""
+    """Delta's actions that add files; changes: their rows are new, and not those of the files that they replace."""
     now = int(time.time() * 1000)
     return [AddAction(file.name, file.size, {}, now, changes, file.stats) for file in files]
 
@@ -324,8 +345,9 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
 
     Args:
         results: folder or URI.
-        name: of the table.
-        paths: files of the table that hold rows of none of these are left out; others may have further rows.
+        name: the table's name.
+        paths: files of the table that hold no row of these paths are left out; the files that are read may have other
+            rows too.
 
     Raises:
         Refused: there is no such table.
@@ -346,7 +368,7 @@ def append_scan(results: str, row: Mapping[str, object]) -> None:
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Append rows of one audit to `audits`, all at once; the table is made when it is not there.
+    """Append rows of one audit to `audits`, all at once; the table is made if it does not exist.
 
     Raises:
         ScanFailed: the table cannot be written.

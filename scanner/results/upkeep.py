@@ -1,4 +1,4 @@
-"""Upkeep of the tables of results, safe while scans run: small files are merged, and files that nothing needs removed.
+"""Upkeep of the tables of results, safe while scans run: small files are merged, and unneeded files removed.
 
 Merging goes through commits of our own (scanner.results.rewriting). Delta's `optimize.compact` must not be used: two
 at once, from one snapshot, both commit, and every row stands twice (deltalake 1.6.6). Transactions of shards are in
@@ -16,28 +16,29 @@ from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.rewriting import Replacement, files_of, put_in_place
-from scanner.results.settlement import BESIDE
-from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, open_tables, write_file
+from scanner.results.settlement import tables_beside
+from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, Tables, open_tables, write_file
 from scanner.storage.delta import table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 
 MERGED_BYTES = 64 * 2**20
-"""Files are merged up to this size; one of half the size is left as it is."""
+"""Largest size of a merged file; a file of half the size is left as it is."""
 
 GROUPS_A_COMMIT = 50
-"""Of files that were merged."""
+"""Groups of merged files in a commit."""
 
 MANY_FILES = 64
-"""Small files of a table beside verdicts, at which the next scan merges them."""
+"""Small files of a table beside verdicts at which the next scan merges them."""
 
 LEAST_HOURS, MOST_HOURS = ORPHANS_AFTER_HOURS, 168
-"""Retention: a file that is younger may be of a shard that is not committed yet, or be read by a query that began
-before it was replaced; after a week, Delta forgets when a file was replaced, and could not keep it for longer."""
+"""Limits of the retention: a younger file may belong to a shard that is not committed yet, or be read by a query that
+began before it was replaced; after a week, Delta forgets when a file was replaced, and could not keep it for longer.
+"""
 
 
 class Upkeep(NamedTuple):
-    """What was done to a table: how many files went, and how many came in their place."""
+    """Result for a table: how many files were removed, and how many came in their place."""
 
     table: str
     gone: int
@@ -45,7 +46,7 @@ class Upkeep(NamedTuple):
 
 
 def compact(results: str) -> list[Upkeep]:
-    """Merge the small files of every table; rows stay what they are. Files that others take or replace are left alone.
+    """Merge the small files of every table; no row changes. Files that others take or replace are left alone.
 
     Raises:
         Refused: there are no results.
@@ -92,14 +93,14 @@ def merge_bookkeeping(results: str) -> None:
 
     Each flush leaves a few files in them, and a scan reads all of `shards` when it begins.
     """
-    for name in BESIDE:
+    for name in tables_beside(Tables(results)):
         kept = KeptTable(table_uri(results, name))
         if sum(size < MERGED_BYTES // 2 for size in _sizes(kept.now()).values()) >= MANY_FILES:
             _compact(results, name, kept)
 
 
 def _compact(results: str, name: str, kept: KeptTable) -> Upkeep:
-    """Groups are committed many at a time: each commit costs as much as the table's log is long."""
+    """Merge the groups of a table, many in a commit: each commit costs as much as the table's log is long."""
     done = Upkeep(name, 0, 0)
     groups = iter(list(_small(_sizes(kept.now()))))
     while some := list(islice(groups, GROUPS_A_COMMIT)):
@@ -140,7 +141,7 @@ def _merge(results: str, name: str, group: list[str], kept: KeptTable) -> DataFi
         try:
             with filesystem.open_input_file(f"{folder}/{path}") as source:
                 rows = pq.read_table(source, schema=SCHEMAS[name], use_threads=False)
-        except (pa.ArrowException, OSError) as error:  # a store may tell in other words than others that it is gone
+        except (pa.ArrowException, OSError) as error:  # stores say in different words that it is gone
             if path not in _sizes(kept.now()):
                 return None
             what = f"{uri}/{path}, which the table needs, cannot be read: {in_a_line(error)}"

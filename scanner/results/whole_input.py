@@ -1,16 +1,16 @@
-"""What all shards of an input came to, whichever scans read them."""
+"""Totals of all shards of an input, whichever scans read them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import polars as pl
 
-from scanner.results.newest import ranges_ever
+from scanner.results.newest import flags, ranges_ever
 from scanner.results.queries import ask
 
 
 class WholeInput(NamedTuple):
-    """Documents that were read, and what became of them; files at fault as a whole, which are none of these."""
+    """Documents that were read, by result; files at fault as a whole, which are none of these documents."""
 
     documents: int = 0
     quarantined: int = 0
@@ -23,8 +23,10 @@ class WholeInput(NamedTuple):
 NOTHING_READ = WholeInput()
 
 
-def whole_input(results: str, shard_ids: Iterable[str]) -> WholeInput:
-    """Add up what shards came to, as far as they are done, in nights that were dropped too; no files at fault.
+def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] = ()) -> WholeInput:
+    """Add up the totals of finished shards, in nights that were dropped too; without files at fault.
+
+    earlier: ids of shards of the same rows under other keys, by which documents may be flagged too.
 
     Raises:
         Refused: there are no results, or no scan of this version has begun.
@@ -34,4 +36,9 @@ def whole_input(results: str, shard_ids: Iterable[str]) -> WholeInput:
     sums = pl.col("documents", "quarantined", "too_short", "scored_in_part", "flagged").sum()
     # another driver's row of a shard stands there until somebody settles
     asked = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
-    return WholeInput(*asked.row(0))
+    found = WholeInput(*asked.row(0))
+    also = [*earlier]
+    if not also:
+        return found
+    of_all = flags(results).filter(ours | pl.col("shard_id").is_in(also)).select("path", "row").unique()
+    return found._replace(flagged=len(ask(results, of_all.collect)))

@@ -1,4 +1,4 @@
-"""One text for a value of JSON, whatever order its keys were written in, and its digest."""
+"""One text for a JSON value, whatever the order of its keys, and the digest of that text."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Delta tables in whatever folder: where they lie, read into polars, and turns at commits to them."""
+"""Delta tables in any folder: where they lie, how they are read into polars, and repeated attempts to commit."""
 
 import time
 from collections.abc import Iterator
@@ -13,17 +13,21 @@ from deltalake.exceptions import TableNotFoundError
 from scanner.errors import Refused, ScanFailed
 
 COMMIT_ATTEMPTS = 50
-"""Of a commit, while others commit first."""
+"""Most attempts at a commit while others commit first."""
 
 _MAKES = {
+    "accounts": "run `brickscan scan` with `accounts = { nights = 1 }`",
+    "decisions": "run `brickscan review` or `brickscan decide`",
+    "sent": "run `brickscan export --send`",
     "audits": "run `brickscan calibrate` or `brickscan scan`",
+    "flag_texts": "run `brickscan scan` with `keep_text = true` in a section [evidence]",
     "second_scores": "run `brickscan scan` with a section [second_score]",
 }
-"""What makes the tables that not every scan makes."""
+"""Commands that make the tables which not every scan makes."""
 
 
 def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
-    """Rows of a table as it was when it was opened; with `paths`, at least those whose `path` is one of these.
+    """Rows of a table as it was when it was opened. With `paths`, at least the rows whose `path` is one of these.
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
     percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1). A file
@@ -42,7 +46,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
 
 
 def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
-    """Names of a table's files whose least and largest `path` have one of these between them, or that do not tell."""
+    """Names of a table's files whose range of `path` may hold one of the given paths, or that state no range."""
     files = cast(pl.DataFrame, pl.from_arrow(pa.table(table.get_add_actions(flatten=True))))
     if not {"min.path", "max.path"} <= set(files.columns):
         return set(files["path"])
@@ -53,18 +57,18 @@ def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
 
 
 def table_uri(results: str, name: str) -> str:
-    """Where a table lies: a folder of its own in the folder of results."""
+    """Location of a table: a folder of its own in the folder of results."""
     return f"{results.rstrip('/')}/{name}"
 
 
 def attempts(what: str) -> Iterator[None]:
-    """Turns at something that fails while others commit first; each waits a little longer than the one before.
+    """Attempts at something that fails while others commit first; each waits a little longer than the one before.
 
     Args:
-        what: cannot be done, for the error, such as `commits to /results/verdicts`.
+        what: the subject of the error, such as `commits to /results/verdicts`.
 
     Raises:
-        ScanFailed: COMMIT_ATTEMPTS turns were in vain.
+        ScanFailed: COMMIT_ATTEMPTS attempts failed.
     """
     for attempt in range(COMMIT_ATTEMPTS):
         yield

@@ -1,4 +1,4 @@
-"""A Delta table that is kept open: its snapshot and its transactions, brought up to date by what is new alone.
+"""A Delta table that is kept open: only new commits are read to bring its snapshot and transactions up to date.
 
 Opening a table costs as much as its log is long, and so does deltalake's look-up of one transaction (6 ms of 10^5). A
 driver that commits all night long opens each of its tables once, and reads from then on the commits that came since.
@@ -19,7 +19,7 @@ from scanner.errors import ScanFailed, in_a_line
 from scanner.storage.locations import filesystem_of
 
 _LOOKED_UP = 20
-"""Transactions that deltalake is asked for one by one; from then on, all are read from the log at once."""
+"""Transactions that deltalake is asked for one by one; more than these are read from the log at once."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
@@ -48,7 +48,7 @@ class KeptTable:
             if self._table is not None:
                 try:
                     self._table.update_incremental()
-                except (DeltaError, OSError):  # commits were cleaned up that it has not seen
+                except (DeltaError, OSError):  # commits were cleaned up that this object has not read
                     self._table = None
             if self._table is None:
                 self._table = DeltaTable(self._uri)
@@ -57,7 +57,7 @@ class KeptTable:
         return self._table
 
     def versions(self, transactions: Iterable[str]) -> dict[str, int]:
-        """Versions of those application transactions that the table had when `now` was last called.
+        """Versions of the given application transactions, as of the last call of `now`.
 
         Many are read from the log: its newest checkpoint and the commits after that (the Delta protocol's "Transaction
         Identifiers"). Where the log is kept in another form, each is looked up.
@@ -74,12 +74,12 @@ class KeptTable:
         return {name: version for name, version in found if version is not None}
 
     def all(self) -> dict[str, int]:
-        """All transactions that the table had when `now` was last called; none where the log has another form."""
+        """All transactions of the table as of the last call of `now`; empty where the log has another form."""
         table = self._table or self.now()
         return dict(self._logged or {}) if self._read_log(table) else {}
 
     def _read_log(self, table: DeltaTable) -> bool:
-        """Read what is new of the log, or all of it; False: it is not of the form that is read here."""
+        """Read what is new in the log, or all of it. False: the log is of a form that is not read here."""
         folder = _Log(table.table_uri)
         try:
             if self._logged is None or self._read > table.version():
@@ -116,7 +116,7 @@ class _Log:
         return dict(zip(known.field("appId").to_pylist(), known.field("version").to_pylist(), strict=True)), newest
 
     def commits(self, first: int, last: int) -> dict[str, int]:
-        """Transactions of the commits first … last. Raises FileNotFoundError: one is not there any more."""
+        """Transactions of the commits first … last. Raises FileNotFoundError: one was cleaned up."""
         found: dict[str, int] = {}
         for commit in range(first, last + 1):
             with self._filesystem.open_input_stream(f"{self._folder}/{commit:020d}.json") as source:

@@ -1,4 +1,4 @@
-"""Where things lie: plain paths and URIs, the filesystem behind each, and what a URI may not hold."""
+"""Locations: plain paths and URIs, the filesystem behind each, and what a URI may not hold."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 REQUESTS_AT_ONCE = 128
-"""To a store by a driver, whose each takes some 30 ms: 100,000 files are two each."""
+"""Requests that a driver has under way to a store, each of some 30 ms: 100,000 files are two requests each."""
 
 
 @functools.cache
@@ -31,7 +31,7 @@ def filesystem_of(location: str) -> "tuple[fs.FileSystem, str]":
     try:
         filesystem, inner = fs.FileSystem.from_uri(location)
     except (pa.ArrowException, ValueError) as error:
-        shown = location.partition("?")[0]  # behind it there may be a secret
+        shown = location.partition("?")[0]  # the part behind it may hold a secret
         raise Refused(
             f"{shown!r} is no path that can be read: {str(error).replace(location, shown)}; "
             "allowed: plain paths and URIs of filesystems that pyarrow knows (file, s3, gs, hdfs, abfs)"
@@ -51,16 +51,16 @@ def ask_many_at_once() -> None:
 
 
 def is_uri(location: Path | str) -> bool:
-    """Whether it is the URI of another machine's folder, not a plain path."""
+    """Whether it is the URI of another machine's folder, and not a plain path."""
     return "://" in str(location)
 
 
 def absolute(field: str, location: str, base: Path) -> str:
-    """Where tables or a registry lie: an absolute path or a URI, without a slash at its end.
+    """An absolute path or a URI, without a slash at its end, for the location of tables or of a registry.
 
     Args:
-        field: of the configuration, for the error.
-        location: a plain path, relative ones starting at `base`, or a URI; that of a local folder becomes a plain path.
+        field: name of the configuration's field, for the error.
+        location: a plain path, relative ones starting at `base`, or a URI; a local folder's URI becomes a plain path.
         base: a folder.
 
     Raises:
@@ -83,7 +83,7 @@ def real_location(location: str) -> str:
 
 
 def refuse_password(field: str, location: str) -> None:
-    """Raise Refused when a URI holds a password, without repeating it. One with a slash in it hides the @ behind it."""
+    """Raise Refused when a URI holds a password, without repeating it. A slash in a password hides the @ behind it."""
     if "://" not in location:
         return
     _, colon, after = urlsplit(location).netloc.rpartition(":")

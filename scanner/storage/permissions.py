@@ -1,4 +1,4 @@
-"""Who on this machine can read or change what is written: tables are for their owner and group, a registry is safe."""
+"""Permissions on this machine: tables are for their owner and group, and nobody else may change a registry."""
 
 import os
 import stat
@@ -11,9 +11,9 @@ _OTHERS = stat.S_IRWXO
 
 
 def make_private(folder: Path | str) -> None:
-    """Make a local folder that others cannot enter, unless it is there: whatever is written in it, they cannot read.
+    """Make a local folder that others cannot enter, unless it exists, so that they cannot read its files.
 
-    Its parents are made as any folder is. Nothing is done for a URI.
+    Its parents get usual permissions. Nothing is done for a URI.
 
     Raises:
         OSError: it cannot be made.
@@ -30,8 +30,8 @@ def open_to_others(folder: Path | str) -> bool:
 def writable_by_others(paths: Iterable[Path]) -> Path | None:
     """The first of local paths, or of the folders that they lie in, that others can change; None: there is none.
 
-    In a folder with the sticky bit, such as /tmp, nobody replaces what is another's. What is not there counts for its
-    folders alone.
+    In a folder with the sticky bit, such as /tmp, nobody replaces another's files. For a path that does not exist, only
+    its folders are looked at.
     """
     for path in paths:
         for above in (real := Path(os.path.realpath(path)), *real.parents):

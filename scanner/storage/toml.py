@@ -1,4 +1,4 @@
-"""TOML files read into the models of schemas: what is wrong is told by file, field, value and what is allowed."""
+"""TOML files read into the models of schemas. An error names file, field, value and what is allowed."""
 
 import tomllib
 from pathlib import Path
@@ -45,7 +45,7 @@ def explained(error: ValidationError, model: type[BaseModel], within: str = "") 
 
 
 def _with_tuples(value: object) -> object:
-    """What TOML holds, its lists made tuples: strict models take no list for a tuple."""
+    """TOML data with its lists made tuples: strict models take no list for a tuple."""
     if isinstance(value, dict):
         return {name: _with_tuples(inner) for name, inner in value.items()}
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
@@ -70,7 +70,7 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
 
 
 def _with_lists(value: object) -> object:
-    """What `_with_tuples` was given, for those who wrote it."""
+    """The data before `_with_tuples`, for the people who wrote it."""
     if isinstance(value, dict):
         return {name: _with_lists(inner) for name, inner in value.items()}
     return list(map(_with_lists, value)) if isinstance(value, tuple) else value

@@ -7,5 +7,6 @@ the protocol `Tokenizer`; which backend runs changes its speed, never its tokens
 from scanner.tokens.fast import FastTokenizer
 from scanner.tokens.load import load_tokenizer, sha256_file
 from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
+from scanner.tokens.standing import Standing
 
-__all__ = ["FastTokenizer", "HuggingFaceTokenizer", "Tokenizer", "load_tokenizer", "sha256_file"]
+__all__ = ["FastTokenizer", "HuggingFaceTokenizer", "Standing", "Tokenizer", "load_tokenizer", "sha256_file"]

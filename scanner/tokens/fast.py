@@ -1,7 +1,7 @@
 """The fast backend, `fastokens` (the extra `fast`): flat buffers instead of Python lists, tens of times as fast.
 
 It is trusted only as far as it was seen to agree with the reference: on golden strings when it is loaded, and on a
-sample of the first texts. What it refuses is tokenised by the reference.
+sample of the first texts. The reference tokenises every text that it refuses.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from scanner.tokens.reference import HuggingFaceTokenizer
 from scanner.watermark import Tokens, joined
 
 SAMPLE_TEXTS, SAMPLE_CHARACTERS = 256, 200_000
-"""How many of the first texts, and how much of them, are tokenised by both backends."""
+"""First texts that both backends tokenise, and characters of them."""
 
 _log = logging.getLogger(__name__)
 Scalar = TypeVar("Scalar", np.uint32, np.int64)
@@ -52,7 +52,7 @@ class FastTokenizer:
         self.vocab_size = reference.vocab_size
         self.reference = reference
         self._trusted = True
-        self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # that are still to be compared
+        self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # still to be compared
         self._compare(golden_strings(data))
 
     @property
@@ -72,7 +72,7 @@ class FastTokenizer:
         return self._encode(texts) if self._trusted else self.reference.encode(texts)
 
     def _sample(self, texts: Sequence[str]) -> list[str]:
-        """Those of the texts that are among the first ones; of a long one its beginning."""
+        """The texts that still belong to the sample, a long one cut to its beginning."""
         sample: list[str] = []
         for text in texts[: self._texts]:
             if self._characters <= 0:
@@ -83,7 +83,7 @@ class FastTokenizer:
         return sample
 
     def _encode(self, texts: Sequence[str]) -> Tokens:
-        """What the backend refuses, such as a byte that is not in the vocabulary, the reference reads."""
+        """Tokenise texts. The reference reads texts that the backend refuses, as for a byte not in the vocabulary."""
         try:
             ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
         except BaseException as error:
@@ -105,9 +105,10 @@ class FastTokenizer:
 
 
 def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
-    """A buffer as an array, without a copy. Nobody writes to it, but numba compiles kernels anew for what is read-only.
+    """A buffer as an array, without a copy.
 
-    An empty one is made anew, since it has no place in memory.
+    It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An empty
+    one is made anew, since it has no place in memory.
     """
     read_only = np.frombuffer(buffer, kind)
     if not len(read_only):
@@ -117,7 +118,7 @@ def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
 
 
 class _Held:
-    """What numpy makes an array of (its array interface, version 3) and keeps alive as long as that."""
+    """A buffer that numpy makes an array of (its array interface, version 3) and keeps alive as long as the array."""
 
     def __init__(self, said: dict[str, Any], buffer: object) -> None:
         self.__array_interface__ = said
@@ -125,6 +126,6 @@ class _Held:
 
 
 def _end_if_told_to(error: BaseException) -> None:
-    """A panic of the library is no Exception, but the fault of one text; what ends the process is raised again."""
+    """Raise again whatever ends the process. A panic of the library is no Exception, but the fault of one text."""
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
         raise error

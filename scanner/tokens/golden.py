@@ -1,4 +1,4 @@
-"""Golden strings: what a backend must tokenise as the reference does before it is trusted with texts.
+"""Golden strings: a backend must tokenise them as the reference does before it is trusted with texts.
 
 Every assigned block of Unicode, phrases in many scripts, emoji, literals of control tokens, white space in runs, broken
 bytes, very long words, and mixtures of all of them: where tokenizers differ, they differ here.

@@ -19,10 +19,11 @@ def sha256_file(path: Path) -> str:
 
 
 def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Tokenizer:
-    """Load a tokenizer.json, a path or URI, after checking that it is the pinned one. What is hashed is what is loaded.
+    """Load a tokenizer.json, a path or URI, after checking that it is the pinned one.
 
-    The fast backend is taken where it is installed and agrees with the reference; else a warning says why not. It pays
-    for thousands of texts: with `fast` false it is not looked at.
+    The bytes that were hashed are loaded. The fast backend is taken where it is installed and agrees with the
+    reference; else a warning says why not. With `fast` false it is not loaded, since that pays for thousands of texts
+    only.
 
     Raises:
         TokenizerError: the file is missing, unreadable, another one, or no tokenizer.

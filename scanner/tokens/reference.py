@@ -1,30 +1,32 @@
 """The reference tokenizer, Hugging Face `tokenizers`, and the protocol that every backend follows."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import tokenizers
+import tokenizers.processors
 from numpy.typing import NDArray
 
 from scanner.watermark import Tokens
 
 CHUNK_CHARACTERS = 1_000_000
-"""Text that is tokenised at a time: the encodings of one chunk are the most that is held beside the token ids."""
+"""Characters that are tokenised at a time: beside the token ids, the encodings of one chunk at most are held."""
 
 
 class Tokenizer(Protocol):
-    """Turns texts into token ids."""
+    """An object that turns texts into token ids."""
 
     vocab_size: int
 
     @property
     def backend(self) -> str:
-        """The library that gives the tokens now."""
+        """Name of the library that gives the tokens now."""
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":
-        """The backend that decides, by which flags are proved."""
+        """The reference tokenizer, by which flags are proved."""
 
     def encode(self, texts: Sequence[str]) -> Tokens:
         """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]."""
@@ -48,16 +50,17 @@ class HuggingFaceTokenizer:
         self._inner.encode_special_tokens = True
         self._inner.no_truncation()
         self._inner.no_padding()
+        self.data = data
         self.vocab_size: int = self._inner.get_vocab_size()
 
     @property
     def backend(self) -> str:
-        """Its library."""
+        """The library's name."""
         return "tokenizers"
 
     @property
     def reference(self) -> "HuggingFaceTokenizer":
-        """Itself."""
+        """The tokenizer itself."""
         return self
 
     def encode(self, texts: Sequence[str]) -> Tokens:
@@ -77,6 +80,24 @@ class HuggingFaceTokenizer:
         """
         encoding = self._inner.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
+    def begins(self, text: str) -> NDArray[np.int64]:
+        """At which character each token of one text begins, int64[N], in order: white space is of its token.
+
+        A character of several tokens is where each of them begins.
+        """
+        offsets = np.array(self._untrimmed.encode(text, add_special_tokens=False).offsets, np.int64).reshape(-1, 2)
+        return np.asarray(np.maximum.accumulate(offsets[:, 0]), np.int64)
+
+    @cached_property
+    def _untrimmed(self) -> tokenizers.Tokenizer:
+        """The same without what follows tokenising, which may count white space out of where tokens stand."""
+        inner = tokenizers.Tokenizer.from_buffer(self.data)
+        inner.encode_special_tokens = True
+        inner.no_truncation()
+        inner.no_padding()
+        inner.post_processor = tokenizers.processors.Sequence([])
+        return inner
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -1,18 +1,25 @@
-"""What a watermark format provides. The rest of scanner knows formats by this page alone, and FORMATS by name.
+"""What a watermark format provides.
 
-A `Format` is a format with its parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its
-`Law` says what a score means. What a format cannot do it does not provide: each ability beyond these is a protocol of
-its own, which callers ask for (`isinstance(mark, Searches)`) and name in their refusal when it is not there.
+The rest of scanner knows formats by this file alone, and finds them by name in FORMATS. A `Format` is a format with its
+parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says what a score means.
+What a format cannot do it does not provide: each ability beyond these is a protocol of its own, which callers ask for
+(`isinstance(mark, Searches)`) and name in their refusal when it is not there.
 
 | ability             | provided by          | without it                                                         |
 |---------------------|----------------------|--------------------------------------------------------------------|
 | a law               | Format.law           | scores are written, p is null, nothing is ever flagged             |
 | searching messages  | Watermark: Searches  | a key has one message                                              |
+| scores of parts     | Watermark:           | documents are tested as a whole alone                              |
+|                     | ScoresParts          |                                                                    |
+| searching windows   | Watermark:           | each window is searched as a document is, which takes far longer   |
+|                     | SearchesWindows      |                                                                    |
 | a rank among decoys | Watermark:           | nothing is flagged, where the basis is not the whole key           |
 |                     | RanksAmongDecoys     |                                                                    |
 | decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
 | counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
 | a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
+| messages that stand | Format: StandsIn     | nothing says without a law whether held messages score as others   |
+| in for a user's     |                      |                                                                    |
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 
 Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
@@ -47,7 +54,8 @@ class Own(NamedTuple):
 class Candidates(NamedTuple):
     """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
 
-    The first is that of the largest score of all, and the second the second of these where `own` is None; C ≥ 2.
+    The first candidate has the largest score of all messages, and, where `own` is None, the second has the second
+    largest; C ≥ 2.
 
     message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
     own: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark leaves
@@ -70,15 +78,15 @@ class Watermark(Protocol):
 
     @property
     def label(self) -> str:
-        """That of its format."""
+        """The format's label."""
 
     @property
     def law(self) -> Law | None:
-        """The law of `score`, that of its format."""
+        """The law of `score`: the format's law."""
 
     @property
     def basis(self) -> "Basis":
-        """Over what its p-values hold, that of its format."""
+        """Basis of the p-values: the format's basis."""
 
     @property
     def rule(self) -> PositionRule:
@@ -101,8 +109,50 @@ class Searches(Protocol):
 
 
 @runtime_checkable
+class ScoresParts(Watermark, Protocol):
+    """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
+
+    Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
+    independent draws (scanner.watermark.spans needs no more).
+    """
+
+    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """What each scored position adds to `score`: float64[P]. Positions may come in any order."""
+
+    def alone(self, score: NDArray[np.generic]) -> Candidates:
+        """What a search for one message says, from its scores of D documents."""
+
+    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> Own | None:
+        """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
+
+
+@runtime_checkable
+class SearchesWindows(Watermark, Protocol):
+    """A watermark that looks for messages in all windows of a document at once."""
+
+    def in_windows(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        windows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        count: int,
+        share: float,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Windows, and a message of each that may stand out there: int64[Q] each. May miss some.
+
+        Args:
+            tokens: of a batch.
+            positions: of D documents, of 2^16 at most each.
+            windows: first: int64[D+1], which of W windows each document has; begin and end: int64[W], among the
+                positions of all documents.
+            count: messages 0 … count−1.
+            share: of windows that have a message as good by chance, that are to be told at most.
+        """
+
+
+@runtime_checkable
 class RanksAmongDecoys(Protocol):
-    """A watermark that has decoys, so that its rank among them can be told (scanner.watermark.rank)."""
+    """A watermark that has decoys, so that its rank among them can be computed (scanner.watermark.rank)."""
 
     def decoy(self, number: int) -> Watermark:
         """The same format under another key, which marked nothing: drawn as by chance, and the same for one number."""
@@ -120,7 +170,7 @@ class Hits(NamedTuple):
 
 @runtime_checkable
 class DrawsKeys(Protocol):
-    """A format whose keys can be drawn, as whoever marks with it draws them."""
+    """A format whose keys can be drawn in the way its makers draw them."""
 
     def draw_key(self, entropy: bytes) -> bytes:
         """The secret that 32 uniform bytes make: uniform over the keys of the format."""
@@ -131,7 +181,7 @@ class CountsHits(Protocol):
     """A format that counts how many messages of unmarked text score high, without keeping the scores."""
 
     def counted(self, messages: int) -> int:
-        """How many of a key's messages are scored one by one: the first so many; all, where they are not too many."""
+        """How many of a key's messages are scored one by one: the first ones, or all if they are not too many."""
 
     def count_hits(
         self,
@@ -144,12 +194,30 @@ class CountsHits(Protocol):
         """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
 
         Args:
-            secrets: of the D documents.
+            secrets: one for each of the D documents.
             tokens: of the batch.
             positions: of the D documents.
             messages: how many are scored.
             critical: float64[D, J], ∞ where nothing counts.
         """
+
+
+class StandIns(NamedTuple):
+    """Messages that nobody has, whose scores are exchangeable with a given one's in text that was marked for neither.
+
+    cluster: messages of different clusters have other draws, and so have their stand-ins.
+    """
+
+    cluster: int
+    messages: range
+
+
+@runtime_checkable
+class StandsIn(Protocol):
+    """A format whose messages have draws of their own, which they share with others of their group at most."""
+
+    def stand_ins(self, message: int, messages: int) -> StandIns:
+        """Stand-ins of one message of a key that has so many messages."""
 
 
 @runtime_checkable
@@ -186,10 +254,24 @@ class ProvesOwn(Protocol):
     def own(
         self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup
     ) -> tuple[int, list[float], int] | None:
-        """What messages share with no other, as `Own` has it; None: names need nothing besides.
+        """Each message's score on what it shares with no other message, as in `Own`; None: names need nothing besides.
 
-        Arguments as of `Proof.scores`. How many positions a message alone reads, the score there of each that is asked
-        for, and among how many messages it is the best by it.
+        Arguments as of `Proof.scores`. Returns how many positions a message alone reads, the score there of each
+        message asked for, and the number of messages among which it is the best by that score.
+        """
+
+
+@runtime_checkable
+class ProvesParts(Protocol):
+    """A `Proof` of a mark that scores parts."""
+
+    def parts(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
+        """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
+
+        And at which positions a message shares nothing with others, bool[P], among how many it is the best there; None:
+        names need nothing besides. Arguments as of `Proof.scores`.
         """
 
 
@@ -202,10 +284,10 @@ class Proves(Protocol):
 
 
 class Basis(NamedTuple):
-    """Over what a p-value holds.
+    """What a p-value holds over: the draw of the key, or an assumption.
 
-    bits: of the key that the draws depend on; assumed: the format's hash is assumed to behave as random, or its key is
-    public: anybody can make the mark, and nobody is ever named by it.
+    bits: bits of the key that the draws depend on. assumed: the format's hash is assumed to behave as random, or its
+    key is public; then anybody can make the mark, and nobody is ever named by it.
     """
 
     bits: int
@@ -217,12 +299,12 @@ class Basis(NamedTuple):
         return not self.assumed and self.bits >= 128
 
     def __str__(self) -> str:
-        """As tables have it: `key`, `key-64-bits`, `assumed`."""
+        """The basis as tables have it: `key`, `key-64-bits`, `assumed`."""
         return "assumed" if self.assumed else "key" if self.proven else f"key-{self.bits}-bits"
 
 
 class Columns(NamedTuple):
-    """What the columns of tables that are older than `label` say of a format; window is its context width."""
+    """What columns of tables older than `label` say of a format; window is its context width."""
 
     method: str
     window: int
@@ -230,48 +312,50 @@ class Columns(NamedTuple):
 
 
 def format_name(label: str) -> str:
-    """Of what format a label is."""
+    """Name of the format that a label belongs to."""
     return label.partition(";")[0]
 
 
 Case = dict[str, Any]
 Pairs = Iterator[tuple[str, Any, Any]]
-"""What a known answer compares: a name, what the file says, what this machine computes."""
+"""Comparisons of a known answer: a name, the file's value, this machine's value."""
 
 
 class Answers(NamedTuple):
-    """Known answers: the file that ships with the code, and for each of its groups what one case of it compares."""
+    """Known answers: the file that ships with the code, and for each of its groups the comparisons of one case."""
 
     shipped: Traversable
     groups: Mapping[str, Callable[[Case], Pairs]]
 
 
 class Format(BaseModel, ABC):
-    """A format with its parameters chosen: a subclass's fields are what stands under [keys.parameters] in keys.toml.
+    """A format with its parameters chosen. A subclass's fields are the parameters under [keys.parameters] in keys.toml.
 
-    Equal parameters compare equal. Everything outside the format takes them as they are and asks for none of them.
+    Equal formats have equal parameters. Code outside a format passes the parameters on and reads none of them.
     """
 
     # inputs are hidden in errors: a pasted secret must not be printed back
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
     name: ClassVar[str]
-    """Of the format, as in keys.toml and in FORMATS; its labels begin with it."""
+    """Name of the format, as in keys.toml and in FORMATS; its labels begin with it."""
 
     secret_bytes: ClassVar[range] = range(16, 65)
-    """How many bytes a secret may have."""
+    """Bytes that a secret may have."""
 
     if_guessed: ClassVar[str | None] = None
-    """What to do instead of a secret that can be guessed; None: draw another."""
+    """Advice for a secret that can be guessed; None: draw another."""
 
     generator: ClassVar[str | None] = None
-    """Whose random numbers are read, where the stack draws others on another device; None: where it does not matter."""
+    """Generator whose random numbers are read, if the stack draws others on another device; None where it does not
+    matter.
+    """
 
     title: ClassVar[str]
-    """For people, such as `Kirchenbauer et al. (green list)`."""
+    """Title for people, such as `Kirchenbauer et al. (green list)`."""
 
     suggested: ClassVar[Mapping[str, Any]] = {}
-    """Parameters of a new key of which nothing else is said."""
+    """Parameters of a new key for which the user chose none."""
 
     answers: ClassVar[Answers]
     """Known answers, of the specification or of the stack that makes the mark."""
@@ -289,7 +373,7 @@ class Format(BaseModel, ABC):
 
     @abstractmethod
     def rule(self) -> PositionRule:
-        """Which positions are scored, under whatever key."""
+        """The rule of which positions are scored; it is the same for every key."""
 
     @abstractmethod
     def open(self, secret: bytes) -> Watermark:
@@ -301,22 +385,22 @@ class Format(BaseModel, ABC):
 
     @abstractmethod
     def seconds(self, messages: int) -> float:
-        """What scoring one position under so many messages may take on a core, generously: the stall limit's price."""
+        """Seconds to score one position under so many messages on a core, generously: the stall limit's price."""
 
     @abstractmethod
     def columns(self) -> Columns:
-        """What the older columns of tables say."""
+        """What the older columns of tables say of the format."""
 
     def basis(self) -> Basis:
-        """Over what its p-values hold. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
+        """What its p-values hold over. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
         return Basis(128)
 
     def can_be_framed(self) -> bool:
-        """Whether others than the key's holders can make text of a message that is not theirs, from marked text."""
+        """Whether somebody with marked text and no key can make text of a message that is not theirs."""
         return self.basis().bits < 64
 
     def cautions(self, messages: int) -> list[str]:
-        """What whoever reads the verdicts of a key of so many messages must know: who else can make its marks."""
+        """Sentences for whoever reads the verdicts of a key of so many messages: who else can make its marks."""
         del messages
         if self.generator is None:
             return []
@@ -335,13 +419,13 @@ class Format(BaseModel, ABC):
             raise ValueError(f"marks of format {self.name!r} carry no message; give 1")
 
     def vocabulary(self) -> int | None:
-        """Of how many tokens a draw is, where that is a parameter; None: of any."""
+        """Size of the vocabulary that a draw is over, if it is a parameter; None: any size."""
         return None
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """Those of some choices of repeats that score more than one position of a text."""
+        """The wanted choices of repeats under which more than one position of a text is scored."""
         return list(wanted)
 
     def decides(self) -> dict[str, object]:
-        """What a shard's id says of the parameters: the label, but for formats that are older than labels there."""
+        """What a shard's id contains of the parameters: the label; formats older than labels keep their old fields."""
         return {"label": self.label()}

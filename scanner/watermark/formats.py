@@ -34,7 +34,7 @@ FORMATS: dict[str, type[Format]] = {
         ThreeBricksMarylandFormat,
     )
 }
-"""By name."""
+"""Every format by its name."""
 
 
 def format_of(key: MasterKey) -> Format:
@@ -46,13 +46,18 @@ def format_of(key: MasterKey) -> Format:
     return make_format(key.format, key.parameters)
 
 
+def generator_of(name: str) -> str | None:
+    """The stack's generator whose random numbers the named format reads; None where the device makes no difference."""
+    return FORMATS[name].generator if name in FORMATS else None
+
+
 def make_format(name: str, parameters: Mapping[str, Any]) -> Format:
-    """A format with parameters.
+    """Make a format from its name and parameters.
 
     Raises:
         ValueError: no format of that name; pydantic.ValidationError, which is one: a parameter that is not allowed.
     """
     if name not in FORMATS:
-        # its name is not repeated: somebody may have pasted a secret there
+        # The name is not repeated: somebody may have pasted a secret in its place.
         raise ValueError(f"its format is unknown; allowed: {', '.join(FORMATS)}")
     return FORMATS[name].model_validate(dict(parameters))

@@ -1,9 +1,9 @@
 """The green lists of Hugging Face transformers, `WatermarkingConfig` with lefthash or selfhash, as 5.23 makes them.
 
-A seed names a permutation of the vocabulary whose first int(γ·|V|) tokens are green (Kirchenbauer et al.). Of lefthash
-the token before decides it alone, whatever the context width; of selfhash the window's tokens, the scored one among
-them. A position counts once for each seed and token: leaving out repeated windows, as the library can, leaves the same
-draw in many places, and made p-values of human text 78 times too small at 1e-4.
+A seed names a permutation of the vocabulary whose first int(γ·|V|) tokens are green (Kirchenbauer et al.). In lefthash
+the previous token alone decides the seed, whatever the context width. In selfhash all tokens of the window decide it,
+the scored token included. A position counts once for each seed and token: leaving out repeated windows, as the library
+can, leaves the same draw in many places, and made p-values of human text 78 times too small at 1e-4.
 """
 
 from abc import abstractmethod
@@ -26,13 +26,13 @@ from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, 
 from scanner.watermark.seeded import BySeed, Seeds, seeded_positions, told_apart, without
 
 SEED_BITS = 32
-"""Of a generator's seed."""
+"""Bits of a generator's seed."""
 
 TABLE = 1_000_003
-"""Entries of the library's table of selfhash."""
+"""Entries of the library's selfhash table."""
 
 CACHE_BYTES = 2**26
-"""For green lists of an opened key, kept by seed: 10,900 of 49,152 tokens."""
+"""Bytes of green lists that an opened key caches by seed: 10,900 lists of 49,152 tokens."""
 
 _WORTH_A_CACHE = 2048  # scored positions; decoys and single texts are done sooner without one
 
@@ -82,7 +82,7 @@ def _green_by_lists(
     known: NDArray[np.int64],
     lists: NDArray[np.uint64],
 ) -> NDArray[np.bool_]:
-    """The same by lists that are kept: known, int64[S], whose seed's each of lists, uint64[S, |V|/64], is, or −1."""
+    """As `_green_one_by_one`, by cached lists. known: int64[S], places of seeds in lists, uint64[S, |V|/64], or −1."""
     out = np.zeros(len(seeds), np.bool_)
     green = np.empty(first, np.int32)
     for i in range(len(seeds)):
@@ -100,7 +100,7 @@ def _green_by_lists(
 
 
 class GreenLists:
-    """Green lists of a vocabulary, and those kept that were met: a cache of CACHE_BYTES at most once it is worth it.
+    """The green lists of a vocabulary, with a cache of at most CACHE_BYTES for lists that were met.
 
     Args:
         size: |V|, the width of the logits.
@@ -125,13 +125,17 @@ class GreenLists:
 
 @dataclass(frozen=True)
 class AfterOneToken:
-    """Of lefthash: each token and the one before once, which decide the draw; after token 0 every key's seed is 0."""
+    """Positions of lefthash.
+
+    Each pair of a token and the previous token counts once, since the pair decides the draw; after token 0 every key's
+    seed is 0.
+    """
 
     width: int
 
     @property
     def context(self) -> int:
-        """The context width, of which one token decides."""
+        """The context width; only one token of it decides the seed."""
         return self.width
 
     def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
@@ -146,7 +150,7 @@ class AfterOneToken:
 
 
 class _KgwFormat(GreenListFormat):
-    """What both share."""
+    """What both seedings share."""
 
     secret_bytes = range(8, 9)
     seeding: ClassVar[Literal["lefthash", "selfhash"]]
@@ -154,7 +158,7 @@ class _KgwFormat(GreenListFormat):
     context_width: int = Field(default=1, ge=1, le=WIDEST)
 
     def share(self) -> float:
-        """Of green tokens."""
+        """Share of green tokens."""
         return self.greenlist_ratio
 
     def label(self) -> str:
@@ -163,7 +167,7 @@ class _KgwFormat(GreenListFormat):
         return f"{self.name};vocab_size={self.vocab_size};{share};context_width={self.context_width}"
 
     def law(self) -> Law:
-        """Without replacement within a seed, which is below the binomial where it matters."""
+        """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def basis(self) -> Basis:
@@ -175,16 +179,16 @@ class _KgwFormat(GreenListFormat):
         return Columns(self.name, self.context_width, str(self.greenlist_ratio))
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """An odd number below 2^63."""
+        """An odd number below 2^63, as 8 bytes."""
         return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
 
     def seconds(self, messages: int) -> float:
-        """Ten times a shuffle."""
+        """Ten times the time of a shuffle."""
         return 1e-5 + 1e-8 * self.green
 
     @abstractmethod
     def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":
-        """Opened with a secret, and with a table of selfhash, which is its own or, of a decoy, another key's."""
+        """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
 
     def _proof(self, secret: bytes) -> Proof:
         from scanner.watermark.seeded_proof import KgwProof  # flags alone need mpmath
@@ -199,8 +203,8 @@ class Kgw(Opened):
         form: the format.
         rule: which positions it scores.
         secret: the key.
-        seeds: of each place in a batch.
-        table: of selfhash, which decoys share: 999 of a million entries are too many.
+        seeds: the function that gives the seed of each place in a batch.
+        table: the selfhash table. Decoys share one, since 999 tables of a million entries are too many.
     """
 
     def __init__(
@@ -216,7 +220,7 @@ class Kgw(Opened):
         return decoy
 
     def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
-        """Of each place in a batch: uint32[N]."""
+        """Seed of each place in a batch: uint32[N]."""
         return self._seeds.value(tokens)
 
     def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
@@ -232,7 +236,7 @@ class Kgw(Opened):
 
 
 def _detection(case: Case) -> Pairs:
-    """What the library's detector says; its p-value is a normal tail, and not compared."""
+    """What the library's detector reports. Its p-value is a normal tail and is not compared."""
     width, left = case["context_width"], case["seeding_scheme"] == "lefthash"
     form = (KgwLefthashFormat if left else KgwSelfhashFormat)(
         vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
@@ -290,7 +294,7 @@ class KgwSelfhashFormat(_KgwFormat):
     answers = Answers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
 
     def rule(self) -> BySeed:
-        """Of hashing key 1; each opened key has its own."""
+        """The rule under hashing key 1; each opened key has its own."""
         secret = (1).to_bytes(8, "big")
         return self._rule(secret, permutation(1, TABLE))
 
@@ -299,7 +303,7 @@ class KgwSelfhashFormat(_KgwFormat):
         return self.under(secret, permutation(key_of(secret), TABLE))
 
     def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
-        """As `open`, with that table."""
+        """As `open`, with the given table."""
         rule = self._rule(secret, table)
         return Kgw(self, rule, secret, rule.seeds.value, table)
 

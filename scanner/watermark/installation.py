@@ -24,12 +24,12 @@ class GroupResult(NamedTuple):
 
 
 def shipped() -> list[Traversable]:
-    """The files of known answers that ship with the code, of all formats, each once."""
+    """Every file of known answers that ships with the code, for all formats."""
     return list(dict.fromkeys(entry.answers.shipped for entry in FORMATS.values()))
 
 
 def check(text: str) -> list[GroupResult]:
-    """Run known answers in the form of the shipped files; any of their groups together.
+    """Run known answers in the form of the shipped files, any groups of them.
 
     Raises:
         ValueError: the text is not of that form, or holds no case.

@@ -2,7 +2,8 @@
 
 numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
 would go on with old ciphers inside new scores, so the cache lies in a folder named by a digest of this whole package.
-Of processes that need a kernel at the same time, as workers of a first scan do, one compiles it and the others wait.
+When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
+wait.
 """
 
 import contextlib
@@ -45,12 +46,12 @@ _FOLDER = _cache_folder()
 
 
 def compiled_before() -> bool:
-    """Whether kernels of these sources lie compiled on this machine's disk; else a first use compiles for a while."""
+    """Whether this machine's disk holds kernels of these sources. If not, a first use compiles for a while."""
     return any(Path(_FOLDER).rglob("*.nbi"))
 
 
 LONGEST_WAIT = 60.0
-"""Seconds; the slowest kernel takes some."""
+"""Most seconds to wait for another process that compiles a kernel; the slowest kernel takes some."""
 
 _alone: set[str] = set()
 """Kernels whose lock this process holds; the compiler's own lock guards it."""

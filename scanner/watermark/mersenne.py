@@ -1,6 +1,6 @@
 """The Mersenne Twister as torch's CPU generator runs it, and what its `randperm` and `randint` make of its words.
 
-MT19937 (M. Matsumoto, T. Nishimura 1998), seeded by 32 bits: of a longer seed torch takes the low ones. CUDA's
+MT19937 (M. Matsumoto, T. Nishimura 1998), seeded by 32 bits: torch takes the low bits of a longer seed. CUDA's
 generator gives other numbers, so text that was marked on a GPU by such a seed cannot be read by these.
 """
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import inlined, kernel
 
 WORDS = 624
-"""Of the generator's state."""
+"""Words of the generator's state."""
 
 _M = 397
 
@@ -99,9 +99,9 @@ def first_of_permutation(seed: uint32, first: int, identity: NDArray[np.int32], 
     """The first values of torch's randperm: fills int32[first].
 
     Args:
-        seed: of the generator.
-        first: how many.
-        identity: 0 … size−1, int32[size]; it is used, and is the identity again.
+        seed: the generator's seed.
+        first: how many values.
+        identity: 0 … size−1, int32[size]; changed meanwhile, and the identity again afterwards.
         out: int32[first].
     """
     state = np.empty(WORDS, np.uint32)
@@ -147,7 +147,7 @@ def product_mod(a: uint64, b: uint64, plus: uint64) -> uint64:
     middle = (ll >> half) + (lh & low) + (hl & low)
     lower = (ll & low) | (middle << half)
     upper = hh + (lh >> half) + (hl >> half) + (middle >> half)
-    out = lower  # 2^64 is 1: the upper half is added, and so is what each addition carries
+    out = lower  # 2^64 is 1 here, so the upper half is added, and so is the carry of each addition
     for more in (upper, plus):
         total = out + more
         out = total + uint64(1) if total < more else total

@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 
 _LN10 = math.log(10.0)
 _ROUNDING = 1e-13
-"""Of the terms of the exponent: far more than sums in double precision can miss; it is added to the bound."""
+"""Relative rounding of the exponent's terms, which is added to the bound; sums in double precision miss by far less."""
 
 _LEAST_WEIGHT = 1e-100
-"""Of 1/p − 1: a token of less counts as one of probability 1, one of more than its inverse as one of probability 0."""
+"""Least 1/p − 1 of a token that is not taken for probability 1; above its inverse a token is taken for probability 0.
+"""
 
 _CLOSE = 1e-7
-"""Of ln c: the exponent is flat at its least, so that it misses that by less than T · 1e-14."""
+"""Precision of ln c: the exponent is flat at its least, so that an error of this size changes it by less than T ·
+1e-14.
+"""
 
 
 class Weighted(NamedTuple):
-    """What the score says of each document. used: int64[D], tokens that count; score, log10_p: float64[D]."""
+    """Scores of D documents. used: int64[D], tokens that count; score, log10_p: float64[D]."""
 
     used: NDArray[np.int64]
     score: NDArray[np.float64]

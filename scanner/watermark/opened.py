@@ -15,7 +15,7 @@ Secret = TypeVar("Secret")
 
 
 class Held(Generic[Secret]):
-    """A secret value, or what was derived from one: shown in no repr, never pickled."""
+    """A secret value, or a value derived from one: shown in no repr, never pickled."""
 
     def __init__(self, value: Secret) -> None:
         self.value = value
@@ -33,12 +33,12 @@ class StackFormat(Format):
     if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
 
     def decoy_key(self, entropy: bytes) -> bytes:
-        """The secret that 32 uniform bytes make: as many of them as a secret has."""
+        """The secret that 32 uniform bytes make: its first bytes, as many as a secret has."""
         return entropy[: self.secret_bytes.stop - 1]
 
 
 class DrawnFormat(StackFormat):
-    """One whose p-values hold over the draw of its key, under rules of positions that no key changes."""
+    """A format whose p-values hold over the draw of its key, under position rules that no key changes."""
 
     def draw_key(self, entropy: bytes) -> bytes:
         """See DrawsKeys."""
@@ -46,14 +46,14 @@ class DrawnFormat(StackFormat):
 
 
 MOST_TOKENS = 2**22
-"""Of a vocabulary, sixteen times the largest that is known: a shuffle of it takes 16 MiB and 10 ms."""
+"""Most tokens of a vocabulary, sixteen times the largest known: to shuffle it takes 16 MiB and 10 ms."""
 
 
 CPU = "CPU generator"
 
 
 class VocabularyFormat(StackFormat):
-    """One whose draws are of a whole vocabulary: the width of the model's logits, padding included."""
+    """A format whose draws cover a whole vocabulary: the width of the model's logits, padding included."""
 
     vocab_size: int = Field(ge=2, le=MOST_TOKENS, description="the width of the model's logits, in its config.json")
 
@@ -65,15 +65,15 @@ class VocabularyFormat(StackFormat):
 
     @property
     def green(self) -> int:
-        """How many tokens of the vocabulary are green; 0 of a format that has no such list."""
+        """How many tokens of the vocabulary are green; 0 in a format without green lists."""
         return 0
 
 
 class GreenListFormat(VocabularyFormat):
-    """One that shuffles a vocabulary, of which the first tokens are green."""
+    """A format that shuffles a vocabulary and makes its first tokens green."""
 
     def share(self) -> float:
-        """Of green tokens, as the stack's parameter has it."""
+        """Share of green tokens, as the stack's parameter has it."""
         raise NotImplementedError
 
     @property
@@ -106,7 +106,7 @@ class Opened:
         self._decoys: Held[dict[int, Watermark]] = Held({})
 
     def decoy(self, number: int) -> Watermark:
-        """See RanksAmongDecoys. They are derived from the secret, so that every scan meets the same."""
+        """See RanksAmongDecoys. Decoys are derived from the secret, so that every scan meets the same ones."""
         known = self._decoys.value
         if number not in known:
             known[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
@@ -116,9 +116,9 @@ class Opened:
         return self._form.open(secret)
 
     def _entropy(self, number: int) -> bytes:
-        """32 bytes that tell nothing of the secret."""
+        """32 bytes that reveal nothing of the secret."""
         of, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
-        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # no longer one is taken
+        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # blake2b takes no longer key
         return hashlib.blake2b(of, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Opened:
 
 
 def check_message(messages: NDArray[np.int64] | int) -> None:
-    """Raise ValueError for a message that a mark without messages cannot have: any but 0."""
+    """Raise ValueError for a message other than 0, which a mark without messages cannot have."""
     if np.any(messages):
         raise ValueError(
             f"message {np.max(np.abs(messages))} is out of range; the mark carries none, which is message 0"

@@ -17,7 +17,7 @@ CHUNK = 256
 """Lanes that are worked on at a time: their state stays in the first-level cache."""
 
 MISSING = 0xFFFFFFFF
-"""The word of a token that a context lacks."""
+"""Word that stands for a token that a context lacks."""
 
 _CONTEXT, _TOKEN = 0x574D4358, 0x574D544B  # ASCII WMCX and WMTK, big-endian
 
@@ -126,7 +126,7 @@ def words_of_positions(
 
 @kernel
 def term(word: uint32) -> float:
-    """−ln(1−k/2^24) of the word's 24 bits k: the lower end of its cell, so never more than an exact draw's."""
+    """−ln(1−k/2^24) of the word's 24 bits k: the lower end of its cell, so never more than an exact draw's term."""
     return -math.log((16777216.0 - float(uint32(word >> uint32(8)))) * 2.0**-24)
 
 

@@ -96,19 +96,19 @@ class WholeWindows:
 
 
 def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens:
-    """Some documents of a batch, int64[d], in that order."""
+    """The given documents of a batch, int64[d], in that order."""
     ids, offsets = _runs(tokens.ids, tokens.offsets, np.asarray(documents, np.int64))
     return Tokens(ids, offsets)
 
 
 def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
-    """The scored positions of some documents, int64[d], in that order; they are places in the whole batch still."""
+    """The scored positions of the given documents, int64[d], in that order; they remain places in the whole batch."""
     index, offsets = _runs(positions.index, positions.offsets, np.asarray(documents, np.int64))
     return Positions(index, offsets)
 
 
 def spread_out(positions: Positions, most: int) -> Positions:
-    """Of each document so many of its positions at most, as evenly as they come; in order."""
+    """At most so many positions of each document, evenly spaced and in order."""
     scored = positions.scored
     kept = np.minimum(scored, most)
     numbers = places(np.zeros(len(kept), np.int64), kept)
@@ -117,7 +117,7 @@ def spread_out(positions: Positions, most: int) -> Positions:
 
 
 def places(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Positions:
-    """Places in a batch that run from each beginning on, int64[D], so many of each, int64[D]."""
+    """Places in a batch: runs from each beginning, int64[D], of the given lengths, int64[D]."""
     offsets = np.zeros(len(begins) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return Positions(np.arange(offsets[-1], dtype=np.int64) + np.repeat(begins - offsets[:-1], lengths), offsets)
@@ -158,7 +158,7 @@ def ragged(documents: list[list[int]]) -> Tokens:
 
 
 def joined(parts: Sequence[Tokens]) -> Tokens:
-    """One batch of several, at least one, in their order; of one without a copy."""
+    """Several batches, at least one, joined in order; a single batch is not copied."""
     if len(parts) == 1:
         return parts[0]
     ids, lengths = [part.ids for part in parts], [np.diff(part.offsets) for part in parts]
@@ -188,9 +188,9 @@ def scored_positions(tokens: Tokens, window: int, dedup: Dedup) -> Positions:
 
 
 def with_opening(tokens: Tokens, whole: Positions, window: int, first: int) -> Positions:
-    """Positions with a whole window before them, and in front of them those from `first` on that lack tokens of it.
+    """Positions with a whole window before them, preceded by positions from `first` on whose window lacks tokens.
 
-    A window that lacks tokens tells by their number where it is, so that it never comes twice in a document.
+    A window that lacks tokens shows its place by how many it lacks, so that it never comes twice in a document.
 
     Args:
         tokens: the batch.
@@ -249,8 +249,8 @@ def _first_occurrences(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Keep the positions whose tuple of `width` tokens, from `window` before them, is new in its document.
 
-    A table with open addressing holds where each tuple began first. Documents come in order, so
-    that what an earlier one left there is known by its place, and nothing needs to be cleared.
+    A table with open addressing holds where each tuple began first. Documents come in order, so that an earlier
+    document's entries are known by their places, and nothing needs to be cleared.
     """
     kept = np.empty(len(ids), np.int64)
     kept_offsets = np.zeros(len(offsets), np.int64)

@@ -12,21 +12,21 @@ from scanner.watermark.positions import Tokens
 from scanner.watermark.search import candidates
 
 WORTH_TELLING = 100.0
-"""Times our green list from which on whoever adds or scans a key is told."""
+"""Times the cost of our green list at which whoever adds or scans a key is warned."""
 
 _WORTH_TIMING = 1e-6  # seconds a token that a format itself allows for, generously; what takes less needs no sample
-_LENGTH, _FEWEST, _MOST = 256, 2, 64  # tokens of a document, documents of a sample
-_ENOUGH = 0.1  # seconds
+_LENGTH, _FEWEST, _MOST = 256, 2, 64  # tokens of a document; documents of a sample, at least and at most
+_ENOUGH = 0.1  # seconds that a sample must take
 
 
 class Price(NamedTuple):
-    """seconds: of a core, of one token under all messages; times: as many as our green list takes under as many."""
+    """seconds: core seconds of one token under all messages; times: that over our green list's for as many messages."""
 
     seconds: float
     times: float
 
     def words(self) -> str:
-        """For people."""
+        """The price in words, for people."""
         times, hours = f"{round_to_one(self.times):,}", told(5e8 * self.seconds / 3600)
         return (
             f"{told(1e6 * self.seconds)} µs a token on one core, about {times} times what our green list takes; a "
@@ -35,7 +35,7 @@ class Price(NamedTuple):
 
 
 def price(form: Format, mark: Watermark, messages: int, clock: Callable[[], float] = time.thread_time) -> Price | None:
-    """Time a key on tokens as frequent as those of text; None where it takes less than a hundred times ours.
+    """Time a key on tokens as frequent as in text; None where it takes less than a hundred times our green list.
 
     Args:
         form: of the key.
@@ -58,7 +58,7 @@ def sample(documents: int, seed: int) -> Tokens:
 
 
 def _a_token(mark: Watermark, messages: int, clock: Callable[[], float]) -> float:
-    """Seconds: repeats left out and scored; more and more documents until it takes long.
+    """Seconds to leave out repeats and score one token, timed on more and more documents until a sample is long.
 
     As many others come first, so that what is compiled or kept of a vocabulary is there, as it is in a scan.
     """
@@ -83,11 +83,11 @@ def _score(mark: Watermark, tokens: Tokens, messages: int) -> None:
 
 
 def round_to_one(times: float) -> int:
-    """To one digit: of such a ratio no more is known."""
+    """The ratio with one digit: no more of it is known."""
     unit = int("1" + "0" * (len(str(int(times))) - 1))
     return round(times / unit) * unit
 
 
 def told(number: float) -> str:
-    """With two digits, or all of those before the point."""
+    """The number with two digits, or with all digits before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"

@@ -1,6 +1,6 @@
 """What proofs of flags share: which positions count, and tails of the laws in 30 digits (SPEC §3).
 
-A proof computes the score of one text and its p-value once more, by a slow path that shares no code with what scores
+A proof computes the score of one text and its p-value once more, by a slow path that shares no code with the scoring of
 texts: this file and those of the formats (`native/native_proof.py`, `vllm_proof.py`, `sglang_proof.py`) import nothing
 of ours but each other and what hides secrets, so that an error would have to be made twice. Ciphers are plain numpy
 over the positions of one text; p-values are sums of positive terms in mpmath.
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import gammaln  # type: ignore[import-untyped]
 
 DIGITS = 30
-_ENOUGH = 20  # digits of a sum, from which on the rest is left out
+_ENOUGH = 20  # digits of a sum; smaller terms are left out
 
 Term = Any
 """A number of mpmath, which tells no types."""
@@ -32,7 +32,7 @@ def first_of_each(units: Iterable[Hashable]) -> list[int]:
 
 
 def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> Iterable[Hashable]:
-    """What counts once at each of P positions, by the choice of repeats that are left out.
+    """The unit that counts once, at each of P positions, by the choice of repeats that are left out.
 
     Args:
         contexts: of the P positions, as the format tells them apart.
@@ -109,7 +109,26 @@ def _where_it_matters(score: float, scored: int, a: float) -> tuple[int, int]:
     return int(n[matter[0]]), int(n[matter[-1]])
 
 
-def log10_any_of(log10_p: float, tests: int) -> float:
+SHORTEST = 24
+"""Scored positions of the shortest part of a document that is tested."""
+
+
+def windows_of(scored: int) -> set[tuple[int, int]]:
+    """First and last-but-one position of every window of a document of T scored positions, the whole document included.
+
+    Windows of 24·√2^i positions, rounded up, less than T; begun anew after each quarter of it, rounded down; and one
+    that ends with the document.
+    """
+    found = {(0, scored)}
+    square = SHORTEST**2
+    while (length := math.isqrt(square - 1) + 1) < scored:
+        found |= {(begin, begin + length) for begin in range(0, scored - length, length // 4)}
+        found.add((scored - length, scored))
+        square *= 2
+    return found
+
+
+def log10_any_of(log10_p: float, tests: float) -> float:
     """log10(1 − (1 − p)^tests)."""
     if log10_p >= 0.0 or tests == 1:
         return min(log10_p, 0.0)

@@ -12,15 +12,16 @@ from scanner.watermark.positions import Positions, Tokens, only, spread_out
 from scanner.watermark.search import DECOYS, LEAST_RANK, Found, candidates, passes
 
 SECONDS = 300.0
-"""What the ranking of a text may take, as its format counts, which is generous: else whoever can make a mark could keep
-a worker busy for hours with one text."""
+"""Most seconds for ranking a text, by its format's generous count. Without a limit, whoever can make a mark could keep
+a worker busy for hours with one text.
+"""
 
 FEWEST, MOST = 256, 2**16
-"""Scored positions of a text that are ranked at least, and at most."""
+"""Fewest and most scored positions of a text that are ranked."""
 
 
 def most_ranked(seconds: float) -> int:
-    """How many positions of a text are ranked, of which each takes so many seconds under a key."""
+    """How many positions of a text are ranked when each takes so many seconds under a key."""
     return int(min(max(SECONDS / (DECOYS * seconds), FEWEST), MOST))
 
 
@@ -33,15 +34,14 @@ def ranked(
     false_positive_rate: float,
     most: int = MOST,
 ) -> Found:
-    """What a key found, with its rank where it would be flagged; where the law is proven, nothing is asked.
+    """What a key found, with its rank where it would be flagged; where the law is proven, no rank is computed.
 
-    Of a long text `most` positions are ranked, which lie evenly in it: the key and the decoys meet the same ones.
-    A candidate that a decoy equals has no smaller a p-value for all keys than its rank. A format that cannot draw
-    decoys has no rank, and is not flagged. The cost of a candidate that beats all of them is that of searching its text
-    DECOYS times.
+    In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for
+    all keys of a candidate that a decoy equals is at least its rank. A format that cannot draw decoys has no rank, and
+    is not flagged. The cost of a candidate that beats all of them is that of searching its text DECOYS times.
 
     Args:
-        found: of the D documents.
+        found: findings of the D documents.
         mark: the opened key.
         tokens: of the batch.
         positions: of the D documents.

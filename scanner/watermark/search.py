@@ -1,7 +1,7 @@
 """The rule, once: positions → best messages → their p → any of M messages → any of K keys → who passes → who is named.
 
-Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A p-value that there is not is NaN
-everywhere: where no law is known, where there is no further message, where a document is not scored. NaN never passes.
+Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A missing p-value is NaN everywhere:
+where no law is known, where there is no further message, where a document is not scored. NaN never passes.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from scanner.watermark.pvalues import log10_any_of
 from schemas.words import Naming
 
 DECOYS = 999
-"""Keys that a key must beat whose p-values are not proven over all of it (scanner.watermark.rank)."""
+"""Decoy keys that a key must beat if its p-values are not proven over the whole key (scanner.watermark.rank)."""
 
 LEAST_RANK = 1.0 / (DECOYS + 1)
-"""The rank of such a key."""
+"""Rank of a key that beat all decoys."""
 
 
 class Found(NamedTuple):
@@ -48,7 +48,7 @@ class Found(NamedTuple):
         return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
 
     def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
-        """The same among all documents of a batch: what is said of `documents`, int64[d], and nothing of the others.
+        """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
 
         Args:
             documents: which of the D these are.
@@ -109,20 +109,23 @@ def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[
     return law.log10_p(score, scored)
 
 
-def corrected(log10_p: ArrayLike, messages: int, keys: int = 1) -> NDArray[np.float64]:
-    """log10 p of the best of M messages, corrected for all of them, then for K keys (SPEC §3)."""
+def corrected(log10_p: ArrayLike, messages: int, keys: ArrayLike = 1) -> NDArray[np.float64]:
+    """log10 p of the best of M messages, corrected for all of them, then for K tests (SPEC §3).
+
+    K is how many keys there are, or 1 over the product of the weights of key, unit and variant: no whole number then.
+    """
     return log10_any_of(log10_any_of(log10_p, messages), keys)
 
 
 def log10_p_best(
-    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, keys: int = 1
+    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, keys: float = 1
 ) -> NDArray[np.float64]:
-    """The p that a verdict has for the best of M messages: its own, corrected for all of them and for K keys."""
+    """The p in a verdict for the best of M messages: its own p, corrected for all messages and for K keys."""
     return corrected(log10_p_of(law, score, scored), messages, keys)
 
 
 def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:
-    """Whether p-values are at most a rate. What is no p-value is not."""
+    """Whether p-values are at most a rate. NaN does not pass."""
     return np.asarray(np.asarray(log10_p, np.float64) <= np.log10(rate), np.bool_)
 
 
@@ -141,7 +144,7 @@ def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: 
     return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
 
 
-def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: int = 1) -> Found:
+def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: float = 1) -> Found:
     """Search documents for the messages of a key.
 
     Args:
@@ -154,7 +157,7 @@ def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int,
     return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, keys)
 
 
-def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: int = 1) -> Found:
+def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: float = 1) -> Found:
     """What candidates of D documents say: the p-values of their scores.
 
     Args:
@@ -184,7 +187,7 @@ def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messa
 
 
 def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
-    """What a key found of D texts, with that of other texts of some documents in its place.
+    """What a key found in D texts, with the findings of other texts in place of some documents'.
 
     Args:
         found: of all D.

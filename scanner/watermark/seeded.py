@@ -34,22 +34,24 @@ def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup
 
 
 Seeds = Callable[[Tokens], NDArray[np.uint32]]
-"""Of each place in a batch the seed of its draw: uint32[N]."""
+"""Function from a batch to the seed of the draw at each place: uint32[N]."""
 
 
 def told_apart(name: str, secret: bytes) -> str:
-    """A text that is another for another key of a format; outside of this process nobody can try keys on it."""
+    """A text that differs for different keys of a format; outside of this process nobody can try keys on it."""
     return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
 class BySeed:
-    """Each seed and token once. Under another key other windows share a seed, so that every key has a rule of its own.
+    """Positions that score each pair of seed and token once.
+
+    Which windows share a seed depends on the key, so that every key has a rule of its own.
 
     window: tokens before a scored one that its seed takes in; skipped: positions at a document's start that the stack
-    leaves out; key: tells keys apart and nothing else of them; seeds: of each place in a batch, uint32[N]; keyless:
-    seeds that are the same under every key, whose positions are left out; size: tokens from it on have no draw of their
-    own, and are left out too.
+    leaves out; key: tells keys apart and reveals nothing else of them; seeds: function that gives the seed of each
+    place in a batch, uint32[N]; keyless: seeds that are the same under every key, whose positions are left out; size:
+    tokens from it on have no draw of their own, and are left out too.
     """
 
     window: int
@@ -78,7 +80,7 @@ class BySeed:
 
 
 def without(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
-    """Positions but some of them, bool[P]."""
+    """The positions without some of them, bool[P]."""
     kept = np.zeros(len(positions.index) + 1, np.int64)
     np.cumsum(~left_out, out=kept[1:])
     return Positions(positions.index[~left_out], kept[positions.offsets])

@@ -38,12 +38,12 @@ def shuffled(seed: int, size: int, steps: int) -> list[int]:
 
 
 def signed(number: int) -> int:
-    """Of 64 bits."""
+    """The number as signed 64 bits."""
     return (number + 2**63) % _64 - 2**63
 
 
 class KgwProof:
-    """Of a hashing key. Its repr shows nothing of it."""
+    """The proof of a hashing key's mark. Its repr shows nothing of the key."""
 
     def __init__(self, secret: bytes, seeding: str, width: int, size: int, green: int) -> None:
         self._key, self._left, self._width = Held(int.from_bytes(secret, "big")), seeding == "lefthash", width
@@ -71,7 +71,10 @@ class KgwProof:
 
 
 class ThreeBricksProof:
-    """Of a seed and a salt; without green tokens it is the Gumbel mark. Its repr shows nothing of them."""
+    """The proof of the mark of a seed and a salt; without green tokens it is the Gumbel mark.
+
+    Its repr shows nothing of them.
+    """
 
     def __init__(self, secret: bytes, window: int, seeding: str, table_seed: int, size: int, green: int) -> None:
         self._key = Held((int.from_bytes(secret[:8], "big"), int.from_bytes(secret[8:], "big")))
@@ -96,7 +99,7 @@ class ThreeBricksProof:
         return len(kept), [math.fsum(row) for row in sums]
 
     def _keyed(self, window: list[int]) -> bool:
-        """Whether a window's seed is another under another key."""
+        """Whether a window's seed changes with the key."""
         seed = self._seed(window) % 2**32
         return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
 
@@ -118,7 +121,7 @@ class ThreeBricksProof:
 
 
 class SynthIdProof:
-    """Of a list of keys, 8 bytes each. Its repr shows nothing of them.
+    """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
 
     Args:
         secret: the keys.
@@ -176,7 +179,7 @@ class SynthIdProof:
     def _surprise(self, score: int, states: list[int]) -> float:
         """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other.
 
-        Where p is above 1e-3 by a normal law whose variance is that of the bits and 5/√size of it more, by it.
+        Where p is above 1e-3 by a normal law whose variance is larger than the bits' by 5/√size, that p is taken.
         """
         share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
         mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)

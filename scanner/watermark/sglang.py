@@ -31,7 +31,7 @@ from scanner.watermark.positions import (
 from scanner.watermark.seeded import seeded_positions
 
 KEY_BITS = 32
-"""Of a key's 64 bits, so many count."""
+"""Bits of a key's 64 that count."""
 
 
 def parse_key(text: str) -> int:
@@ -160,7 +160,7 @@ class AnswerPositions:
 
 
 class Sglang(Opened):
-    """One key, or two of which a coin that both keys decide names one at each context."""
+    """One key, or two keys with a coin that names one of them at each context; both keys decide the coin."""
 
     def __init__(self, form: "SglangFormat", secret: bytes, keys: tuple[int, ...], share: float) -> None:
         super().__init__(form, form.rule(), secret)
@@ -187,7 +187,7 @@ class Sglang(Opened):
 
 
 class SglangFormat(DrawnFormat):
-    """What all share."""
+    """What all SGLang formats share."""
 
     context_window: int = Field(default=4, ge=1, le=WIDEST)
 
@@ -200,11 +200,11 @@ class SglangFormat(DrawnFormat):
         return AnswerPositions(self.context_window)
 
     def law(self) -> Law:
-        """Of 32 bits at the lower end of their cells."""
+        """The law of 32-bit draws at the lower end of their cells."""
         return Floored(Gamma(), KEY_BITS)
 
     def basis(self) -> Basis:
-        """Whatever is hashed, one state of 32 bits decides."""
+        """Whatever is hashed, one state of 32 bits decides it."""
         return Basis(KEY_BITS)
 
     def columns(self) -> Columns:
@@ -212,7 +212,7 @@ class SglangFormat(DrawnFormat):
         return Columns(self.name, self.context_window)
 
     def seconds(self, messages: int) -> float:
-        """Five times what it takes."""
+        """Five times the measured time."""
         return 2e-7 + messages * 5e-9
 
 
@@ -236,7 +236,7 @@ def _seed(case: Case) -> int:
 
 
 def _detection(case: Case) -> Pairs:
-    """What SGLang's detector says of a completion, where it is given the end of the prompt too."""
+    """What SGLang's detector reports for a completion when it is given the end of the prompt too."""
     width, keys = case["context_window"], [case[name] for name in ("key", "key_b") if name in case]
     form: SglangOneKeyFormat | SglangTwoKeysFormat = SglangOneKeyFormat(context_window=width)
     if len(keys) == 2:

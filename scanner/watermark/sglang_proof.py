@@ -34,7 +34,9 @@ def murmur3(columns: Sequence[Words]) -> Words:
 
 
 class SglangProof:
-    """Of one key, or of two of which a coin names one at each context. Its repr shows nothing of them.
+    """The proof of one key's mark, or of two keys' where a coin names one at each context.
+
+    Its repr shows nothing of them.
 
     Args:
         secret: 8 bytes of each key, big-endian.
@@ -76,7 +78,7 @@ class SglangProof:
 
 
 class SglangUsersProof(SglangProof):
-    """Of a key a message, derived from a master key."""
+    """The proof of marks with a key for each message, derived from a master key."""
 
     def __init__(self, secret: bytes, width: int, bits: int) -> None:
         super().__init__(b"", width, 1.0, bits)

@@ -1,4 +1,4 @@
-"""A key a request, as SGLang takes one: each user's derived from one master key, so that a text names its user.
+"""A key for each request, as SGLang takes it, derived from one master key for each user: a text names its user.
 
 Users are the messages of one format. A key has 64 bits and 32 that count (sglang.py): with M users the smallest
 corrected p-value is about M / 2^32, and whoever tries 2^32 states forges any user's mark.
@@ -31,7 +31,7 @@ from scanner.watermark.sglang import (
 
 _PURPOSE = b"brickscan sglang user key v1"
 _TILE = 1024  # states at a time, whose products stay in the first-level cache
-_FACTORS = 30  # of up to 2^32, which fit a double-precision product
+_FACTORS = 30  # factors of up to 2^32, whose product double precision holds
 _MISS = 1e-11  # relative error of `scores_under`, many times over
 
 
@@ -136,7 +136,7 @@ def best_two(
 
 
 class SglangUsers(Opened):
-    """A key a message, derived from a master key."""
+    """A key for each message, derived from a master key."""
 
     def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
         super().__init__(form, form.rule(), secret)
@@ -183,7 +183,7 @@ class _Decoy(SglangUsers):
     """Users whose states are drawn at once. Uniform keys have uniform states, as the last word goes in one to one."""
 
     def states(self, count: int) -> NDArray[np.uint32]:
-        """Drawn anew each time, since there are many decoys."""
+        """The states, drawn anew each time, since there are many decoys."""
         drawn = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
         return drawn.integers(2**32, size=count, dtype=np.uint32)
 
@@ -221,10 +221,10 @@ class SglangUserKeysFormat(SglangFormat):
         return SglangUsersProof(secret, self.context_window, KEY_BITS)
 
     def check_messages(self, count: int) -> None:
-        """No more than the search is made for."""
+        """At most as many messages as the search is made for."""
         if not 1 <= count <= MAX_USERS:
             raise ValueError(f"{count} users are too many or too few; allowed: 1 to {MAX_USERS:,}")
 
 
 MAX_USERS = 10**5
-"""Far beyond what 32 bits can tell apart at a false-positive rate that anybody uses."""
+"""Most users of a key: far more than 32 bits can tell apart at any false-positive rate in use."""

@@ -21,13 +21,13 @@ _KGW_FIELDS = ("greenlist_ratio", "context_width")
 _SYNTHID_FIELDS = ("ngram_len", "sampling_table_size", "sampling_table_seed")
 _SYNTHID_MARKS = {"context_history_size", "skip_first_ngram_calls", "debug_mode"}
 _WITHIN = ("watermarking_config", "watermark_config")
-"""Where a generation_config.json of transformers, or a whole configuration of vLLM, has it."""
+"""Fields that hold the watermark in a generation_config.json of transformers, or in a whole configuration of vLLM."""
 _SGLANG_FIELDS = {"key", "key_b", "context_window", "mixing_probability"}
 _SGLANG_MARKS = {"max_probability", "default_enabled", "enforce_all"}
 
 
 class StackKey(NamedTuple):
-    """What a configuration says; `secret` holds the key's bytes and shows nothing of them."""
+    """A configuration as read; `secret` holds the key's bytes and shows nothing of them."""
 
     format: str
     parameters: dict[str, Any]
@@ -41,7 +41,7 @@ def read_config(text: str) -> StackKey:
     `keys` for SynthID. A whole configuration that holds one of these, such as a generation_config.json, is read too.
 
     Raises:
-        ValueError: it is neither, by field; no value of a key is repeated.
+        ValueError: it is none of these, with the field; no value of a key is repeated.
     """
     try:
         fields = json.loads(text)

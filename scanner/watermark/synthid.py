@@ -4,7 +4,7 @@ Every n-gram is hashed with each of m keys to m bits, and the mark raises the sh
 over layers, or the plain one. In transformers a bit is an entry of a table of 2^16 fair coins, of which the n-gram's
 hash and the key name the place mod 2^16. The table is drawn once and for all and not quite fair, so bits that are taken
 for fair make p-values a hundred times too small under some tables; but over keys drawn uniformly a layer's sum has an
-exact law, the same for all layers, that one transform of the text's hashes gives. Our score is −ln p by it.
+exact law, the same for all layers, which one transform of the text's hashes gives. Our score is −ln p by that law.
 """
 
 import hashlib
@@ -34,10 +34,10 @@ PUBLISHED = (
     654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468,
     990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
 )  # fmt: skip
-"""The keys of the examples of both packages: anybody can make their mark."""
+"""Keys of the examples of both packages: anybody can make their mark."""
 
 SMALL = 2**16
-"""As many places the stack's table has; keys drawn of 2^63 numbers are not all below."""
+"""Places of the stack's table; drawn keys, which go up to 2^63, are not all below it."""
 
 
 @inlined
@@ -76,7 +76,7 @@ def mixed_bit(state: uint64, key: uint64) -> uint8:
 def _count(
     states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
 ) -> NDArray[np.int64]:
-    """Ones of each document and layer: int64[D, m]. An empty table: the mixed bits."""
+    """Ones of each document and layer: int64[D, m]. An empty table stands for mixed bits."""
     out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
     for d in range(len(out)):
         for p in range(offsets[d], offsets[d + 1]):
@@ -99,7 +99,7 @@ def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[n
 
 @dataclass(frozen=True)
 class EachContextOnce:
-    """The first position of each context, which alone is marked but for what the stack has forgotten."""
+    """The first position of each context. Repeats of a context are unmarked, unless the stack has forgotten it."""
 
     width: int
 
@@ -132,7 +132,7 @@ class SynthId(Opened):
         return hashes(tokens.ids, positions.index, self._length, self._start.value)
 
     def ones(self, tokens: Tokens, positions: Positions) -> NDArray[np.int64]:
-        """Of each document and layer: int64[D, m]."""
+        """Ones of each document and layer: int64[D, m]."""
         return _count(self.states(tokens, positions), positions.offsets, self._keys.value, self._table)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
@@ -160,7 +160,7 @@ class SynthId(Opened):
 
 
 class _SynthIdFormat(StackFormat):
-    """What both share."""
+    """What both versions share."""
 
     secret_bytes = range(8, 8 * 64 + 1)
     if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
@@ -170,7 +170,7 @@ class _SynthIdFormat(StackFormat):
     published: bool = False  # public keys, or small ones that can be guessed: no law over drawn keys holds
 
     def weights(self) -> NDArray[np.int64]:
-        """Of the layers, whole numbers in the ratios of the stack's: int64[m]."""
+        """Weights of the layers, whole numbers in the ratios of the stack's weights: int64[m]."""
         if self.score == "mean" or self.depth == 1:
             return np.ones(self.depth, np.int64)
         layers = 10 * (self.depth - 1) - 9 * np.arange(self.depth, dtype=np.int64)
@@ -206,7 +206,7 @@ class _SynthIdFormat(StackFormat):
 
 
 def not_drawn(keys: Sequence[int]) -> str | None:
-    """Why no law over drawn keys holds for a list; None: it may have been drawn of all that a key can be.
+    """Why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
 
     Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
     """
@@ -246,7 +246,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
         return Basis(self._bits(), assumed=self.published)
 
     def seconds(self, messages: int) -> float:
-        """Five times what it takes with its exact law, where a text needs one."""
+        """Five times the measured time with its exact law, where a text needs one."""
         return 5e-6
 
     def open(self, secret: bytes) -> SynthId:
@@ -273,7 +273,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
     title = "SynthID-Text, git version of June 2025"
 
     def law(self) -> Law:
-        """Of fair bits."""
+        """The law of fair bits."""
         return Floored(Surprise(self.depth), 64)
 
     def basis(self) -> Basis:
@@ -281,7 +281,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
         return Basis(64, assumed=True)
 
     def seconds(self, messages: int) -> float:
-        """Five times what it takes with its exact law, where a text needs one."""
+        """Five times the measured time with its exact law, where a text needs one."""
         return 1e-5
 
     def open(self, secret: bytes) -> SynthId:

@@ -33,12 +33,12 @@ from scanner.watermark.positions import WIDEST, Positions, Tokens, ragged
 from scanner.watermark.seeded import BySeed, Seeds, told_apart
 
 SEED_BITS = 32
-"""Of a generator's seed."""
+"""Bits of a generator's seed."""
 
 TABLE = 1_000_003
 """Entries of the table of all seedings but `hash`."""
 
-_OF_FLOATS = 2e-7  # relative: what a sum of logarithms in single precision may be off
+_OF_FLOATS = 2e-7  # relative error that a sum of logarithms in single precision may have
 Seeding = Literal["hash", "additive", "skip", "min"]
 
 
@@ -109,7 +109,7 @@ def _sums(
 
 @kernel
 def _all_sums(seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.float64], size: int) -> None:
-    """The same of one document for the messages 0 … M−1: adds to float64[M], in order of position."""
+    """Σ of one document for the messages 0 … M−1: adds to float64[M], in order of position."""
     words = np.empty(size, np.uint32)
     for p in range(len(seeds)):
         if p == 0 or seeds[p] != seeds[p - 1]:
@@ -141,7 +141,7 @@ def _greens(
 def _all_greens(
     seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.int64], size: int, first: int
 ) -> None:
-    """The same of one document for the messages 0 … M−1: adds to int64[M]."""
+    """Green counts of one document for the messages 0 … M−1: adds to int64[M]."""
     identity = np.arange(size).astype(np.int32)
     green = np.empty(first, np.int32)
     for p in range(len(seeds)):
@@ -164,7 +164,7 @@ class ThreeBricks(Opened):
         self._size, self._first, self._seeds = form.vocab_size, form.green, rule.seeds
 
     def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
-        """Of each place in a batch: uint32[N]."""
+        """Seed of each place in a batch: uint32[N]."""
         return self._seeds.value(tokens)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
@@ -201,7 +201,7 @@ class ThreeBricks(Opened):
 
 
 class _ThreeBricksFormat(VocabularyFormat):
-    """What both share."""
+    """What both formats share."""
 
     secret_bytes = range(16, 17)
     window: int = Field(default=4, ge=0, le=WIDEST)
@@ -231,7 +231,7 @@ class _ThreeBricksFormat(VocabularyFormat):
         return 1e-5 + 5e-9 * self.vocab_size + 1e-8 * messages
 
     def rule(self) -> BySeed:
-        """Of seed 1 and the usual salt; each opened key has its own."""
+        """The rule under seed 1 and the usual salt; each opened key has its own."""
         return self._rule((1).to_bytes(8, "big") + (35317).to_bytes(8, "big"))
 
     def open(self, secret: bytes) -> ThreeBricks:
@@ -244,8 +244,8 @@ class _ThreeBricksFormat(VocabularyFormat):
 
     def _rule(self, secret: bytes) -> BySeed:
         seed, salt = key_of(secret, self.window, self.seeding)
-        # what a table has for a product of 0, such as of token 0, it has under every salt; of seed 0 a window of zeros
-        # hands on its last token, and one in many thousands of others falls there too
+        # A product of 0, such as of token 0, meets the same table entry under every salt. With seed 0 a window of zeros
+        # hands on its last token, and one in many thousands of other windows falls on the same entry.
         first = 0 if self.seeding == "hash" else int(_table(self.table_seed)[0])
         keyless = range(first, first + 1 if self.seeding != "hash" else self.vocab_size if seed == 0 else first)
         of_key = told_apart(self.label(), secret)
@@ -288,7 +288,7 @@ class ThreeBricksOpenaiFormat(_ThreeBricksFormat):
     title = "three_bricks, openai (Gumbel)"
 
     def law(self) -> Law:
-        """Of 24 bits at the lower end of their cells."""
+        """The law of 24-bit draws at the lower end of their cells."""
         return Floored(Gamma(), SEED_BITS)
 
     def proof(self, secret: bytes) -> Proof:
@@ -304,7 +304,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
     gamma: float = Field(default=0.25, gt=0, lt=1)
 
     def share(self) -> float:
-        """Of green tokens."""
+        """Share of green tokens."""
         return self.gamma
 
     def label(self) -> str:
@@ -316,7 +316,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
         return Columns(self.name, self.window, str(self.gamma))
 
     def law(self) -> Law:
-        """Without replacement within a seed, which is below the binomial where it matters."""
+        """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
         return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
 
     def proof(self, secret: bytes) -> Proof:
@@ -325,7 +325,7 @@ class ThreeBricksMarylandFormat(_ThreeBricksFormat, GreenListFormat):
 
 
 def _detection(case: Case) -> Pairs:
-    """What the research code's detectors say; its logarithms are of single precision, and so are its p-values."""
+    """What the research code's detectors report; its logarithms have single precision, and so have its p-values."""
     shape = {
         "window": case["ngram"],
         "vocab_size": case["vocab_size"],

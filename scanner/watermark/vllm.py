@@ -23,7 +23,7 @@ from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged
 from scanner.watermark.weighted_gamma import checked_weight
 
 GRID_BITS = 24
-"""vLLM drops the low 8 bits of a word, so a uniform has so many bits."""
+"""Bits of a uniform: vLLM drops the low 8 bits of a word."""
 
 
 def sub_keys(master: int) -> tuple[int, int]:
@@ -51,7 +51,7 @@ def stack_terms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class ResponsePositions:
-    """Of each context the first position (dedup `context`, as vLLM's detector), or one of each context and token.
+    """The first position of each context (dedup `context`, as in vLLM's detector), or of each context and token.
 
     opening: whether the first `width` positions count, whose context lacks tokens. All responses share the contexts
     (−1, …, −1), (−1, …, x): under one key, one score stands in all that open with the same words.
@@ -78,7 +78,7 @@ class ResponsePositions:
 
 
 class Vllm(Opened):
-    """A key of either format: its score is (1−a)·S_A + a·S_B, of one key alone where a is 0 or 1."""
+    """A key of either format. Its score is (1−a)·S_A + a·S_B; where a is 0 or 1, one key alone is scored."""
 
     def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
         super().__init__(form, form.rule(), secret)
@@ -105,7 +105,7 @@ class Vllm(Opened):
 
 
 class _VllmFormat(DrawnFormat):
-    """What both share."""
+    """What both formats share."""
 
     secret_bytes = range(8, 9)
     context_width: int = Field(default=4, ge=1, le=WIDEST)
@@ -128,7 +128,7 @@ class _VllmFormat(DrawnFormat):
         return Columns(self.name, self.context_width)
 
     def seconds(self, messages: int) -> float:
-        """Five times what it takes with its p-value."""
+        """Five times the measured time with its p-value."""
         return 2e-7
 
     def _proof(self, secret: bytes, weight: float | None) -> Proof:
@@ -156,7 +156,7 @@ def _sub_keys(case: Case) -> Pairs:
 
 
 def _detection(case: Case) -> Pairs:
-    """What vLLM's detector says; its p-value where that is exact."""
+    """What vLLM's detector reports, and its p-value where that is exact."""
     parameters = {name: case[name] for name in ("context_width", "alpha") if name in case}
     form = (VllmDualKeyFormat if "alpha" in case else VllmGumbelFormat)(**parameters)
     mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), ragged([case["token_ids"]])
@@ -182,7 +182,7 @@ class VllmGumbelFormat(_VllmFormat):
     answers = Answers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
 
     def law(self) -> Law:
-        """Of 24 bits at the lower end of their cells."""
+        """The law of 24-bit draws at the lower end of their cells."""
         return Floored(Gamma(), 64)
 
     def open(self, secret: bytes) -> Vllm:

@@ -42,7 +42,9 @@ def words(key: int, contexts: Lanes, tokens: Lanes) -> Lanes:
 
 
 class VllmProof:
-    """Of one key, or of the two that vLLM derives from a master key. Its repr shows nothing of them.
+    """The proof of one key's mark, or of the two keys' that vLLM derives from a master key.
+
+    Its repr shows nothing of them.
 
     Args:
         master: 8 bytes, big-endian.

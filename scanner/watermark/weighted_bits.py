@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scanner.watermark.pvalues import log10_z
 
 EXACT_BELOW = -3.0
-"""log10 p by the normal law, at and below which the exact law is asked."""
+"""Largest log10 p by the normal law at which the exact law is computed."""
 
-_WIDTH = 12.0  # standard deviations on either side that a transform holds; what is beyond is less than 1e-30 of it
+_WIDTH = 12.0  # standard deviations on either side that a transform holds; less than 1e-30 of it lies beyond
 _HALVINGS = 200
 
 
@@ -45,7 +45,7 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
     transform = np.ones(size // 2 + 1, np.complex128)
     for weight, law in zip(weights, tilted, strict=True):
         laid_out = np.zeros(size)
-        np.add.at(laid_out, weight * values % size, law)  # around and around: one turn alone has any weight
+        np.add.at(laid_out, weight * values % size, law)  # wraps around: one turn alone has any weight
         transform *= np.fft.rfft(laid_out)
     over = np.arange(size // 2)
     sums = np.clip(np.fft.irfft(transform, size)[(score + over) % size], 0.0, None)

@@ -17,15 +17,15 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.pvalues import _log_binomial, _log_poisson, _log_upper_gamma
 
 SMALLEST_WEIGHT = 0.01
-"""Smallest weight of the lighter sum but 0: the series has some 10·√T/a terms (T = 256: 5 µs at 0.1, 0.4 ms here)."""
+"""Smallest weight above 0 of the lighter sum: the series has some 10·√T/a terms (T = 256: 5 µs at 0.1, 0.4 ms here)."""
 
 _LN10 = math.log(10.0)
-_NOTHING = 1e-17  # of the sum: from such a term on, the rest is bounded
+_NOTHING = 1e-17  # share of the sum; from such a term on, the rest is bounded
 _BLOCK = 32  # terms between two looks at the end
 
 
 def checked_weight(weight: float) -> float:
-    """The weight, unless it is one whose law has too long a series.
+    """The weight, checked.
 
     Raises:
         ValueError: with what is allowed.
@@ -59,7 +59,7 @@ def log10_weighted_gamma(score: ArrayLike, scored: ArrayLike, weight: float) -> 
 
 @kernel
 def _tilt(s: float, t: float, a: float) -> float:
-    """θ, so that S has the mean s when every exponential is tilted by e^(θ·its share of S)."""
+    """θ with which S has the mean s when every exponential is tilted by e^(θ·its share of S)."""
     r, ab = s / t, a * (1.0 - a)
     half, root = r - 2.0 * ab, math.sqrt((r * (1.0 - 2.0 * a)) ** 2 + 4.0 * ab * ab)
     return 2.0 * (r - 1.0) / (half + root) if half > 0.0 else (half - root) / (2.0 * r * ab)

@@ -29,7 +29,7 @@ from scanner.registry import (
     set_canaries,
 )
 from schemas.registry import Canaries, Canary
-from schemas.tables import USER_EVENTS
+from schemas.user_tables import USER_EVENTS
 from schemas.words import AuditState
 from tests.fixed import fix_secrets
 from tests.support.audited_scan import scan

@@ -19,10 +19,9 @@ from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
 from scanner.cluster.reports import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection import detector as detect
 from scanner.detection import scan_plan as plan_module
-from scanner.detection.detector import Origin
 from scanner.detection.scan_plan import make_plan
+from scanner.detection.under_test import Origin, Seen
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
 from scanner.results import tables
@@ -38,8 +37,9 @@ from scanner.watermark import (
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.positions import WholeWindows
+from schemas.audit_tables import AUDIT_COUNTS, CANARY_KINDS, KNOCKOFFS, LIVE_AUDIT_KINDS
 from schemas.registry import reserved_count
-from schemas.tables import AUDIT_COUNTS, CANARY_KINDS, DOCUMENTS, LIVE_AUDIT_KINDS
+from schemas.tables import DOCUMENTS
 from tests.audit.conftest import DEMO, sample_texts
 from tests.support.audited_scan import Key, make, pieces, scan, shards_of
 from tests.watermark.pairs import law_of
@@ -65,7 +65,13 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert audit.traffic.texts <= len(human_texts)  # copies are one text; the shortest are not scored
     assert audit.traffic.texts > 0.9 * len(human_texts)
     kinds = {row["kind"]: row for row in audit.rows}
-    assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {*CANARY_KINDS, "shadow"}  # of keys of one message
+    assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {
+        *CANARY_KINDS,
+        "shadow",  # of keys of one message
+        "decoy_spans",  # where parts are tested
+        *("decoy_accounts", "decoy_evidence"),  # where accounts are
+        *KNOCKOFFS,  # of keys of version 2, whose messages users hold
+    }
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
     one_message = tests["decoy", "greenlist"] + tests["decoy", "gumbel"]
     assert one_message == audit.traffic.texts  # a copy in the same shard is the same draw
@@ -82,7 +88,7 @@ def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
     plan = make(tmp_path, texts, Key(100, 2))
     audit = scan(plan)
     decoys, (key,), (shard,) = open_decoys(plan), load_registry(tmp_path / "registry").keys, shards_of(plan)
-    seen: list[detect.Seen] = []
+    seen: list[Seen] = []
 
     class Keep:
         def see(self, digests, batch, _text_of) -> None:

@@ -26,6 +26,7 @@ def test_cases_are_of_every_kind_and_length():
     assert {case.messages for case in found} == {GROUPS**2}
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("case", names_cases(FORMATS, GROUPS, [1, 3], [200]), ids=lambda c: f"{c.format.name} {c.told}")
 def test_it_holds(case):
     """And users of whom there is enough are named: an audit of texts that name nobody would show nothing."""
@@ -35,6 +36,7 @@ def test_it_holds(case):
     assert found.named >= 0.95 * found.marked if case.users == 1 else found.named < found.marked + 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_without_rule_2_strangers_are_named_for_text_that_fits_their_group(how, monkeypatch):
     found_of = names.search

@@ -3,7 +3,9 @@
 `python -m tests.bench.fresh_keys --corpus human.parquet` draws a new key for every p-value, or for the 10,000 payloads
 of one piece of text, whose draws are others. Then p-values are independent if draws are random, and the intervals of
 Clopper and Pearson are exact. The research code's payloads are scored all at once, as its search does; SynthID's sums
-under many keys are looked up in the transform of a piece's hashes.
+under many keys are looked up in the transform of a piece's hashes. transformers' green lists are shuffles, so that a
+key scores PIECES_A_KEY pieces, which may share draws: there keys are the units, and intervals are those of means over
+keys.
 """
 
 import argparse
@@ -20,11 +22,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark import Tokens
+from scanner.watermark import Tokens, ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.huggingface import TABLE
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.mersenne import permutation
 from scanner.watermark.synthid import _FACTOR, _count, hashes
 from scanner.watermark.three_bricks import _all_greens, _all_sums
 from tests.bench.null_counts import DEMO, pieces_of
@@ -33,24 +33,30 @@ LEVELS = 10.0 ** -np.arange(1, 8)
 PAYLOADS = 10_000  # of one piece; there are as many as tokens
 KEYS_A_PIECE = 1_000_000  # of SynthID's table, whose law takes a second a piece
 AT_ONCE = 100_000
-KEYS_A_TABLE = 1000  # of selfhash, whose table takes a thousand times as long as a piece
+PIECES_A_KEY = 1000  # of green lists: most of their shuffles serve several pieces
 
 
 class Tally(NamedTuple):
     """Counts of p-values at or below each of LEVELS.
 
     trials: p-values; hits: int64[J]; expected: float64[J], how many the law itself expects, which of whole numbers
-    are fewer than the level says.
+    are fewer than the level says; of_keys: hits of each key alone, int64[J] each; empty: p-values are independent.
     """
 
     trials: int
     hits: NDArray[np.int64]
     expected: NDArray[np.float64]
+    of_keys: tuple[NDArray[np.int64], ...] = ()
 
     def plus(self, scores: NDArray[np.generic], least: NDArray[np.float64], chance: NDArray[np.float64]) -> "Tally":
         """With scores of one piece under several keys, the least score of each level and its chance."""
         hits = (scores[:, None] >= least).sum(axis=0)
         return Tally(self.trials + len(scores), self.hits + hits, self.expected + len(scores) * chance)
+
+    def of_one_key(self, other: "Tally") -> "Tally":
+        """With all that one more key was asked."""
+        expected = self.expected + other.expected
+        return Tally(self.trials + other.trials, self.hits + other.hits, expected, (*self.of_keys, other.hits))
 
 
 NONE = Tally(0, np.zeros(len(LEVELS), np.int64), np.zeros(len(LEVELS)))
@@ -83,6 +89,11 @@ def piece(tokens: Tokens, number: int) -> Tokens:
     return Tokens(own, np.array([0, len(own)]))
 
 
+def pieces(tokens: Tokens, first: int, count: int) -> Tokens:
+    """So many of the pieces, around and around."""
+    return ragged([piece(tokens, number).ids for number in range(first, first + count)])
+
+
 def by_payload(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
     """The research code: a fresh seed and salt for every piece, and PAYLOADS payloads of it."""
     form: Any = make_format(name, parameters)
@@ -107,17 +118,39 @@ def payload_scores(mark: Any, text: Tokens, index: NDArray[np.int64], count: int
 
 
 def by_key(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
-    """Green lists of transformers, and the research code without payloads: a fresh key for every piece."""
+    """The research code without payloads: a fresh key for every piece."""
     form: Any = make_format(name, parameters)
-    limits, tally, table = Limits(form.law()), NONE, np.empty(0, np.int32)
+    limits, tally = Limits(form.law()), NONE
     for number in range(wanted):
-        secret, text = form.decoy_key(entropy(form.label(), "key", number)), piece(tokens, number)
-        if name == "hf-selfhash" and number % KEYS_A_TABLE == 0:
-            table = permutation(int.from_bytes(secret, "big"), TABLE)
-        mark = form.under(secret, table) if name.startswith("hf") else form.open(secret)
+        text, mark = piece(tokens, number), form.open(form.decoy_key(entropy(form.label(), "key", number)))
         positions = mark.rule.positions(text, "ngram")
         tally = tally.plus(mark.score(text, positions, 0), *limits.of(int(positions.scored[0])))
     return tally
+
+
+def green_lists(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """Green lists of transformers: a fresh key for every PIECES_A_KEY pieces."""
+    form: Any = make_format(name, parameters)
+    limits, tally = Limits(form.law()), NONE
+    for number in range(-(-wanted // PIECES_A_KEY)):
+        text = pieces(tokens, number * PIECES_A_KEY, PIECES_A_KEY)
+        mark, own = form.open(form.decoy_key(entropy(form.label(), "key", number))), NONE
+        counts, scored = green_counts(mark, text)
+        for many in np.unique(scored):
+            own = own.plus(counts[scored == many], *limits.of(int(many)))
+        tally = tally.of_one_key(own)
+    return tally
+
+
+def green_counts(mark: Any, text: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Green tokens and scored ones of each piece, int64[D] each; each draw is looked up once."""
+    positions = mark.rule.positions(text, "ngram")
+    seeds = mark.seeds(text)[positions.index].astype(np.uint64)
+    draws, which = np.unique(seeds << np.uint64(32) | text.ids[positions.index], return_inverse=True)
+    mark._lists.kept = 2 * len(np.unique(seeds)) < len(draws)  # a list takes as long as two tokens that are followed
+    green = mark._lists.green((draws >> np.uint64(32)).astype(np.uint32), draws.astype(np.uint32))[which]
+    sums = np.concatenate([[0], np.cumsum(green)])
+    return np.diff(sums[positions.offsets]), positions.scored
 
 
 def from_table(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
@@ -231,8 +264,8 @@ def mixed(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) ->
 
 Way = Callable[[str, dict[str, Any], Tokens, int], Tally]
 ROWS: dict[str, tuple[str, dict[str, Any], Way, float]] = {
-    "hf-lefthash": ("hf-lefthash", {}, by_key, 1e-2),
-    "hf-selfhash, h = 4": ("hf-selfhash", {"context_width": 4}, by_key, 1e-2),
+    "hf-lefthash": ("hf-lefthash", {}, green_lists, 1e-2),
+    "hf-selfhash, h = 4": ("hf-selfhash", {"context_width": 4}, green_lists, 1e-2),
     "synthid-table": ("synthid-table", {}, from_table, 1.0),
     "synthid-mixed": ("synthid-mixed", {}, mixed, 1.0),
     "three-bricks-openai": ("three-bricks-openai", {}, by_payload, 1.0),
@@ -247,10 +280,10 @@ FAMILY_ERROR = 0.01
 
 
 def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
-    """Rows of the table: observed beside stated, with the exact 95 % interval of Clopper and Pearson."""
+    """Rows of the table: observed beside stated, with the 95 % interval; spread: variance of a key's hits over mean."""
     for j in np.flatnonzero(tally.trials * LEVELS >= 1.0):
         hits, stated = int(tally.hits[j]), tally.trials * LEVELS[j]
-        low, high = clopper_pearson(hits, tally.trials)
+        low, high = interval(tally, int(j))
         chance = stats.binom.sf(hits - 1, tally.trials, LEVELS[j])
         yield {
             "what": what,
@@ -260,8 +293,23 @@ def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
             "by the law": f"{tally.expected[j]:,.1f}",
             "observed / stated": f"{hits / stated:.4f}",
             "95 % interval": f"{low / LEVELS[j]:.4f} to {high / LEVELS[j]:.4f}",
+            "spread": f"{np.var(of_keys, ddof=1) / np.mean(of_keys):.2f}"
+            if len(of_keys := [one[j] for one in tally.of_keys]) and hits
+            else "",
             "holds": "yes" if chance > FAMILY_ERROR / len(ROWS) / len(LEVELS) else "NO",
         }
+
+
+def interval(tally: Tally, level: int) -> tuple[float, float]:
+    """The 95 % interval of the rate at one of LEVELS: exact, or where keys are the units that of their mean.
+
+    Of fewer than ten keys with a hit no spread is known, and hits are taken for independent.
+    """
+    rates = np.array([one[level] for one in tally.of_keys]) * len(tally.of_keys) / tally.trials
+    if np.count_nonzero(rates) < 10:
+        return clopper_pearson(int(tally.hits[level]), tally.trials)
+    half = stats.t.ppf(0.975, len(rates) - 1) * rates.std(ddof=1) / np.sqrt(len(rates))
+    return float(rates.mean() - half), float(rates.mean() + half)
 
 
 def clopper_pearson(hits: int, trials: int) -> tuple[float, float]:

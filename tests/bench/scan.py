@@ -48,6 +48,8 @@ all_messages_share = {all_messages_share}
 """
 NO_AUDIT = (0.0, 0.0)  # shares of the audit in every scan
 AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
+GROUPS = 325
+"""Of a key for 100,000 users."""
 MANY_MESSAGES_DOCUMENTS = 200_000_000  # documents times messages that are scanned at most
 
 
@@ -61,19 +63,22 @@ def whole(options: Namespace) -> Iterator[Comparison]:
         (1, 10**5, NO_AUDIT), (1, 10**6, NO_AUDIT),
     ):  # fmt: skip
         yield from _in_process(paths[0], keys, messages, audit, options)
+    for path in paths:
+        yield _for_users(path, options)
     if options.ray:
         yield from cluster.on_ray(paths[0], options)
 
 
 def make_scan(
-    folder: Path, tokenizer: Path, keys: int, messages: int, workers: int, paths: Sequence[Path], audit: tuple
-) -> Path:
-    """A registry and the configuration of a scan in a folder; gives the configuration."""
+    folder: Path, tokenizer: Path, keys: int, messages: int, workers: int, paths: Sequence[Path], audit: tuple,
+    **form: object,
+) -> Path:  # fmt: skip
+    """A registry and the configuration of a scan in a folder; gives the configuration. form: version 1 by default."""
+    form = {"format": "greenlist"} | form
     for number in range(keys):
         new_key(
-            folder / "registry", f"k{number}", format="greenlist", window=4, gamma="1/4", messages=messages,
-            tokenizer=tokenizer,
-        )  # fmt: skip
+            folder / "registry", f"k{number}", window=4, gamma="1/4", messages=messages, tokenizer=tokenizer, **form
+        )
     config = folder / "scan.toml"
     known = pq.read_schema(paths[0]).names
     config.write_text(
@@ -150,6 +155,33 @@ def _in_process(
         alone = size / median(r[place] for r in runs)
         ratio = median(r[place] / r[2] for r in runs)
         yield Comparison(6, what, "MB/s", rate, baseline, alone, ratio, spread, len(runs), note)
+
+
+def _for_users(tokenizer: Path, options: Namespace) -> Comparison:
+    """A key of version 2 for 100,000 users beside one of one message: all that a worker does, in alternating pairs."""
+    forms = (("one", {"messages": 1}), ("users", {"messages": GROUPS**2, "groups": GROUPS}))
+    with tempfile.TemporaryDirectory() as name:
+        calls = []
+        for part, form in forms:
+            config = make_scan(
+                Path(name) / part, tokenizer, keys=1, workers=1, paths=[options.corpus], audit=NO_AUDIT,
+                format="greenlist-v2", **form,
+            )  # fmt: skip
+            plan = make_plan(config)
+            open_tables(plan.results)
+            worker, shards = Worker(plan, "bench"), shards_of(plan, min(options.megabytes, 4))
+            worker.prepare()
+            pieces = [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards]
+            calls.append(lambda worker=worker, pieces=pieces: [[*worker.scan(piece)] for piece in pieces])
+        for call in calls:
+            call()  # compiles
+        runs = [(_seconds(calls[0]), _seconds(calls[1])) for _ in range(options.repeats)]
+    size = sum(shard.rows.text_bytes for shard in shards) / 1e6
+    ratios = [one / users for one, users in runs]
+    one, users = (size / median(column) for column in zip(*runs, strict=True))
+    what = f"scan, {tokenizer.stem}, {GROUPS} groups of version 2, 100,000 users"
+    spread = (max(ratios) - min(ratios)) / median(ratios)
+    return Comparison(6, what, "MB/s", users, "one message", one, median(ratios), spread, len(runs), "asked: 0.4")
 
 
 def texts_of(plan: Plan, pieces: list[Piece], decode: bool = True) -> Iterator[Any]:

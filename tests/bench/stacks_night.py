@@ -187,6 +187,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 100, 200], help="tokens that texts are cut to")
     parser.add_argument("--human", type=int, default=5000, help="texts of people in the night")
+    parser.add_argument("--human-length", type=int, help="tokens that these are cut to; by default they are whole")
     parser.add_argument(
         "--audited", type=int, default=300_000, help=f"pieces of {PIECE} tokens that keys are audited on"
     )
@@ -198,6 +199,8 @@ def main() -> None:
         make_keys(folder, model)
     written, tokenizer = marked(folder, options), Tokenizer.from_file(str(model / "tokenizer.json"))
     people, others = human(options, tokenizer)
+    if options.human_length:
+        people = [one for text in people for one in islice(pieces([text + " ."], tokenizer, options.human_length), 1)]
     if not (folder / "audit").exists():
         audit(folder, model, others)
     rows = [

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from scanner import results
+from scanner.detection.published import EXACT
 from scanner.results import newest, queries, retention
 from scanner.results.erasure import erase_user
 from scanner.results.settlement import enter_beside, settle
@@ -93,15 +94,18 @@ def tables_of(shard: int) -> dict[str, pa.Table]:
     flagged = random.random(SHARD_ROWS) < 1 / FLAGGED
     columns |= {
         "row": first + np.arange(SHARD_ROWS),
-        "text_sha256": [random.bytes(32) for _ in range(SHARD_ROWS)],
+        "text_id": [random.bytes(16) for _ in range(SHARD_ROWS)],
         "flagged": flagged,
-        "log10_p_global": np.where(flagged, -7 - random.random(SHARD_ROWS), -random.random(SHARD_ROWS)),
+        "p_class": np.where(flagged, 1, 0),
         "user_id": np.where(flagged, random.integers(10**6, size=SHARD_ROWS).astype(str), None),
         "naming": np.where(flagged, "named", "none"),
     }
     schema = SCHEMAS["verdicts"]
-    verdicts = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    found = verdicts.filter(pa.array(flagged))
+    nothing = dict.fromkeys(EXACT, np.repeat(None, SHARD_ROWS))
+    verdicts = pa.table([pa.array({**columns, **nothing}[field.name], field.type) for field in schema], schema=schema)
+    columns["log10_p_global"] = -7 - random.random(SHARD_ROWS)
+    found = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    found = found.filter(pa.array(flagged))
     flags = pa.table([pa.repeat("set", len(found)), *found.columns], schema=SCHEMAS["flags"])
     span = {"first_row": first, "rows": SHARD_ROWS, "scanned_at": at, "keys": "set", "documents": SHARD_ROWS}
     row = filled(SCHEMAS["shards"], night=f"{at:%Y-%m-%d}", file="1:1", dropped_at=None, **span, **about)

@@ -102,7 +102,7 @@ def spoil(fault: dict) -> None:
 def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # for those who wonder where it hangs
     config, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
-    commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS = 1, 0.0
+    commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS, commits.LEAST_SECONDS_BETWEEN_COMMITS = 1, 0.0, 0.0
     upkeep.MANY_FILES = 4  # small files beside verdicts are merged whenever a scan begins
     if "at" in fault:
         die_at(fault["at"], fault["commit"], fault["delay"])

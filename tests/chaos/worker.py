@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from scanner.cluster import Worker
 from scanner.cluster.second_pass import SecondWorker
-from scanner.detection.detector import Detector, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict
+from scanner.detection.under_test import Origin
 from schemas.config import SecondScoreConfig
 
 PLAN = "faults.json"

@@ -14,7 +14,7 @@ REFUSED = [
     ({"more": 'dedup = "some"'}, "field 'dedup' = 'some'.* 'ngram', 'context' or 'none'"),
     ({"more": "min_scored = 0"}, "field 'min_scored' = 0.* greater than or equal to 1"),
     ({"rate": 1.5}, "field 'false_positive_rate' = 1.5.* less than 1"),
-    ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: allow_empty, audit, cluster, dedup"),
+    ({"more": "colour = 1"}, "field 'colour' is unknown; allowed: accounts, allow_empty, audit, cluster, dedup"),
     ({"columns": "colour = 1"}, "field 'input.colour' is unknown; allowed: account, id"),
     ({"paths": ["nowhere"]}, "nowhere' does not exist; name a Parquet file or a folder"),
     ({"paths": ["in/{date}"]}, "--date 2026-08-31"),

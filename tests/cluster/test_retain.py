@@ -8,15 +8,23 @@ import polars as pl
 import pytest
 
 from scanner import results
+from scanner.cluster import scan
 from scanner.errors import Refused
 from scanner.input.files import list_files
+from scanner.results import retention
 from scanner.results.tables import SCHEMAS, open_tables
 from tests.support.command_line import call
-from tests.support.nights import add_night, scan_of
+from tests.support.nights import Today, add_night, scan_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
 
 DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def _no_midnight(monkeypatch):
+    for module in (retention, scan):
+        monkeypatch.setattr(module, "datetime", Today)
 
 
 def made_old(path: Path, days: int) -> Path:
@@ -41,8 +49,10 @@ def test_a_scan_ends_by_dropping_old_nights_once_a_day(night, plain, keep_flags)
     night.configure(more=f'retain = "2d"\nretain_flags = {str(keep_flags).lower()}')
     night.write("b", [plain(40, 2)])
     second = night.scan()
-    assert second.dropped == 2 * (3 + 4 + (not keep_flags))
-    assert results.nights(night.results).collect()["night"].to_list() == before["night"].to_list()[:3]
+    # of a flag: itself, its text, a span, a decision, and that it was sent
+    assert second.dropped == 2 * (3 + 6 + 5 * (not keep_flags))
+    left = results.nights(night.results).collect()["night"]  # one more where midnight passed between both scans
+    assert left.filter(left.is_in(before["night"].implode())).to_list() == before["night"].to_list()[:3]
     young = {first.scan_id, second.scan_id, scan_of(1), scan_of(2)}
     assert scans_in(night.results, "verdicts") == young
     assert scans_in(night.results, "flags") == {scan_of(days) for days in ((1, 2, 3, 4) if keep_flags else (1, 2))}

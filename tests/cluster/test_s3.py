@@ -200,6 +200,26 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
     assert encodings.found(secrets_of(registry), everything) == set()
 
 
+@pytest.mark.usefixtures("without_ray")
+def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, plain, tmp_path):
+    """Input, results and registry are far; then the input is gone."""
+    night.write("a", [marked(message_of(registry, "green", "alice"), 60, 1), plain(60, 2)])
+    fs.copy_files(str(night.input), "night/explained", fs.LocalFileSystem(), s3)
+    config = night.configure(paths=[f"{BUCKET}/explained"], more="evidence = { keep_text = true }").read_text()
+    far = config.replace(str(registry), far_registry).replace('"results"', f'"{BUCKET}/explained-results"')
+    night.config.write_text(far)
+    night.scan()
+    for gone in (False, True):
+        code, out, err = call("explain", night.config, "a:0")
+        assert (code, "Text kept by the scan" in out, "is not shown" in out) == (0, gone, False), out + err
+        code, out, err = call("replay", night.config, "a:0")
+        assert (code, "comes out equal" in out) == (0, True), out + err
+        code, out, err = call("report", night.config, "--out", tmp_path / "report")
+        assert (code, "1 pages of flags" in out) == (0, True), out + err
+        if not gone:
+            s3.delete_dir("night/explained")
+
+
 def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
     monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)  # so that there is an index
     new_key(tmp_path, "k", format="gumbel", window=1, messages=200, tokenizer=TOKENIZER)

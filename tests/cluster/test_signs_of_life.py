@@ -33,9 +33,12 @@ def test_a_batch_is_cut_where_its_texts_come_to_so_many_bytes(seed):
     assert [found["row"].to_pylist() for found in parts_of(batch, most)] == wanted
 
 
-def scanned(night, seconds: float, monkeypatch) -> tuple[list[int], Report, dict[str, pl.DataFrame]]:
+def scanned(
+    night, seconds: float, monkeypatch, apart: float = 0.0
+) -> tuple[list[int], Report, dict[str, pl.DataFrame]]:
     monkeypatch.setattr(worker, "BETWEEN_SIGNS", seconds)
     monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
+    monkeypatch.setattr(worker, "SIGNS_APART", apart)
     plan = night.plan()
     open_tables(night.results)
     (shard,) = inspect_input(plan, list_files(plan.locations)).shards
@@ -77,9 +80,19 @@ def test_signs_come_within_a_batch_and_change_nothing(night, plain, marked, monk
     assert_frame_equal(*counts, abs_tol=1e-9)
 
 
+def test_work_that_takes_no_time_has_few_signs(night, plain, monkeypatch):
+    """The driver of a thousand workers takes each of them."""
+    night.configure(audit="share = 0.5\nall_messages_share = 0.3")
+    night.write("a", [*(plain(30, i) for i in range(8)), None])
+    assert scanned(night, 1e-9, monkeypatch, apart=1e9)[0] == [0]
+    monkeypatch.setattr(Worker, "_seconds_a_byte", 1e9)  # what is expected to take longer has one each
+    assert len(scanned(night, 1e-9, monkeypatch, apart=1e9)[0]) == 9
+
+
 def test_signs_of_a_pack_count_through_its_shards(night, plain, monkeypatch):
     monkeypatch.setattr(worker, "BETWEEN_SIGNS", 1e-9)
     monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
+    monkeypatch.setattr(worker, "SIGNS_APART", 0.0)
     for name, rows in (("a", 3), ("b", 2)):
         night.write(name, [plain(30, i) for i in range(rows)])
     plan = night.plan()

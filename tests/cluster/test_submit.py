@@ -92,7 +92,7 @@ def test_a_submitted_scan_runs_on_both_nodes_and_tells_its_exit_code(cluster, ni
 
     uploaded = {Path(path): int(size) for size, path in re.findall(r"^(\d+) (\S+)$", log, re.MULTILINE)}
     found = [path for folder in ("jobs", "scanner", "schemas") for path in (ROOT / folder).rglob("*")]
-    code = [path for path in [*found, ROOT / "pyproject.toml"] if path.suffix in {".py", ".toml", ".md", ".j2"}]
+    code = [path for path in [*found, ROOT / "pyproject.toml"] if path.suffix in {".py", ".toml", ".md", ".j2", ".js"}]
     needed = {path.relative_to(ROOT): path.stat().st_size for path in code if "demo" not in path.parts}
     assert uploaded == needed  # and nothing beside it
 

@@ -98,6 +98,26 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     own = rows[3].row(0, named=True)
     assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "everybody")
     assert own["log10_p_global"] < -6
+    drawn = [name for name in PARAMETERS if name != "synthid-mixed"]
+    shown = json.loads(call("flagged", night.config, "--format", "json")[1])["rows"]
+    assert {row["key_id"]: row["generator"] for row in shown} == dict.fromkeys(PARAMETERS) | dict.fromkeys(
+        drawn, "CPU generator"
+    )
+    assert "5 flags shown under marks of torch's CPU generator" in call("flagged", night.config)[1]
+    for row, name in enumerate(PARAMETERS):
+        said = {one["heading"]: one["sentence"] for one in explained(night, f"a:{row}")["says"]}
+        assert said.get("Drawn by", "").startswith("torch's CPU generator") is (name in drawn)
+        assert said["Who can mark with it"].startswith("whoever" if name == "synthid-table" else "anyone")
+        code, out, _ = call("replay", night.config, f"a:{row}")
+        assert (code, "comes out equal" in out) == (0, True), out
+    code, out, _ = call("report", night.config, "--out", tmp_path / "report")
+    assert (code, "6 pages of flags" in out) == (0, True), out
+    code, _, err = call("replay", night.config, "a:3", "--proof", tmp_path / "case")
+    assert (code, "--proof: key 'synthid-table'" in err or "--proof: " in err) == (2, True)
+
+
+def explained(night: Night, document: str) -> dict[str, object]:
+    return json.loads(call("explain", night.config, document, "--json")[1])
 
 
 def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokenizer):

@@ -7,7 +7,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input import documents
 from scanner.input.documents import read_text
 from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection import tokenising as texts_module
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile
 from scanner.detection.sketches import sketch
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import read_text
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
@@ -35,7 +36,7 @@ def row_by_row(detector, documents, known):
             digest = hashlib.sha256(raw).digest()
             verdicts.append({**row, **ORIGIN._asdict(), "text_sha256": digest, "reason": reason or None})
     tokens = detector._tokenise(texts)
-    found, _ = detector._score(tokens)
+    found, _ = detector._score(tokens, {})
     for i, row in enumerate(verdicts):
         of_text = known.texts.get(row["text_sha256"])
         times = [row.pop("created_at_latest") or known.written, known.seen, of_text, known.began]
@@ -65,11 +66,10 @@ def verdict(detector, tokens, found, i, at):
         for c, p in enumerate(one.log10_p_global[i])
         if float(p) <= threshold
     ]
-    everybody = {test.key.key_id for test in detector._keys if test.key.messages == 1}
     who = []
     for *_, own, held in sorted(passing, key=lambda one: one[:3]):
         naming = detector._holders.naming(own.key_id, held, at)
-        if own.key_id in everybody and naming.naming == "unallocated":
+        if own.messages == 1 and naming.naming == "unallocated":
             naming = naming._replace(naming="everybody")
         who.append(naming)
     users = {naming.user_id for naming in who}
@@ -96,6 +96,7 @@ def verdict(detector, tokens, found, i, at):
         "runner_up_log10_p_global": None if math.isnan(second) else second_global,
         "messages_tested": key.messages,
         "keys_tested": len(detector._keys),
+        "tests": None,
         "flagged": bool(passing),
         "basis": "key",
         "p_rank": None,
@@ -104,6 +105,7 @@ def verdict(detector, tokens, found, i, at):
         "named_again": (entries[1:] or None) if told else None,
         "variant": None,
         "sketch": sketch(ids, detector._keys[chosen].watermark.rule.context) if passing else None,
+        "unit": None,
     }
 
 

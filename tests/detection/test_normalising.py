@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.normalising import normalise
+from scanner.detection.shares import Weights
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.registry import Holders, load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from schemas.tables import DOCUMENTS
@@ -86,15 +88,15 @@ def keys(registry) -> list[KeyUnderTest]:
 
 @pytest.fixture
 def rows_of(registry, keys):
-    def scan(texts: list[str], *, normalised: bool, keys_tested: int = 2 * len(keys)) -> list[dict]:
+    def scan(texts: list[str], *, normalised: bool, each: float = 0.5) -> list[dict]:
         detector = Detector(
             keys,
             Holders.load(registry, [test.key.key_id for test in keys]),
-            keys_tested=keys_tested,
+            keys_tested=len(keys),
             dedup="ngram",
             min_scored=16,
             false_positive_rate=RATE,
-            normalised=normalised,
+            weights=Weights(as_written=each, normalised=each if normalised else None),
         )
         rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
         verdicts, refused = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), ORIGIN)
@@ -146,9 +148,7 @@ def test_a_message_that_passes_in_both_texts_is_named(rows_of, marked, registry)
 def test_without_difference_nothing_changes_but_what_is_paid(rows_of, marked, plain, registry):
     alice = message_of(registry, "green", "alice")
     texts = [marked(alice, 60, 8), plain(60, 9), plain(5, 1)]
-    for one, two in zip(
-        rows_of(texts, normalised=False, keys_tested=2), rows_of(texts, normalised=True, keys_tested=4), strict=True
-    ):
+    for one, two in zip(rows_of(texts, normalised=False, each=1.0), rows_of(texts, normalised=True), strict=True):
         changed = {name for name in one if one[name] != two[name]} - {"scanned_at"}
         assert changed <= {"log10_p_global", "runner_up_log10_p_global", "keys_tested", "named"}
         p = -math.expm1(2 * math.log1p(-(10 ** one["log10_p_global"])))

@@ -7,14 +7,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.naming import Entry, Names, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.scan_plan import open_prover
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.registry import Holders, Named, load_registry, new_key, open_key, restore_users
 from scanner.tokens import load_tokenizer
 from scanner.watermark.format import Basis
 from scanner.watermark.search import Found
-from schemas.tables import DOCUMENTS, USER_EVENTS
+from schemas.tables import DOCUMENTS
+from schemas.user_tables import USER_EVENTS
 from tests.support.two_keys import TOKENIZER, words_of_one_token
 from tests.watermark.pairs import ragged
 

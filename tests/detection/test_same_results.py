@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.demo_keys import SECRETS, TOKENIZER
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import open_prover
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path
 from scanner.tokens import load_tokenizer
-from schemas.tables import QUARANTINE, USER_EVENTS, VERDICTS
+from schemas.tables import QUARANTINE, VERDICTS
+from schemas.user_tables import USER_EVENTS
 
 BEFORE = "4083e892ff49a3327f87d90adfec6c677db16ffcd0ada85ea04e70d3e6c3dd1e"
 ROWS = 120
@@ -37,6 +39,8 @@ LATER = (
         "text_id",
         "p_class",
         "sketch",
+        "tests",
+        "unit",
     ),
     ("account_id", "text_sha256"),
 )

@@ -21,11 +21,13 @@ from scanner.input.files import list_files
 from scanner.registry import load_registry, open_key, tokenizer_path
 from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
+from tests import reference2
 from tests.chaos.worker import PLAN, FaultySecondWorker
 from tests.support.encodings import found
+from tests.support.groups import GROUPS, USERS, held, make_key, writer
 from tests.support.night import Night
 from tests.support.submitted import files_of, ray_logs, secrets_of
-from tests.support.two_keys import message_of
+from tests.support.two_keys import message_of, words_of_one_token
 
 LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz ,.", np.uint8)
 LN_R = '[second_score]\nscore = "ln_r"'
@@ -143,6 +145,28 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert scores(mixed).equals(rows)
 
 
+def test_flags_of_groups_get_a_score_of_whom_they_name_and_none_where_that_is_undecided(tmp_path):
+    """All steps under the message that is named: those of its group, a third, and its own."""
+    folder, key = make_key(tmp_path / "registry", "gumbel-v2", groups=GROUPS)
+    messages, write = held((folder, key)), writer((folder, key), words_of_one_token())
+    texts = [write(messages[USERS[3]], 140, 1), write(messages[USERS[3]], 700, 5, shared=True)]
+    night = Night(tmp_path, folder)
+    night.write("a", texts)
+    night.configure(more=LN_R)
+    assert night.scan().second_scores == 1
+    assert night.verdicts()["naming"].to_list() == ["named", "undecided"]
+    (row,) = scores(night).iter_rows(named=True)
+    assert (row["row"], row["message"]) == (0, messages[USERS[3]])
+    secret = bytes.fromhex((folder / "secrets" / "k.key").read_text())
+    plain = reference2.Method("gumbel-log", secret, 2, groups=GROUPS)
+    ids = key.tokenizer.encode(texts[:1]).ids.tolist()
+    score, of_group = plain.scores(ids, row["message"])
+    assert of_group < 0
+    assert row["scored"] == len(plain.steps(ids))
+    assert row["score"] == pytest.approx(score, rel=1e-12)
+    assert row["log10_p_not_independent"] == pytest.approx(plain.log10_p(score, row["scored"]), rel=1e-9)
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, capfd):
     began = time.time()
@@ -245,7 +269,7 @@ def test_what_cannot_be_computed_is_refused_before_any_work(mixed, byte_model, t
             mixed.scan()
         assert not results.exist(mixed.results)
 
-    refused("no key under test is of method 'gumbel'", f'keys = ["green"]\n{LN_R}')
+    refused("no key under test is of method 'gumbel' or 'gumbel-v2'", f'keys = ["green"]\n{LN_R}')
     model = '[second_score]\nscore = "neyman_pearson"\nmodel = "{}"'
     refused("holds no tokenizer.json", model.format(tmp_path / "none"))
     other = tmp_path / "other"

@@ -11,7 +11,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from jobs.demo.demo_keys import TOKENIZER
-from scanner.detection.detector import Detector, KeyUnderTest, Origin
+from scanner.detection.detector import Detector
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.evaluation.identification import identification_figures, search_texts, together
 from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
@@ -93,6 +94,7 @@ def test_a_search_finds_what_trying_every_message_finds(method, count):
     assert said.own[5] == said.first[5] == 0.0  # ten tokens are too short
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("setting", [*SETTINGS.values(), *IN_GROUPS.values()], ids=lambda s: s.format.label())
 def test_users_are_named_as_a_scan_names_them(setting):
     """The scan's own detector on the text of these tokens, for a key of as many messages."""

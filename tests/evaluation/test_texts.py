@@ -12,7 +12,7 @@ from scanner.evaluation.units import Setting, batches, folder_sha256, key_secret
 from scanner.evaluation.written_texts import Texts
 from scanner.watermark import commitment
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
-from schemas.tables import TEXTS
+from schemas.evaluation_tables import TEXTS
 
 GREEN = Setting(GreenListFormat(window=4, gamma="1/4"), 2.0, 0.8, 0.95, 64)
 PLAIN = Setting(None, None, 0.8, 0.95, 64)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -35,6 +36,8 @@ def test_a_flag_is_explained(scanned, tmp_path):
         r"one text in (?:more than )?[\d.]+·10\^\d+ would score so high for any of the 2,000 messages of this key", said
     )
     assert "among the 5 documents of this scan" in said
+    assert "the registry's owner has it; who else has its secret is not on record" in said
+    assert "Beware of this key: it may accuse the innocent: all users of version 1" in said
     assert "2 flagged documents (2 distinct) of this account" in said
     assert "4 flagged documents (3 distinct) for this message" in said
     assert "who wrote the text, or who posted it" in said
@@ -161,3 +164,70 @@ def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
     code, out, _ = call("explain", night.config, "a:0")
     assert "\u200b" not in out
     assert "normalised" in out
+
+
+def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, marked, monkeypatch):
+    """Its own time, where it has one; that of its file; an earlier scan. Sabotage: a row says another, or none."""
+    from scanner.evidence import replaying
+
+    texts = [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(2)]
+    night.configure(columns='time = "at"')
+    own = [datetime(2026, 1, 1, tzinfo=UTC), None]
+    night.write("a", texts, at=own)
+    night.scan()
+    rows = pl.read_delta(f"{night.results}/flags").sort("row")
+    assert rows["first_seen_at"][0] == own[0]
+    assert rows["first_seen_at"][1] is not None  # of its file
+    for document in ("a:0", "a:1"):
+        assert re.search(r"^first_seen_at .* equal", call("replay", night.config, document)[1], re.MULTILINE)
+    night.configure(columns='time = "at"', more="weights = { document = 0.9 }")  # scans all of it again
+    night.scan()
+    assert pl.read_delta(f"{night.results}/flags").height == 4
+    for document in ("a:0", "a:1"):
+        code, out, _ = call("replay", night.config, document)
+        assert (code, "DIFFERS" in out) == (0, False), out
+    found = replaying.find_case
+    for wrong in (None, datetime(2025, 1, 1, tzinfo=UTC)):
+
+        def lying(*arguments, wrong=wrong):
+            case = found(*arguments)
+            case.row["first_seen_at"] = wrong
+            return case
+
+        with monkeypatch.context() as patch:
+            patch.setattr(replaying, "find_case", lying)
+            code, out, _ = call("replay", night.config, "a:1")
+        assert code == 3
+        assert re.search(r"^first_seen_at .*DIFFERS", out, re.MULTILINE), out
+
+
+def test_what_differs_is_no_claim_and_json_has_no_nan(scanned, monkeypatch, tmp_path):
+    from scanner.evidence import replaying
+
+    found = replaying.find_case
+
+    def lying(*arguments):
+        case = found(*arguments)
+        case.row["score"] = float("nan")
+        return case
+
+    monkeypatch.setattr(replaying, "find_case", lying)
+    code, out, _ = call("replay", scanned.config, "a:0", "--proof", tmp_path / "case")
+    assert (code, (tmp_path / "case").exists()) == (3, False)
+    assert "no claim is written" in re.sub(r"\s+", " ", out)
+    code, out, _ = call("replay", scanned.config, "a:0", "--json")
+    (score,) = (one for one in json.loads(out)["fields"] if one["field"] == "score")
+    assert (score["recorded"], score["equal"], "NaN" in out) == (None, False, False)
+
+
+def test_a_key_that_is_gone_keeps_no_other_flag_from_its_page(scanned, own_registry, marked, tmp_path):
+    secret = own_registry / "secrets" / "green.key"
+    secret.rename(tmp_path / "elsewhere")
+    code, out, err = call("report", scanned.config, "--out", tmp_path / "report")
+    assert code == 0, err
+    pages = [page.read_text() for page in (tmp_path / "report" / "flags").glob("*.html")]
+    assert len(pages) == 4
+    assert all("The text stands without its evidence" in page and "secret" in page for page in pages)
+    code, out, _ = call("explain", scanned.config, "a:0")
+    assert (code, "The text stands without its evidence" in out) == (0, True)
+    assert call("replay", scanned.config, "a:0")[0] == 2

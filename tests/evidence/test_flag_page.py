@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scanner.evidence.case import Case
 from scanner.evidence.explanation import Around, Explanation
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
-from scanner.evidence.quoting import parts_of
 from scanner.evidence.weighing import Run, Weighed
+from scanner.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
 
@@ -24,10 +24,13 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
         "proof": "proved",
         "basis": "key",
         "variant": None,
+        "unit": None,
     }
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
     one = Around(1, 1)
-    return Explanation(Case(row, None), 1e-6, None, text, None, parts_of(text), weighed, one, one, one, None, None)
+    return Explanation(
+        Case(row, None), 1e-6, None, text, None, None, parts_of(text), weighed, None, one, one, one, None, None
+    )
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -70,6 +73,7 @@ def test_a_long_text_is_cut_and_says_so():
     assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("text", ["\U000e0001" * 50_000, "'" * 50_000, "> a\nb\n" * 9_000, "水" * 50_000])
 def test_a_page_stays_small_whatever_is_in_the_text(text):
     html = page(explanation(text, runs=[Run(i, i + 3, 8, 0, -9.0) for i in range(0, len(text), 3)]))

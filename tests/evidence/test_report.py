@@ -2,23 +2,31 @@
 
 import json
 import re
+import tempfile
 from datetime import UTC, date, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scanner.evidence import one_night, site
 from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.one_night import Night
+from scanner.evidence.precision import Precision
 from scanner.evidence.sentences import seldom
 from scanner.input import documents
+from scanner.printable import printable
 from tests.support.command_line import call
-from tests.support.hostile_pages import HOSTILE, check
+from tests.support.hostile_pages import HOSTILE, TAGS, Seen, check
 from tests.support.rows import verdict
 from tests.support.two_keys import message_of
 
 AT = datetime(2026, 8, 31, 3, tzinfo=UTC)
+NAMES = ("key_id", "user_id", "account_id", "hour", "reason", "quarantined_account")
 SCAN = {
     "scan_id": "s",
     "audit": "no alarm",
@@ -60,8 +68,13 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     twins = [json.loads((out / name).read_text()) for name in record["flags"]]
     assert {twin["user_id"] for twin in twins} == {"alice"}
     before = {path.name for path in (out / "flags").iterdir()}
+    assert "What people decided" not in html
+    assert call("decide", night.config, "a:0", "confirmed", "--by", "ruth")[0] == 0
     assert call("report", night.config, "--out", out)[0] == 0
     assert {path.name for path in (out / "flags").iterdir()} == before
+    assert "100.0% (2.5% to 100.0% with 95 % confidence)" in (out / "index.html").read_text()
+    record = json.loads((out / "index.json").read_text())
+    assert record["decided"]["this night"]["limits"] == pytest.approx([0.025, 1.0])
     code, _, err = call("report", night.config, "--out", night.folder)
     assert (code, "is there and holds no report" in err) == (2, True)
     code, _, err = call("report", night.config, "--date", "2020-01-01", "--out", tmp_path / "no")
@@ -108,16 +121,64 @@ def test_the_light_follows_what_went_wrong(scan, flag, light, why):
 
 def test_more_flags_than_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(site, "MOST_FLAGS", 2)
-    rows = [verdict(i, user="alice", path="/in/a", doc_id=f"d{i}", basis="key", proof="proved") for i in range(3)]
-    named = {name: [("x", 1)] for name in ("key_id", "user_id", "account_id", "hour", "reason", "quarantined_account")}
-    night = Night(
-        date(2026, 8, 31), [SCAN], [row | {"scan_id": "s"} for row in rows], 0.001, "green", [], [], named, 9.0
-    )
-    explainer = SimpleNamespace(explain_cases=lambda cases: iter(()))
-    site.write_report(explainer, night, tmp_path / "out")
-    html = (tmp_path / "out" / "index.html").read_text()
+    html = written(night_of_rows(3), tmp_path / "out")["index.html"]
     assert "1 more flags have no page here" in html
     assert html.count('href="flags/') == 2
+
+
+def night_of_rows(count: int, **fields: str) -> Night:
+    """A night of flags whose fields are what a test says."""
+    about = {"user": "alice", "path": "/in/a", "doc_id": "d", "basis": "key", "proof": "proved"} | fields
+    rows = [verdict(i, **about) | {"scan_id": "s"} for i in range(count)]
+    named = {name: [(fields.get("doc_id"), 1)] for name in NAMES}
+    decided = dict.fromkeys(("this night", "all nights"), Precision(3, 1, 1, 1))
+    return Night(date(2026, 8, 31), [SCAN], rows, 0.001, "green", [], [], named, 9.0, decided)
+
+
+def written(night: Night, out: Path) -> dict[str, str]:
+    site.write_report(SimpleNamespace(explain_cases=lambda cases: iter(())), night, out)
+    return {path.name: path.read_text() for path in out.glob("*.html")}
+
+
+def test_many_flags_are_listed_on_pages_that_stay_small(tmp_path):
+    """With the worst ids; 5,000 are the most that have pages."""
+    bad = "'" * 300
+    pages = written(night_of_rows(5_003, user=bad, doc_id=bad, account_id=bad, key_id="k" * 60), tmp_path / "out")
+    assert set(pages) == {"index.html", *(f"flags-{number}.html" for number in range(2, 51))}
+    assert max(len(page.encode()) for page in pages.values()) < 200_000
+    assert sum(page.count('href="flags/') for page in pages.values()) == 5_000
+    assert "3 more flags have no page here" in pages["index.html"]
+    assert pages["flags-2.html"].count('href="flags-') == 48
+    assert "Flags 101 to 200 of the night" in pages["flags-2.html"]
+
+
+@given(st.text(min_size=1, max_size=80), st.sampled_from(["doc_id", "user", "account_id", "path"]))
+@settings(max_examples=60)
+def test_any_field_of_a_list_stays_text(text, field):
+    fields = {field: text} | ({"doc_id": None} if field == "path" else {})
+    with tempfile.TemporaryDirectory() as folder:
+        (html,) = written(night_of_rows(1, **fields), Path(folder) / "out").values()
+    seen = Seen(html)
+    assert seen.tags <= TAGS | {"a", "table", "thead", "tbody", "tr", "th", "td", "svg", "text", "rect", "path", "b"}
+    assert not [name for name in seen.attributes if name.startswith("on")]
+    shown = printable(f"row 0 of {text}" if field == "path" else text, 60)
+    assert shown in "".join(seen.text)
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_report_is_old_or_new_and_whole(tmp_path, monkeypatch, exchanges):
+    """Interrupted before it stands in its place, the old one does; after that, the new one does."""
+    if not exchanges:
+        monkeypatch.setattr(site, "exchange", Mock(side_effect=OSError))
+    out, new = tmp_path / "report", tmp_path / "new"
+    for folder, name in ((out, "old"), (new, "new")):
+        folder.mkdir()
+        (folder / name).touch()
+    site._put_in_place(new, out)
+    assert ([path.name for path in out.iterdir()], [path.name for path in new.iterdir()]) == (["new"], ["old"])
+    assert {path.name for path in tmp_path.iterdir()} == {"report", "new"}
+    site._put_in_place(new, tmp_path / "first")
+    assert [path.name for path in (tmp_path / "first").iterdir()] == ["old"]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -126,6 +187,23 @@ def test_charts_keep_text_as_text(hostile):
     assert set(re.findall(r"<(\w+)", chart)) <= {"svg", "title", "text", "rect", "path"}
     assert "<img" not in chart
     assert "<script" not in chart
+
+
+def test_too_few_decoys_are_told_as_such():
+    """The page of a night says down to which p decoys of all kinds speak, or that they are too few."""
+
+    def down_to(*verdicts: str) -> float | None:
+        rates = [
+            {"label": label, "threshold": 10.0**-k, "verdict": verdict}
+            for label, of_label in zip("ab", verdicts, strict=False)
+            for k, verdict in enumerate(of_label.split(), start=1)
+        ]
+        return Night.holds_down_to.fget(SimpleNamespace(rates=rates))
+
+    assert down_to("holds conservative undecided holds") == 0.01
+    assert down_to("holds holds holds", "holds undecided holds") == 0.1
+    assert down_to("holds holds", "undecided undecided") is None
+    assert down_to() is None
 
 
 def test_rates_stand_where_they_are():

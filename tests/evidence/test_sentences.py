@@ -1,11 +1,14 @@
 """Sentences say no more than a key's entropy and a format's law let anybody say."""
 
+import dataclasses
+import math
 from types import SimpleNamespace
 
 import pytest
 
-from scanner.evidence.sentences import _others, _part, amount
-from scanner.evidence.weighing import PartSaid
+from scanner.evidence.explanation import Explanation
+from scanner.evidence.sentences import _how_sure, _key, _others, _part, amount
+from scanner.evidence.weighing import OwnSaid, PartSaid
 from tests.support.rows import verdict
 
 
@@ -33,3 +36,36 @@ def test_of_a_message_that_is_not_shown_nothing_is_counted():
         row = verdict(0, message=message)
         around = SimpleNamespace(row=row, of_message=(1, 1), of_text=(2, 1), of_account=None)
         assert ("for this message" in _others(around)) is said
+
+
+def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
+    """p of one message among 100 of a group and four tests of keys, and no less than the key's entropy lets one say."""
+    for log10_p, said in ((-12.0, "one text in 2.5·10^9 would"), (-60.0, "one text in more than 3.4·10^38 would")):
+        scan = {"misnaming_rate": None, "false_positive_rate": 1e-6}
+        explained = Explanation(
+            **dict.fromkeys(field.name for field in dataclasses.fields(Explanation))
+            | {
+                "case": SimpleNamespace(
+                    row=verdict(0, naming="named", keys_tested=4, basis="key", unit=None), scan=scan
+                ),
+                "weighed": SimpleNamespace(alone=OwnSaid(55, 100, log10_p)),
+            }
+        )
+        assert explained.log10_p_own == pytest.approx(log10_p + math.log10(400))
+        sentence = _how_sure(explained)
+        assert said in sentence
+        assert "the 100 users of a group share a part of the mark, and 55 scored tokens tell them apart" in sentence
+        assert sentence.endswith("this scan asked for one in 1.0·10^6")
+
+
+def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
+    for row in (verdict(0, naming="undecided"), verdict(0, naming="named", unit="span")):
+        explained = SimpleNamespace(row=row, weighed=SimpleNamespace(alone=OwnSaid(55, 100, -9.0)))
+        assert Explanation.alone.fget(explained) is None
+
+
+def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
+    for candidates, said in ((1, ""), (7, "; it was chosen among 7 keys that were tried, so multiply p by 7")):
+        admission = SimpleNamespace(holds_down_to=1e-6, candidates=candidates)
+        key = SimpleNamespace(key_id="k", admission=admission, admitted_by="audit")
+        assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values hold down to 1e-06{said}"

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from scanner.detection.scan_plan import open_keys
-from scanner.evidence.quoting import Part
 from scanner.evidence.weighing import LEVELS, Run, weigh
+from scanner.quoting import Part
 from scanner.registry import check_secret, load_registry
+from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark.formats import format_of
-from tests.support.two_keys import message_of
+from scanner.watermark.native.version2 import GumbelFormat2
+from tests import reference2
+from tests.support.two_keys import TOKENIZER, message_of
 
 
 @pytest.fixture(scope="module", params=["green", "gum"])
@@ -81,3 +84,20 @@ def test_text_that_is_too_short_has_no_runs(opened):
 def test_levels_follow_p():
     steps = [0.0, *LEVELS, -9.0, float("nan")]
     assert [Run(0, 1, 8, 0, p).level for p in steps] == [0, 1, 2, 3, 4, 4, 0]
+
+
+def test_what_a_message_reads_alone_is_that_of_the_slow_path():
+    """Of a key with groups; of one without there is nothing that messages share."""
+    text = "Whoever reads this reads a text of some length, in which windows are many and nothing is marked. " * 2
+    secret, groups, message = bytes(range(32)), 40, 777
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER), fast=False).reference
+    slow = reference2.Method("gumbel", secret, 2, groups=groups)
+    steps = [s for s in slow.steps(tokenizer.encode([text]).ids.tolist()) if not s.of_group]
+    own = slow.log10_p(slow.sum_of(steps, slow.number(message, of_group=False)), len(steps))
+    for form, expected in ((GumbelFormat2(window=2, groups=groups), own), (GumbelFormat2(window=2), None)):
+        found = weigh(form.open(secret), tokenizer, text, message, groups**2, "ngram", ())
+        if expected is None:
+            assert found.alone is None
+        else:
+            assert found.alone[:2] == (len(steps), groups)
+            assert found.alone.log10_p == pytest.approx(expected, abs=1e-9)

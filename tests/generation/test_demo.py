@@ -20,6 +20,8 @@ def test_the_demo(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "beside the truth" in done.stdout
         assert "older than the key" not in done.stdout
+        assert "canaries     40 of 40 texts came; found 34 (" in done.stdout
+        assert "named for somebody else 0 (" in done.stdout
         rows = compare(results)
         assert rows.filter(pl.col("kind") != "marked", "flagged").is_empty()
         marked = rows.filter(pl.col("kind") == "marked")

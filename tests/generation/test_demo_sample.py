@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.demo.__main__ import CANARY_TEXTS
 from jobs.demo.bad_rows import BAD_ROWS
 from jobs.demo.demo_keys import HERE, KEYS, TOKENIZER, make_registry
 from jobs.demo.make_sample import string_column
@@ -105,6 +106,25 @@ def test_the_marks_are_those_of_the_truth(
     if key.messages > 1:
         others = watermark.score(tokens, positions, (messages + key.messages // 2) % key.messages)  # of other groups
         assert (watermark.law.log10_p(others, scored) > -4).all()
+
+
+def test_canaries_are_nobody_and_their_texts_carry_their_messages(tmp_path: Path, truth: pl.DataFrame) -> None:
+    make_registry(tmp_path / "registry", canaries=True)
+    registry = load_registry(tmp_path / "registry")
+    assert registry.canaries is not None
+    rows, found = pl.read_parquet(HERE / "canaries.parquet"), 0
+    assert rows.height == CANARY_TEXTS == 2 * 20
+    assert set(rows["account_id"]) == {canary.account_id for canary in registry.canaries.made}
+    assert set(rows["account_id"]).isdisjoint(truth["user_id"].drop_nulls())
+    for key, part in zip(registry.keys[:2], (rows[:20], rows[20:]), strict=True):
+        message_of = {c.account_id: c.message for c in registry.canaries.made if c.key_id == key.key_id}
+        watermark = open_key(tmp_path / "registry", key)
+        tokens = load_tokenizer(TOKENIZER, key.tokenizer.sha256).encode(part["text"].to_list())
+        positions = watermark.rule.positions(tokens, "ngram")
+        messages = np.array([message_of[account] for account in part["account_id"]])
+        log10_p = watermark.law.log10_p(watermark.score(tokens, positions, messages), positions.scored)
+        found += int((log10_p <= np.log10(1e-6 / key.messages / len(registry.keys))).sum())
+    assert found == 35  # of which the scan finds 34: a search with groups does not look into all of them
 
 
 def test_secrets_are_copied_for_their_owner_alone(registry: Path) -> None:

@@ -22,6 +22,7 @@ from scanner.gpu.greenlist import LEVELS, REGISTERS
 from scanner.gpu.gumbel import FRACTION
 from scanner.gpu.kernels.greenlist import count_green
 from scanner.gpu.kernels.gumbel import sum_logarithms
+from scanner.gpu.kernels.runs import count_runs, sum_runs
 from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
 from scanner.gpu.vectors import TOKENS
 from tests.bench.device_kernels import core
@@ -33,6 +34,8 @@ BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
 TILES = {"first": "i64", "count": "i64", "items": "i32", "tiles": "i32"}
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
 RUNS = {name: ROWS[name] for name in ("sip", "key", "windows")} | {"messages": "*i64"}
+OF_RUNS = BATCH | {"firsts": "*i32", "out": "*i32", "blocks": "i32", "tiles": "i32"}
+COUNTED = {"SHIFT": 8, "LEVELS": 8, "FIELD": 8, "STEPS": 1, "BLOCKS": 128}
 GREEN = BATCH | {"strips": "*i32", "best": "*i64"} | TILES
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
@@ -47,6 +50,8 @@ KERNELS = {
         sum_logarithms, BATCH | {"strips": "*i16", "sums": "*i32"} | TILES,
         {"GROUPS": 8, "FRACTION": FRACTION, "STEP": STEP}, STEP,
     ),
+    "greenlist 1/4, version 2": (count_runs, OF_RUNS, {**QUARTER, **COUNTED}, 4),
+    "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION, "STEPS": 1, "BLOCKS": 128}, 4),
     "green vectors": (
         green_entries, ROWS | {"strips": "*i32", "out": "*i8", "count": "i32"},
         {**QUARTER, "WINDOW": 4, "GROUPS": 2}, 1,
@@ -68,8 +73,9 @@ def cost(name: str) -> dict[str, float]:
     """Registers, bytes of stack, and instructions of the innermost loop (or of the whole) for one block."""
     kernel, types, constants, blocks = KERNELS[name]
     source = ASTSource(fn=kernel, signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=constants)
-    options = {"num_warps": constants.get("GROUPS", 8) // 2, "num_stages": 1, "enable_fp_fusion": False}
-    if constants.get("LEVELS") == LEVELS[0] and constants["PLANES"] > 1:
+    warps = constants.get("BLOCKS", 0) * constants.get("STEPS", 0) // 32 or constants.get("GROUPS", 8) // 2
+    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": False}
+    if kernel is count_green and constants["LEVELS"] == LEVELS[0] and constants["PLANES"] > 1:
         options["maxnreg"] = REGISTERS
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:

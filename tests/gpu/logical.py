@@ -91,9 +91,10 @@ def scan(folder: Path, share: float) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     registry = folder / "registry"
-    fix_secrets(registry, "green", "gum")
+    fix_secrets(registry, "green", "gum", "grouped")
     new_key(registry, "green", format="greenlist", window=1, gamma="1/4", messages=700, tokenizer=TOKENIZER)
     new_key(registry, "gum", format="gumbel", window=2, messages=300, tokenizer=TOKENIZER)
+    new_key(registry, "grouped", format="gumbel-v2", window=1, groups=12, messages=144, tokenizer=TOKENIZER)
     add_users(registry, None, ["alice"])
     (folder / "in").mkdir()
     generator = np.random.default_rng(1)

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from unittest.mock import Mock
 
 import polars as pl
@@ -16,7 +18,9 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner.detection.scan_plan import make_plan
-from scanner.registry import find_key, list_users, load_registry, open_key
+from scanner.registry import find_key, list_users, load_registry, open_key, registry_sha256
+from scanner.storage.canonical import digest
+from scanner.watermark.formats import format_of
 from tests import reference2
 
 
@@ -61,6 +65,30 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     config.write_text(f'registry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n')
     told = [caution.split(":")[0] for caution in make_plan(config).cautions]
     assert told == ["under paper, paper-2", "under none", "under two"]
+
+
+def test_who_else_holds_a_key_is_on_record(cli, folder, tokenizer):
+    """They can mark for anybody; where nobody said who, the registry's digest is that of a key without the field."""
+    new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
+    assert cli(*new, "silent").code == 0
+    before = registry_sha256(load_registry(folder))
+    silent = find_key(load_registry(folder), "silent").model_dump(mode="json")
+    assert before == digest_of(folder, silent.keys() - {"format", "parameters", "one_of", "held_by"})
+    told = cli(*new, "site", "--held-by", "  site A,\x1b[31m since May ").out
+    assert "held by     site A,\\x1b[31m since May, who can mark for anybody" in told
+    assert find_key(load_registry(folder), "site").held_by == "site A,\x1b[31m since May"
+    listed = cli("keys", "list", "--registry", folder).out
+    assert listed.count("held by site A,\\x1b[31m since May") == listed.count("held by") == 1
+    assert registry_sha256(load_registry(folder)) != before
+    assert cli(*new, "wrong", "--held-by", " ").code == 2
+
+
+def digest_of(folder: Path, fields: Iterable[str]) -> str:
+    """Of a registry's record with these fields of its one key alone."""
+    registry = load_registry(folder)
+    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
+    (key,) = registry.keys
+    return digest(whole | {"keys": [key.model_dump(mode="json", include=set(fields)) | format_of(key).decides()]})
 
 
 def test_a_key_without_groups(cli, folder, tokenizer):

@@ -33,7 +33,7 @@ from scanner.registry import (
 from scanner.registry import ledger as ledger_module
 from scanner.registry import users as users_module
 from scanner.registry.ledger import read_events
-from schemas.tables import USER_EVENTS, USERS
+from schemas.user_tables import USER_EVENTS, USERS
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

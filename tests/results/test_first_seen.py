@@ -14,7 +14,8 @@ from scanner.registry import list_users, new_key, restore_users
 from scanner.results.first_seen import first_seen
 from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import Entry, commit, open_tables, write_file
-from schemas.tables import FLAGS, QUARANTINE, USER_EVENTS, VERDICTS
+from schemas.tables import FLAGS, QUARANTINE, VERDICTS
+from schemas.user_tables import USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.rows import verdict
@@ -59,7 +60,7 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
     new_key(own_registry, "k", format="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
     for rescan in ("with a new key", "by other rules", "of files with a new time"):
         if rescan == "by other rules":
-            night.configure(more="min_scored = 17")
+            night.configure(more="weights = { document = 0.9 }")
         if rescan == "of files with a new time":
             os.utime(night.input / "a.parquet")
         night.scan()
@@ -261,6 +262,8 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 1}, True),  # nor among two keys
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2}, False),
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 9}, False),
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2, "tests": 1.2}, True),
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2, "tests": 1.3}, False),
     ],
 )
 def test_flags_that_can_change_whom_a_text_names(own_registry, seen, changes, counts):

@@ -110,6 +110,65 @@ def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder
     assert (row["user_id"], row["key_id"], row["score"] is None) == ("alice", "key", False)
 
 
+def named(user: str, key: str, message: int, log10_p: float) -> dict[str, object]:
+    return {"key_id": key, "message": message, "user_id": user, "naming": "named", "log10_p_global": log10_p}
+
+
+@pytest.fixture
+def of_several(folder):
+    """A text of alice's under two keys and of carol's under one of them, in two copies, and one of carol's alone."""
+    alice, carol, again = (
+        named("alice", "key", 1, -9.0),
+        named("carol", "late", 8, -7.5),
+        named("alice", "late", 3, -8.0),
+    )
+    several = {"user_id": "alice", "key_id": "key", "message": 1, "named": [alice, carol], "named_again": [again]}
+    alone = named("carol", "late", 8, -9.5)
+    return put(
+        folder,
+        [
+            flag(0, 1, account_id="a1", **several),
+            flag(1, 1, account_id="a2", **several),
+            flag(2, 2, account_id="a2", **alone, named=[alone]),
+        ],
+    )
+
+
+def test_a_text_of_two_keys_is_found_under_each(of_several):
+    listed = newest(of_several, 1.0, Wanted(keys=("late",)), None)
+    shown = listed.rows.select("doc_id", "user_id", "key_id", "message", "log10_p_global", "copies").rows()
+    assert shown == [("doc-0", "alice", "late", 3, -8.0, 2), ("doc-2", "carol", "late", 8, -9.5, 1)]
+    assert (listed.totals.documents, listed.totals.texts) == (3, 2)
+    (row,) = newest(of_several, 1.0, Wanted(keys=("late",), users=("alice",)), None).rows.iter_rows(named=True)
+    assert (row["key_id"], row["message"], row["log10_p_global"], row["score"]) == ("late", 3, -8.0, None)
+    (row,) = newest(of_several, 1.0, Wanted(users=("alice",)), None).rows.iter_rows(named=True)
+    assert (row["key_id"], row["message"], row["log10_p_global"]) == ("key", 1, -9.0)
+    assert ids(newest(of_several, 1.0, Wanted(keys=("key",), users=("carol",)), None)) == []
+    assert ids(newest(of_several, 10**-7.9, Wanted(keys=("late",)), None)) == ["doc-0", "doc-2"]
+    assert ids(newest(of_several, 10**-8.1, Wanted(keys=("late",)), None)) == ["doc-2"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "by_user"),
+    [
+        (Wanted(), {"alice": (2, 1, 2, -9.0), "carol": (3, 2, 2, -9.5)}),
+        (Wanted(keys=("late",)), {"alice": (2, 1, 2, -8.0), "carol": (3, 2, 2, -9.5)}),
+        (Wanted(keys=("key",)), {"alice": (2, 1, 2, -9.0)}),
+        (Wanted(users=("carol",)), {"carol": (3, 2, 2, -9.5)}),
+    ],
+)
+def test_a_text_of_two_users_counts_for_each_and_once_in_all(of_several, wanted, by_user):
+    found = sums(of_several, 1.0, wanted, None, "user")
+    rows = found.rows.select("user_id", "documents", "texts", "accounts", "log10_p_global").rows()
+    assert {row[0]: row[1:] for row in rows} == by_user
+    alone = wanted == Wanted(keys=("key",))
+    assert (found.totals.documents, found.totals.texts) == ((2, 1) if alone else (3, 2))
+    accounts = sums(of_several, 1.0, wanted, None, "account").rows
+    documents = dict(accounts.select("account_id", "documents").rows())
+    assert documents == ({"a1": 1, "a2": 1} if alone else {"a1": 1, "a2": 2})
+    assert accounts["users"].to_list() == [len(by_user)] * 2
+
+
 @pytest.mark.parametrize(
     ("wanted", "documents"),
     [
@@ -167,6 +226,7 @@ FILTERS = st.builds(
     Wanted,
     since=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
     before=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
+    decided=st.none(),
     keys=st.sampled_from([(), ("key",), ("other",)]),
     **dict.fromkeys(("users", "accounts", "documents"), st.just(())),
 )

@@ -1,4 +1,4 @@
-"""DuckDB and polars read the tables as they are, also those that an older version made; the README's lines run."""
+"""DuckDB and polars read the tables as they are, also those that an older version made; docs/guides/results.md runs."""
 
 import re
 import zipfile
@@ -15,7 +15,7 @@ from scanner.results.tables import TABLES, read_whole, table_uri
 from tests.support.rows import add, verdict
 
 ZIP = Path(__file__).with_name("written_before.zip")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/guides/results.md"
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def folder(tmp_path) -> str:
     return made
 
 
-def test_the_readme_shows_what_the_tables_hold(folder, monkeypatch):
-    (example,) = re.findall(r"```python\n(import duckdb\n.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def test_the_page_shows_what_the_tables_hold(folder, monkeypatch):
+    (example,) = re.findall(r"```python\n(import duckdb\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(Path(folder).parents[1])
     found: dict = {}
-    exec(compile(example, "README.md", "exec"), found)
+    exec(compile(example, PAGE.name, "exec"), found)
     expected = results.nights(folder).select("night", "documents", "flagged").collect()
     assert found["nights"].fetchall() == expected.rows()
     assert expected["flagged"].sum() > 0

@@ -88,7 +88,6 @@ def by_all_pairs(rows: list[dict]) -> set[frozenset]:
 
 def test_pieces_are_those_of_all_pairs(flags):
     found = pieces(pl.concat([flags, flags]).lazy())
-    assert found is not None
     assert found.columns == [*OF, "piece"]
     assert len(found) == len(flags)
     told = {frozenset(part["text_sha256"]) for _, part in found.group_by("piece")}
@@ -96,7 +95,31 @@ def test_pieces_are_those_of_all_pairs(flags):
     assert 40 < len(told) < len(flags)
 
 
-def test_of_too_many_texts_nothing_is_said(flags, monkeypatch):
-    monkeypatch.setattr(pieces_module, "MOST_TEXTS", len(flags) - 1)
-    assert pieces(flags.lazy()) is None
+def parts_of(told: pl.DataFrame) -> set[frozenset]:
+    return {frozenset(part["text_sha256"]) for _, part in told.group_by("piece")}
+
+
+def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatch):
+    """Pieces are the same, whatever is read together; of a message with too many texts nothing is said."""
+    whole, sizes = pieces(flags.lazy()), flags.group_by("message").len().sort("len")
+    assert len(sizes) == 4
+    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(sizes["len"][-1]))
+    by_parts = pieces(pl.concat([flags, flags]).lazy())
+    assert by_parts.columns == whole.columns
+    assert len(by_parts) == len(flags)
+    assert parts_of(by_parts) == parts_of(whole)
+    assert by_parts["piece"].n_unique() == whole["piece"].n_unique()
+
+    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(sizes["len"][-1]) - 1)
+    most = pl.col("message").eq_missing(sizes["message"][-1])
+    told = pieces(flags.lazy())
+    assert told.filter(most)["piece"].null_count() == told["piece"].null_count() == sizes["len"][-1]
+    assert parts_of(told.filter(~most)) == parts_of(whole.filter(~most))
+
+
+def test_of_more_texts_than_may_be_read_nothing_is_said(flags, monkeypatch):
+    monkeypatch.setattr(pieces_module, "AT_A_TIME", int(flags.group_by("message").len()["len"].max()))
+    monkeypatch.setattr(pieces_module, "MOST_READS", 1)
+    told = pieces(flags.lazy())
+    assert told["piece"].null_count() == len(told) == len(flags)
     assert pieces(flags.head(0).lazy()).is_empty()

@@ -18,10 +18,15 @@ from scanner.results.upkeep import compact
 from scanner.results.whole_input import NOTHING_READ, whole_input
 from scanner.storage import delta
 from tests.support.command_line import call
-from tests.support.nights import TODAY, add_night, enter, scan_of
+from tests.support.nights import TODAY, Today, add_night, enter, scan_of
 from tests.support.rows import filled, verdict
 
 NIGHTS = 4
+
+
+@pytest.fixture(autouse=True)
+def _no_midnight(monkeypatch):
+    monkeypatch.setattr(retention, "datetime", Today)
 
 
 @pytest.fixture
@@ -54,9 +59,9 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     old = expired(year, cutoff(1))
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
-    assert rows == 2 * (3 + 4 + (not keep_flags))
+    assert rows == 2 * (3 + 6 + 5 * (not keep_flags))  # a flag, its text, a span, a decision, and that it was sent
     for name in OF_A_NIGHT:
-        stays = range(NIGHTS if name == "flags" and keep_flags else 2)
+        stays = range(NIGHTS if name in ("flags", "flag_texts", "spans", "decisions", "sent") and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
     assert scans_in(year, "scans") == nights(range(NIGHTS))
     assert set(pl.read_delta(table_uri(year, "shards"))["scan_id"]) == nights(range(NIGHTS))  # what was done
@@ -266,10 +271,10 @@ def test_the_command_asks_says_and_does(year):
     assert (code, "drops 2 nights" in out, "6 documents and 2 flags" in out) == (0, True, True)
     assert scans_in(year, "verdicts") == nights(range(NIGHTS))
     code, out, _ = call("retain", year, "--keep", 1, "--keep-flags", "--yes")
-    assert (code, out) == (0, "14 rows dropped\n")
+    assert (code, out) == (0, "18 rows dropped\n")
     again = ("retain", year, "--keep", 1, "--yes")
     assert call(*again, "--keep-flags") == (0, "no night is older than 1 days\n", "")
     code, out, _ = call(*again)
-    assert (code, out) == (0, "2 rows dropped\n")
+    assert (code, out) == (0, "10 rows dropped\n")
     assert call(*again) == (0, "no night is older than 1 days\n", "")
     assert call("retain", year, "--keep", 10**6, "--yes")[0] == 2

@@ -17,7 +17,8 @@ from scanner.results import rewriting, tables, upkeep
 from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
 from scanner.results.upkeep import compact, vacuum
-from schemas.tables import AUDITS, QUARANTINE, SCANS
+from schemas.audit_tables import AUDITS
+from schemas.tables import QUARANTINE, SCANS
 from tests.support.command_line import call
 from tests.support.rows import NOW, add, entry, filled, rows_of, verdict
 

@@ -28,7 +28,7 @@ ZIP = Path(__file__).parent / "written_before.zip"
 NEW = {
     "verdicts": [
         *("reason", "basis", "p_rank", "first_seen_at", "held_since", "proof", "variant", "runner_up_log10_p_global"),
-        *("named", "named_again", "text_id", "p_class", "sketch"),
+        *("named", "named_again", "text_id", "p_class", "sketch", "tests", "unit"),
     ],
     "quarantine": ["account_id", "text_sha256"],
     "scans": ["scored_in_part", "values_not_read", "labels", "users_head", "misnaming_rate"],

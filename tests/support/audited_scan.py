@@ -1,5 +1,6 @@
 """A scan and its audit in this process, without Ray, of texts and keys that a test gives."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +65,9 @@ def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: s
 
 def shards_of(plan: Plan) -> list[Shard]:
     (file,) = list_files(plan.locations)
-    return [Shard(shard_id(file, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
+    # decoys are drawn by the shard's id: the same ones in every run, whatever the folder and the time
+    always = replace(file, path="/in.parquet", modified=0)
+    return [Shard(shard_id(always, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
 
 
 def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:

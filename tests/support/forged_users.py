@@ -8,7 +8,7 @@ import polars as pl
 from deltalake import write_deltalake
 
 from scanner.registry.ledger import read_events
-from schemas.tables import USERS
+from schemas.user_tables import USERS
 
 
 def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:

@@ -1,6 +1,6 @@
 """Nights of three documents each, written as scans of earlier days would have, without a scan."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pyarrow as pa
 
@@ -10,6 +10,14 @@ from schemas.tables import SCANS
 from tests.support.rows import filled, verdict
 
 TODAY = datetime.now(UTC)
+
+
+class Today(datetime):
+    """A clock that stands still, so that a test whose nights are some days old may run past midnight."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+        return TODAY.astimezone(tz)
 
 
 def scan_of(night: int) -> str:
@@ -34,6 +42,7 @@ def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set
     tables = {
         "verdicts": rows,
         "flags": [row | {"keys": keys} for row in rows[:flagged]],
+        "flag_texts": [filled(SCHEMAS["flag_texts"], **about, row=i) for i in range(flagged)],
         "shards": [filled(SCHEMAS["shards"], keys=keys, **span, **about)],
     }
     for name in OF_A_NIGHT:

@@ -47,7 +47,7 @@ def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
             return [something(kind.value_type)] * 2
         if pa.types.is_struct(kind):
             return {field.name: something(field.type) for field in kind}
-        if pa.types.is_binary(kind):
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             return bytes(32)
         return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
 

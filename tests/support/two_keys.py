@@ -72,9 +72,9 @@ def plain_text(words: Words) -> Callable[[int, int], str]:
     return make
 
 
-def marked_text(registry: Path, words: Words) -> Callable[[int, int, int], str]:
-    """Text of so many words, marked under the green-list key for a message: each word green where one of 20 is."""
-    key = next(key for key in load_registry(registry).keys if key.key_id == "green")
+def marked_text(registry: Path, words: Words, key_id: str = "green") -> Callable[[int, int, int], str]:
+    """Text of so many words, marked under a green-list key for a message: each word green where one of 20 is."""
+    key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_key(registry, key)
     assert isinstance(mark, GreenList)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import calibrate, connect, evaluate, look_ahead, scan, second_pass, work
+from scanner.cluster import account_pass, calibrate, connect, evaluate, look_ahead, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pieces import Finished, FinishedPack, Pack
 from scanner.cluster.reports import PackReport, Piece, Report
@@ -36,9 +36,9 @@ def through_a_pipe(value: Any) -> Any:
 
 
 class PoolOfOne:
-    """A pool whose only worker is an object of this process; `start`, `run`, `under_way` and `close` as of `Pool`."""
+    """A pool whose only worker is an object of this process; all that a scan asks of it is as of `Pool`."""
 
-    under_way = 0
+    under_way, waited = 0, 0.0
 
     def __init__(
         self, start: Callable[[], Worker], _workers: int, _stall_seconds: float = math.inf, *, on_devices: bool = False
@@ -104,7 +104,8 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
-    patch.setattr(evaluate, "on_actors", _on_actors)
+    for module in (account_pass, evaluate):
+        patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
     for module in (scan, second_pass):
         patch.setattr(module, "Pool", PoolOfOne)
@@ -121,7 +122,7 @@ def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Ite
 
 
 def _on_actors(
-    kind: type, arguments: tuple[Any, ...], items: Iterable[Any], _workers: int
+    kind: type, arguments: tuple[Any, ...], items: Iterable[Any], _workers: int, _meanwhile: Any = None
 ) -> Iterator[tuple[Any, Any]]:
     """As `in_flight.on_actors`: one actor, if there is anything to do."""
     todo = list(items)

@@ -42,6 +42,7 @@ def readable(raw):
     return (raw.as_py() or b"").decode(errors="replace")
 
 
+@pytest.mark.seconds
 def test_real_texts(fast, slow):
     texts = [
         text
@@ -58,6 +59,7 @@ CHARACTERS = st.one_of(
 )
 
 
+@pytest.mark.seconds
 @settings(max_examples=300)
 @given(
     texts=st.lists(
@@ -137,6 +139,7 @@ def test_one_warning_when_the_first_texts_differ(monkeypatch, slow, data, caplog
     assert "odd word" in caplog.records[0].getMessage()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("first", [["a"] * 300, ["a" * 150_000, "b" * 60_000]], ids=["texts", "characters"])
 def test_only_the_first_texts_are_compared(monkeypatch, slow, data, first):
     install(monkeypatch, lambda: Imitation(slow, lambda texts: [text.replace("odd word", "even") for text in texts]))

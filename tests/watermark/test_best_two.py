@@ -56,6 +56,7 @@ def test_gumbel(dedup, batch, window, count):
     assert_same_best(gumbel(window), batch, count, dedup)
 
 
+@pytest.mark.seconds
 @few
 @given(documents, st.integers(0, 3), st.integers(1, 9000), st.sampled_from(GAMMAS))
 def test_more_messages(batch, window, count, gamma):
@@ -75,6 +76,7 @@ def test_counters_do_not_overflow(length, pair):
     assert_best_of_the_one_message_path(pair, random_documents(length, [length + 2, 20, length + 2]), 130)
 
 
+@pytest.mark.seconds
 def test_every_gamma():
     for gamma in GAMMAS:
         print(f"gamma = {gamma}")  # the last one that is shown failed

@@ -51,6 +51,7 @@ def assert_best_is_that_of_the_one_message_path(pair, batch, count, dedup="ngram
         assert second < 0 or best.second_score[d] == row[second]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @few
 @given(documents, windows, st.integers(1, 200))

@@ -126,6 +126,7 @@ def test_p_values(scored):
         assert log10_gamma(scored * share, scored) == pytest.approx(wanted, rel=1e-13, abs=1e-15)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("scored", [2, 20, 100])
 def test_p_values_of_two_sums(scored):
     for weight in (0.05, 0.1, 0.3, 0.49):

@@ -86,6 +86,7 @@ def test_greenlist(gamma):
         assert_hits(p, level, attained)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_the_best_of_many_messages_is_corrected(method):
     """With all windows different every message meets its own draws: the corrected p is uniform too.

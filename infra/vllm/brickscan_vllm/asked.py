@@ -1,27 +1,28 @@
-"""What a request asks for: whom it is marked for and how it is sampled, and what no mark could survive, refused.
+"""The reading of a request: whom it is marked for and how it is sampled. Requests that no mark survives are refused.
 
-`params` is vLLM's SamplingParams; read by its attributes, so that nothing here imports vLLM.
+`params` is vLLM's SamplingParams, read by its attributes, so that nothing here imports vLLM.
 """
 
 from typing import Any, NamedTuple
 
-from brickscan_vllm.served_key import check_message
+from brickscan_vllm.served_key import check_message, find_key
+from brickscan_vllm.settings import Settings
 from brickscan_vllm.token import check_token
 from scanner.errors import Refused
 from schemas.registry import MasterKey
 
 MESSAGE, TOKEN = "brickscan_message", "brickscan_token"
-"""What a gateway puts into `vllm_xargs`."""
+"""Keys that a gateway puts into `vllm_xargs`."""
 
 _GREEDY = 1e-5
-"""Temperatures below it are greedy to vLLM."""
+"""Temperature below which vLLM is greedy."""
 
 Params = Any
 """vLLM's SamplingParams."""
 
 
 class Asked(NamedTuple):
-    """Of one request. top_k: 0 keeps all; penalties: repetition, frequency and presence, (1, 0, 0) are none."""
+    """The wishes of a request. top_k: 0 keeps all; penalties: repetition, frequency, presence, (1, 0, 0) are none."""
 
     message: int
     for_service: bool
@@ -33,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Refusal(Refused):
-    """A request that is not served, and in a word why, for the count of refusals."""
+    """A request that is not served, with a word for the count of refusals."""
 
     def __init__(self, why: str, text: str) -> None:
         super().__init__(text)
@@ -41,10 +42,10 @@ class Refusal(Refused):
 
 
 def read_request(params: Params, key: MasterKey, service_message: int | None) -> Asked:
-    """What a request asks for.
+    """Read a request.
 
     Raises:
-        Refusal: whom it is for is not said or is nobody, or it cannot be marked.
+        Refusal: it names no user, or nobody holds the message, or it cannot be marked.
     """
     given = (params.extra_args or {}).get(MESSAGE)
     message = service_message if given is None else given
@@ -75,6 +76,21 @@ def read_request(params: Params, key: MasterKey, service_message: int | None) ->
     )
 
 
+class Reads:
+    """Reads requests that were let in, by a record of the key that may be newer than the one this worker began with."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._record = settings, find_key(settings)
+
+    def __call__(self, params: Params) -> Asked:
+        """The reading of a request. Raises as `read_request` and `find_key` do."""
+        try:
+            return read_request(params, self._record, self._settings.service_message)
+        except Refused:
+            self._record = find_key(self._settings)
+            return read_request(params, self._record, self._settings.service_message)
+
+
 def check_request_token(params: Params, key: MasterKey, asked: Asked, secret: bytes | None, now: float) -> None:
     """Refuse a message that the gateway did not sign, where there is a secret to sign with.
 
@@ -89,8 +105,35 @@ def check_request_token(params: Params, key: MasterKey, asked: Asked, secret: by
         raise Refusal("bad_token", f"vllm_xargs.{error}") from None
 
 
+def steered_by(params: Params) -> list[str]:
+    """Fields by which a request restricts the tokens that may come.
+
+    The mark is in the chosen tokens. A scan does not find it where a tokenizer would make other tokens of the text, as
+    it does of text that is spelled letter by letter.
+    """
+    names = ("structured_outputs", "allowed_token_ids", "logit_bias", "bad_words")
+    return [name for name in names if getattr(params, name, None)]
+
+
+def refuse_probabilities(params: Params) -> None:
+    """Refuse a request for probabilities: with them, whoever scores tokens one by one writes unmarked text.
+
+    vLLM's own limit, --max-logprobs 0, lets `0` through: the probability of the written token.
+
+    Raises:
+        Refusal: names the field.
+    """
+    for name in ("logprobs", "prompt_logprobs", "logprob_token_ids", "prompt_logprob_token_ids"):
+        if getattr(params, name, None) is not None:
+            raise Refusal(
+                "logprobs",
+                f"{name}: this server tells no probabilities, since they are those of unmarked text; leave it out (the "
+                "operator can allow it with BRICKSCAN_LOGPROBS=1)",
+            )
+
+
 def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
-    """Raise Refusal for what would come out unmarked, or the same again."""
+    """Raise Refusal for requests whose text would be unmarked, or the same each time."""
     if params.temperature < _GREEDY or params.top_k == 1:
         raise Refusal(
             "greedy",
@@ -106,6 +149,6 @@ def _refuse_what_gumbel_cannot_mark(params: Params) -> None:
 
 
 def _refuse_beams(params: Params) -> None:
-    """Beam search asks for one token at a time, leaves out whom it is for, and chooses by what no mark has touched."""
+    """Refuse beam search: it asks for one token at a time, without a user, and chooses by logits without the mark."""
     if params.max_tokens == 1 and params.logprobs and not params.detokenize:
         raise Refusal("beams", "beam search compares whole texts by unmarked probabilities; ask for sampling instead")

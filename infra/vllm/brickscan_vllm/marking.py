@@ -1,7 +1,7 @@
 """Logits in, marked logits out: all rows of a step at once, on the device that holds them (SPEC §2, SPEC_2 §1).
 
-A green list adds δ to green tokens, and vLLM samples as ever. Gumbel applies each row's temperature, min-p, top-k and
-top-p, chooses the token, and leaves it alone possible: whatever vLLM does then, it comes out.
+A green list adds δ to green tokens, and vLLM samples as always. Gumbel applies each row's temperature, min-p, top-k and
+top-p, chooses the token, and makes all others impossible: whatever vLLM does then, this token comes out.
 """
 
 import math
@@ -21,18 +21,18 @@ AT_ONCE = 1 << 23
 """Logits whose weights are computed at a time: 64 MiB for each of a few copies."""
 
 BELOW = 30.0
-"""A token whose logit lies so far below the largest, and δ more, is not written: e^-30 of the largest's chance."""
+"""Distance below the largest logit, and δ more, at which a token is not written: e^-30 of the largest's chance."""
 
 SURE = 0.999
-"""A token of this probability comes whatever is marked, as under a grammar, or a temperature near 0."""
+"""Probability from which a token comes whatever is marked, as under a grammar, or a temperature near 0."""
 
 
 class Marker:
     """Marks the rows of a step under one key on one device.
 
     Args:
-        key: what marks.
-        device: where the logits are.
+        key: the key that marks.
+        device: the logits' device.
     """
 
     def __init__(self, key: ServedKey, device: torch.device) -> None:
@@ -49,13 +49,13 @@ class Marker:
 
         Args:
             logits: float32[R, V], written.
-            windows: int64[R, h], the tokens before each row's step; any where it is not on.
+            windows: int64[R, h], the tokens before each row's step; any values where the row is not on.
             messages: int64[R].
             on: bool[R].
-            how: of each row; a green list needs none of it.
+            how: sampling of each row; a green list needs none of it.
 
         Returns:
-            bool[R]: rows in which one token is as good as sure, and a mark says nothing.
+            bool[R]: rows in which one token is as good as sure, so that a mark shows nothing.
         """
         forced = torch.empty(len(logits), dtype=torch.bool, device=logits.device)
         step = max(AT_ONCE // logits.shape[1], 1)
@@ -72,7 +72,7 @@ class Marker:
     def _add_delta(
         self, rule: Rule, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor
     ) -> torch.Tensor:
-        """δ more for the green tokens of rows that are on."""
+        """Add δ to the green tokens of rows that are on."""
         key, delta = self._key, self._key.delta
         least = logits.amax(dim=1, keepdim=True) - delta
         forced = (logits >= least + math.log1p(-SURE)).sum(dim=1) == 1
@@ -87,7 +87,7 @@ class Marker:
     def _leave_one(
         self, logits: torch.Tensor, windows: torch.Tensor, messages: torch.Tensor, on: torch.Tensor, how: Sampling
     ) -> torch.Tensor:
-        """0 for the chosen token of each row that is on, −∞ for all others; rows that are off stay as they are."""
+        """Set 0 for the chosen token of each row that is on, and −∞ for all others. Other rows stay as they are."""
         weights = weights_of_rows(logits, how)
         if self._key.version == 1:
             draws = self._vectors.draws(windows, messages, logits.shape[1])
@@ -96,11 +96,11 @@ class Marker:
         token = choose(draws, weights)[:, None]
         logits.masked_fill_(on, -torch.inf)
         logits.scatter_(1, token, logits.gather(1, token).masked_fill(on, 0.0))
-        return weights.sum(dim=1) * SURE < 1.0  # of weights over the largest one
+        return weights.sum(dim=1) * SURE < 1.0  # weights are relative to the largest one
 
 
 def _vectors(key: ServedKey, device: torch.device) -> "PlainVectors | Vectors":
-    """By Triton on a GPU that has it, else by torch alone: the same integers."""
+    """The key's vectors: by Triton on a GPU that has it, else by torch alone, with the same integers."""
     if device.type == "cuda":
         try:
             from scanner.gpu.vectors import Vectors

@@ -1,7 +1,7 @@
 """The class that vLLM loads, by its entry point, for both of its model runners.
 
-Each runner makes it in its own way: V1 of configuration, device and whether memory is pinned, Model Runner V2 of
-configuration and request states. One class for both, since V2 does not start beside a class that is V1's alone.
+Each runner makes it in its own way: V1 from configuration, device and whether memory is pinned, Model Runner V2 from
+configuration and request states. One class serves both, since V2 does not start beside a class for V1 alone.
 """
 
 import weakref
@@ -11,20 +11,20 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as BatchLogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotLogitsProcessor
 
-from brickscan_vllm.asked import Asked, read_request
-from brickscan_vllm.door import door
+from brickscan_vllm.asked import Reads
+from brickscan_vllm.door import let_in
 from brickscan_vllm.marking import Marker
 from brickscan_vllm.runners import BatchRows, SlotRows
-from brickscan_vllm.served_key import find_key, open_key
+from brickscan_vllm.served_key import open_key
 from brickscan_vllm.settings import read_settings
 from brickscan_vllm.start import check_server
 
 _active: "dict[int, weakref.ref[Marks]]" = {}
-"""The one that marks, by the identity of its configuration: loaded by entry point and by name, a class comes twice."""
+"""Marks in use, by the identity of their configuration: vLLM loads a class by entry point and by name, so twice."""
 
 
 class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
-    """Marks each row of a batch for whom its request names. Its arguments are those of the runner that makes it.
+    """Marks each row of a batch for the user whom its request names. Its arguments depend on the runner that makes it.
 
     Raises:
         Refused: settings, registry, key or server are not right; the server does not start then.
@@ -38,11 +38,7 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
         _active[id(vllm_config)] = weakref.ref(self)
         settings, version = read_settings(), 2 if len(rest) == 1 else 1
         check_server(vllm_config, settings, version)
-        key, record = open_key(settings), find_key(settings)
-
-        def read(params: Any) -> Asked:  # noqa: ANN401 - of vLLM
-            return read_request(params, record, settings.service_message)
-
+        key, read = open_key(settings), Reads(settings)
         if version == 2:
             self._rows = SlotRows(Marker(key, rest[0].device), read, rest[0])
         else:
@@ -51,29 +47,29 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:  # noqa: ANN401 - of vLLM
-        """Raise ValueError, which is HTTP 400, for a request that is not served."""
-        door().check(sampling_params)
+        """Raise ValueError, which becomes HTTP 400, for a request that is not served."""
+        let_in(sampling_params)
 
     def is_argmax_invariant(self) -> bool:
         """No: greedy text is marked too, by a green list."""
         return False
 
     def update_state(self, batch_update: Any) -> None:  # noqa: ANN401 - of vLLM
-        """V1: the batch has changed."""
+        """Follow the batch of V1, which has changed."""
         if isinstance(self._rows, BatchRows):
             self._rows.update_state(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:  # noqa: ANN401 - of vLLM
-        """V2: a request enters a slot."""
+        """Put a request of V2 into a slot."""
         return isinstance(self._rows, SlotRows) and self._rows.add_request(req_idx, sampling_params)
 
     def apply_staged_writes(self) -> None:
-        """V2: once a step."""
+        """Bring new requests of V2 to the device, once a step."""
         if isinstance(self._rows, SlotRows):
             self._rows.apply_staged_writes()
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:  # noqa: ANN401 - of vLLM
-        """Marked logits, of both runners."""
+        """Marked logits, for both runners."""
         if isinstance(self._rows, SlotRows):
             return self._rows.apply(logits, ctx)
         return logits if self._rows is None else self._rows.apply(logits)
@@ -82,7 +78,7 @@ class Marks(BatchLogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
 def penalised(
     logits: torch.Tensor, asked: list[tuple[list[int], list[int], tuple[float, float, float]]]
 ) -> torch.Tensor:
-    """Logits [R, V] after vLLM's own penalties: of each row its prompt, its output, and its three penalties."""
+    """Logits [R, V] after vLLM's own penalties, by each row's prompt, output and three penalties."""
     from vllm.v1.sample.ops.penalties import apply_all_penalties
 
     width, device = max(len(prompt) for prompt, _, _ in asked), logits.device

@@ -1,7 +1,7 @@
-"""The requests of a batch in the words of vLLM's two model runners: windows, messages and sampling of each row.
+"""The requests of a batch in each of vLLM's two model runners: windows, messages and sampling of each row.
 
-Model Runner V2 keeps tokens on the device, in slots: nothing waits for it and no row is looked at one by one. V1 hands
-out lists of Python, whose ends are put together for every step. Neither imports vLLM: tests drive them by stand-ins.
+Model Runner V2 keeps tokens on the device, in slots: nothing waits for it, and rows are handled together. V1 hands out
+Python lists, whose ends are put together for every step. Neither imports vLLM: tests drive them by stand-ins.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _COLUMNS = ("message", "temperature", "top_p", "min_p", "top_k")
 _UNUSED = (0.0, 1.0, 1.0, 0.0, 0.0)
 
 Read = Callable[[Any], Asked]
-"""From vLLM's SamplingParams to what is asked."""
+"""Function that reads a request from vLLM's SamplingParams."""
 
 
 def _row(asked: Asked) -> tuple[float, ...]:
@@ -28,16 +28,16 @@ def _row(asked: Asked) -> tuple[float, ...]:
 
 
 def _sampling(rows: torch.Tensor, cuts: bool) -> Sampling:
-    """Of rows float64[R, 5]."""
+    """Sampling of rows float64[R, 5]."""
     _, temperature, top_p, min_p, top_k = rows.unbind(dim=1)
     return Sampling(temperature, top_p, min_p, top_k.long(), cuts)
 
 
 class SlotRows:
-    """Model Runner V2.
+    """Requests of Model Runner V2.
 
     Args:
-        marker: what marks.
+        marker: marks rows.
         read: reads a request.
         states: vLLM's request states: device, max_num_reqs, all_token_ids, prefill_len.
     """
@@ -50,7 +50,10 @@ class SlotRows:
         self._counts = Counts(states.max_num_reqs, states.device)
 
     def add_request(self, slot: int, params: Any) -> bool:  # noqa: ANN401 - of vLLM
-        """A request enters a slot, whose last one is forgotten; whether it is marked: always."""
+        """Put a request into a slot and forget the slot's previous request.
+
+        Returns whether it is marked: always True.
+        """
         self._host[slot] = _row(self._read(params))
         self._new.append(slot)
         return True
@@ -79,7 +82,7 @@ class SlotRows:
     def _windows(
         self, input_ids: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, first_of_step: torch.Tensor
     ) -> torch.Tensor:
-        """The h tokens up to each row's last one: committed ones, and from the first of this step on what was fed."""
+        """The h tokens up to each row's last one: committed tokens, and from this step's first one the tokens fed."""
         row = torch.arange(len(slots), device=slots.device)[:, None]
         back = torch.arange(1 - self._marker.window, 1, device=slots.device)
         place = last[:, None] + back
@@ -94,14 +97,14 @@ class SlotRows:
 
 
 class _Request:
-    """Of V1: what is asked, its prompt, its output (a list that grows), its slot, and its length when last counted."""
+    """A request of V1: its reading, prompt, output (a list that grows), slot, and length when last counted."""
 
     def __init__(self, asked: Asked, prompt: list[int] | None, output: list[int], slot: int) -> None:
         self.asked, self.row, self.slot, self.counted = asked, _row(asked), slot, -1
         self.prompt, self.output = prompt, output
 
     def window(self, width: int) -> list[int] | None:
-        """The last tokens before the step; None: there are fewer. A prompt that was given as vectors has none."""
+        """The last tokens before the step; None: too few. A prompt that was given as vectors has none."""
         own = self.output[-width:] if width else []
         missing = width - len(own)
         if missing:
@@ -115,12 +118,12 @@ class _Request:
 
 
 class BatchRows:
-    """The V1 runner.
+    """Requests of the V1 runner.
 
     Args:
-        marker: what marks.
+        marker: marks rows.
         read: reads a request.
-        device: where the logits are.
+        device: the logits' device.
         slots: requests that can run at a time.
         penalise: adds penalties to the logits of rows, as vLLM does after a plugin: a Gumbel choice needs them before.
     """
@@ -169,8 +172,8 @@ class BatchRows:
         """Mark the rows of a step.
 
         Raises:
-            RuntimeError: a row that nobody asked for, or a window of which vLLM has not told all tokens: what would
-                be marked by it could not be read back.
+            RuntimeError: a row that no request asked for, or a window whose tokens vLLM has not all given: text marked
+                by it could not be read back.
         """
         requests = [self._rows.get(row) for row in range(len(logits))]
         if None in requests:
@@ -195,7 +198,7 @@ class BatchRows:
         return logits
 
     def _with_penalties(self, logits: torch.Tensor, requests: list[_Request]) -> torch.Tensor:
-        """What a Gumbel choice is made from; vLLM's own turn comes after, when one token is left and all is decided."""
+        """Logits with penalties, for a Gumbel choice. vLLM adds its own later, when one token is left."""
         rows = [row for row, one in enumerate(requests) if one.asked.penalties != (1.0, 0.0, 0.0)]
         if not rows:
             return logits

@@ -1,4 +1,4 @@
-"""The key that a server marks with: what the registry says of it, and its sub-keys, checked before anything is served.
+"""The key that a server marks with: its record in the registry and its sub-keys, checked before anything is served.
 
 The file keys.toml is read as `brickscan` reads it; the secret never leaves the worker that marks.
 """
@@ -20,14 +20,14 @@ from scanner.watermark.native.secret import SubKeys, commitment, derive, label, 
 from schemas.registry import MasterKey, Registry, is_reserved, parse_gamma
 
 FORMATS = {"greenlist": 1, "gumbel": 1, "greenlist-v2": 2, "gumbel-v2": 2}
-"""The formats that a server marks with, and their version of the watermark."""
+"""Formats that a server marks with, and their version of the watermark."""
 
 
 @dataclass(frozen=True)
 class ServedKey:
-    """What marks: a label's parameters and its sub-keys, which are as secret as the master key; the repr hides them.
+    """A label's parameters and its sub-keys, which mark. They are as secret as the master key; the repr hides them.
 
-    rule: of a green list; None: a Gumbel mark. groups: B of version 2; None: no groups.
+    rule: the rule of a green list; None: a Gumbel mark. groups: B of version 2; None: no groups.
     """
 
     label: str
@@ -40,7 +40,7 @@ class ServedKey:
 
 
 def find_key(settings: Settings) -> MasterKey:
-    """What the registry says of the key, its format one that a server marks with, and that it marks now.
+    """The registry's record of the key, checked: a server can mark with its format, and it marks now.
 
     Raises:
         Refused: there is no registry or no such key, others can change it, or it marks nothing now.
@@ -113,12 +113,12 @@ def check_tokenizer(key: MasterKey, file: Path | None, served: str) -> None:
     """Refuse a server whose tokenizer is not, byte for byte, the one that the key's texts are read with.
 
     Args:
-        key: on record.
+        key: the key's record.
         file: the served model's tokenizer.json, if it was found.
-        served: what the server says of its tokenizer.
+        served: the tokenizer's name in the server's configuration.
 
     Raises:
-        TokenizerError: with both hashes.
+        TokenizerError: states both hashes.
     """
     if file is None:
         raise TokenizerError(

@@ -1,4 +1,4 @@
-"""What an operator says by the environment of the server: which key marks, how strongly, and who may ask for whom."""
+"""Settings in the environment of a server: the key that marks, how strongly, and who may ask for whom."""
 
 import os
 from collections.abc import Mapping
@@ -9,16 +9,18 @@ from scanner.errors import Refused
 
 REGISTRY, KEY, DELTA = "BRICKSCAN_REGISTRY", "BRICKSCAN_KEY", "BRICKSCAN_DELTA"
 SERVICE_MESSAGE, GATEWAY_SECRET = "BRICKSCAN_SERVICE_MESSAGE", "BRICKSCAN_GATEWAY_SECRET"
+LOGPROBS, PLUGINS = "BRICKSCAN_LOGPROBS", "VLLM_PLUGINS"
 
 DEFAULT_DELTA = 2.0
 
 
 class Settings(NamedTuple):
-    """Of one server.
+    """Settings of one server.
 
     registry: its folder, with keys.toml; key_id: the key that marks; delta: δ of a green list, in logits;
-    service_message: what requests without a message are marked for; None: they are refused; gateway_secret: reference
-    to the secret that requests must be signed with; None: a message is taken from anybody.
+    service_message: message that requests without one are marked for; None: they are refused; gateway_secret: reference
+    to the secret that requests must be signed with; None: a message is taken from anybody; logprobs: whether clients
+    may ask for probabilities, which are computed without the mark.
     """
 
     registry: Path
@@ -26,13 +28,14 @@ class Settings(NamedTuple):
     delta: float
     service_message: int | None
     gateway_secret: str | None
+    logprobs: bool = False
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings of this server.
 
     Raises:
-        Refused: one is missing or is not what is allowed, by its name.
+        Refused: a setting is missing or not allowed; names it.
     """
     for name in (REGISTRY, KEY):
         if not environment.get(name):
@@ -40,6 +43,13 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
                 f"{name} is not set: brickscan-vllm is installed, so this server marks what it serves; set "
                 f"{REGISTRY} (the registry's folder) and {KEY} (the id of a key in it), or uninstall brickscan-vllm"
             )
+    plugins = environment.get(PLUGINS)
+    if plugins is not None and "brickscan" not in plugins.split(","):
+        raise Refused(
+            f"{PLUGINS} = {plugins!r} leaves out what keeps vLLM from dropping the mark: add brickscan, or unset it"
+        )
+    if environment.get(LOGPROBS) not in (None, "", "0", "1"):
+        raise Refused(f"{LOGPROBS} = {environment[LOGPROBS]!r} is not allowed; 1 lets clients ask for probabilities")
     service = environment.get(SERVICE_MESSAGE)
     return Settings(
         Path(environment[REGISTRY]),
@@ -47,6 +57,7 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
         _delta(environment.get(DELTA)),
         None if not service else _whole(service),
         environment.get(GATEWAY_SECRET) or None,
+        environment.get(LOGPROBS) == "1",
     )
 
 

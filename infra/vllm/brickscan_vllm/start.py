@@ -1,4 +1,4 @@
-"""What keeps a server from starting: a configuration under which text would come out unmarked, or marked twice."""
+"""Checks that keep a server from starting under a configuration whose text would be unmarked, or marked twice."""
 
 import functools
 import sys
@@ -21,7 +21,7 @@ _V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
 def refuse_what_drops_the_mark() -> None:
     """An entry point of vLLM's general plugins, called when a process of vLLM starts.
 
-    The V1 runner loads no plugin for logits when it decodes speculatively, and says nothing: here it is refused.
+    When the V1 runner decodes speculatively, it silently loads no plugin for logits: here that is refused.
     """
     import importlib
 
@@ -49,12 +49,12 @@ def check_server(config: Config, settings: Settings, version: int) -> None:
     """Refuse a server that would not mark what it serves.
 
     Args:
-        config: of the server.
-        settings: of its environment.
-        version: of the model runner.
+        config: the server's configuration.
+        settings: settings from its environment.
+        version: version of the model runner.
 
     Raises:
-        Refused: with the option that is in the way.
+        Refused: names the option that is in the way.
     """
     model, speculative = config.model_config, config.speculative_config
     if getattr(config, "watermark_config", None) is not None:
@@ -65,6 +65,11 @@ def check_server(config: Config, settings: Settings, version: int) -> None:
         raise Refused("a diffusion model writes tokens in no order, and a mark goes by the tokens before: not served")
     if getattr(speculative, "rejection_sample_method", None) == "synthetic":
         raise Refused("synthetic acceptance takes drafts that nothing marked: choose another rejection_sample_method")
+    if settings.logprobs and str(getattr(model, "logprobs_mode", "")).startswith("processed"):
+        raise Refused(
+            "processed logprobs show which tokens the mark raises: start vLLM with --logprobs-mode raw_logprobs, or "
+            "without BRICKSCAN_LOGPROBS=1"
+        )
     if version == 1 and config.scheduler_config.async_scheduling and CLASS not in (model.logits_processors or ()):
         raise Refused(
             "vLLM's V1 runner hides the newest tokens from plugins when it schedules asynchronously: start it with "

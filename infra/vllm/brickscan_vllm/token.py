@@ -1,7 +1,7 @@
-"""The token by which a gateway says that a message is its own, so that whoever reaches the server marks for nobody.
+"""The token that shows that a message comes from the gateway, so that others who reach the server mark for nobody.
 
 `EXPIRES.MAC`: seconds since 1970, and HMAC-SHA256 of `brickscan-token-v1|KEY|MESSAGE|EXPIRES` under the gateway's
-secret, as hexadecimal digits. It stands for one message of one key until it expires, whatever the prompt.
+secret, as hexadecimal digits. It holds for one message of one key until it expires, whatever the prompt.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import hmac
 from scanner.errors import Refused
 
 LONGEST = 3600
-"""Seconds ahead that a token may expire: one that leaks is of no use tomorrow."""
+"""Most seconds until a token expires: a leaked token is of no use tomorrow."""
 
 
 def make_token(secret: bytes, key_id: str, message: int, expires: int) -> str:
@@ -21,8 +21,10 @@ def make_token(secret: bytes, key_id: str, message: int, expires: int) -> str:
 
 def check_token(secret: bytes, key_id: str, message: int, token: object, now: float) -> None:
     """Raise Refused unless the token is the gateway's for this message, and holds now (seconds since 1970)."""
-    if not isinstance(token, str):
-        raise Refused("brickscan_token is missing: this server takes a message from its gateway alone, which signs it")
+    if not (isinstance(token, str) and token.isascii()):
+        raise Refused(
+            "brickscan_token is missing or no token: this server takes a message from its gateway alone, which signs it"
+        )
     expires = token.partition(".")[0]
     if not (expires.isascii() and expires.isdigit() and len(expires) <= 12):
         raise Refused("brickscan_token is not EXPIRES.MAC, seconds since 1970 and hexadecimal digits")

@@ -7,13 +7,16 @@ import sys
 from typing import Any
 
 SECONDS = 5.0
-"""For the tests of one problem."""
+"""Seconds that the tests of one problem may take."""
 
 _MEMORY, _CPU_SECONDS, _FILE_BYTES = 2**31, 30, 2**20
 
 
 def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
-    """Whether an answer passes its problem's tests; called by lm_eval. What crashes or hangs does not pass."""
+    """Whether an answer passes its problem's tests; called by lm_eval.
+
+    An answer that crashes or hangs does not pass.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-I", __file__],
@@ -21,7 +24,7 @@ def process_results(doc: dict[str, Any], results: list[str]) -> dict[str, float]
             capture_output=True,
             text=True,
             timeout=20 * SECONDS,
-            env={},  # what the code may read: no credentials of the platform, no secret in a variable
+            env={},  # the code may read no credentials of the platform, and no secret in a variable
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Does an audit let a key be used? It found nothing too small, and enough data to say that something holds."""
+"""Whether an audit lets a key be used: it found nothing too small, and has enough data to say that rates hold."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,21 +16,21 @@ _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
 
 ASKED = 1e-6
-"""What admissions are told for, unless something else is asked: the rate at which most scans flag."""
+"""p-value down to which admissions are stated by default: the rate at which most scans flag."""
 
 
 def admission_of(
     key: MasterKey, audits: pl.DataFrame, candidates: int | None = None, down_to: float = 1.0
 ) -> Admission:
-    """What is recorded about a key that passed; its newest audit decides.
+    """The record of a key that passed; its newest audit decides.
 
     Args:
-        key: of the registry; its commitment tells its rows from those of another key of that name. It does not cover
-            the number of messages, so only audits of as many count. Where its format has none, since its keys are so
-            short, its name, its parameters and the time when it was made do.
-        audits: rows of schemas.tables.AUDITS.
-        candidates: how many keys were tried before and with this one, where that is more than the table shows: of many
-            keys the one that meets the corpus best looks better than it is.
+        key: a key of the registry. Its commitment tells its rows from those of another key of that name. The commitment
+            does not cover the number of messages, so only audits of as many messages count. A format of short keys has
+            no commitment: then the key's name, its parameters and the time when it was made identify it.
+        audits: rows of schemas.audit_tables.AUDITS.
+        candidates: how many keys were tried, this one included, if more than the table shows: the best of many keys on
+            a corpus looks better than it is.
         down_to: the p-value down to which the rate must be known to hold.
 
     Raises:
@@ -74,7 +74,7 @@ def admission_of(
 
 
 def _of(key: MasterKey) -> pl.Expr:
-    """Rows of AUDITS that are about this key."""
+    """Rows of AUDITS about this key."""
     if key.commitment is not None:
         return pl.col("commitment") == key.commitment
     same = (pl.col("key_id") == key.key_id) & (pl.col("label") == format_of(key).label())
@@ -82,10 +82,10 @@ def _of(key: MasterKey) -> pl.Expr:
 
 
 def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
-    """A sentence for each key of an audit: down to where it can be admitted, and what more would take.
+    """A sentence for each key of an audit: the p-value down to which it can be admitted, and how to get further.
 
     Args:
-        rows: of one audit, all.
+        rows: all rows of one audit.
         down_to: the p-value that is asked for.
     """
     for key_id in dict.fromkeys(row["key_id"] for row in rows if row["kind"] == "key"):
@@ -98,7 +98,7 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
 
 
 def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
-    """Down to where a key can be admitted, and how many documents it takes to admit it down to `down_to`."""
+    """The p-value down to which a key can be admitted, and how many documents would admit it down to `down_to`."""
     said = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
     if held is not None and held <= down_to:
         return said
@@ -108,10 +108,10 @@ def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:
-    """Documents from which on a key whose rate is what it should be is likely to be found to hold down to a p-value.
+    """How many documents are likely to show that a key with the right rate holds down to a p-value.
 
-    As many hits as expected must put the upper limit at TOLERANCE times that. The row of the nearest threshold tells
-    how many hits a document gives and how they cluster. None: it was of no use.
+    As many hits as expected must put the upper limit at TOLERANCE times the expectation. The row of the nearest
+    threshold shows how many hits a document gives and how they cluster. None: the row was of no use.
     """
     row = min((row for row in rows if row["threshold"] >= down_to * 0.999), key=_threshold, default=None)
     if row is None or not row["expected"]:
@@ -128,6 +128,6 @@ def _threshold(row: Row) -> float:
 
 
 def _round(number: float) -> int:
-    """Two digits of a number, up."""
+    """A number rounded up to two digits."""
     unit: int = 10 ** max(math.floor(math.log10(number)) - 1, 0)
     return math.ceil(number / unit) * unit

@@ -1,4 +1,4 @@
-"""An audit before it begins: what it is to do, with paths made absolute, and whatever can be refused looked at."""
+"""An audit before it begins: its whole plan, with paths made absolute, and with every check that can refuse it."""
 
 import datetime
 import hashlib
@@ -26,11 +26,11 @@ from schemas.config import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
-"""Numbers of documents, which decide their keys, are so far apart between cases that none comes twice."""
+"""Distance between the documents' numbers of two cases, which decide their keys, so that no number comes twice."""
 
 
 class AuditedKeys(NamedTuple):
-    """The keys that are audited, how, and the folder of their registry. No secrets."""
+    """The audited keys, how they are audited, and the folder of their registry. No secrets."""
 
     config: RegistryAuditConfig
     registry: str
@@ -39,7 +39,7 @@ class AuditedKeys(NamedTuple):
 
 @dataclass(frozen=True)
 class CalibrationPlan:
-    """What an audit is to do. No secrets.
+    """The whole plan of an audit. No secrets.
 
     results: folder or URI; locations: the corpus, resolved; tokenizer: path; audited: None when no keys are.
     """
@@ -82,12 +82,12 @@ class CalibrationPlan:
         )
 
     def piece_formats(self) -> list[Format]:
-        """Of the keys under which disjoint pieces are tested."""
+        """Formats of the keys under which disjoint pieces are tested."""
         asked = self.config.figure
         return [] if asked is None else of_the_paper([asked.gamma], asked.windows, asked.version)
 
     def piece_secrets(self) -> list[bytes]:
-        """The master keys for disjoint pieces, 32 bytes each; drawn from the seed, and fit for nothing else."""
+        """The master keys for disjoint pieces, 32 bytes each, drawn from the seed and fit for nothing else."""
         count = self.config.figure.keys if self.config.figure else 0
         return [
             hashlib.blake2b(number.to_bytes(8, "little"), key=self.seed, digest_size=32, person=b"figure-v1").digest()
@@ -98,12 +98,12 @@ class CalibrationPlan:
 def plan_calibration(
     config_file: Path, date: datetime.date | None = None, law_tests: int | None = None
 ) -> CalibrationPlan:
-    """Read a configuration, and open once whatever it names. Relative paths start at the configuration's folder.
+    """Read a configuration, and open once every file that it names. Relative paths start at the configuration's folder.
 
     Args:
         config_file: TOML, see schemas.config.CalibrationConfig.
         date: fills {date} in the corpus's paths.
-        law_tests: instead of the configured number of null p-values of each method.
+        law_tests: null p-values of each format, in place of the configured number.
 
     Raises:
         Refused: something cannot be right; names file, field, value and what is allowed.
@@ -139,7 +139,7 @@ def _audited(config: RegistryAuditConfig, registry: str) -> AuditedKeys:
 
 
 def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int64]]:
-    """Of each part, the documents whose text stands in no earlier place: int64 places within the part."""
+    """For each part, the documents whose text stands in no earlier place: int64 places within the part."""
     if not digests:
         return []
     _, first = np.unique(np.concatenate(digests), return_index=True)
@@ -151,7 +151,7 @@ def distinct_documents(digests: list[NDArray[np.uint64]]) -> list[NDArray[np.int
 def draw_documents(
     available: list[NDArray[np.int64]], count: int, seed: bytes, case: int
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Draw documents for one case of the law: of each part, which, and the numbers that decide their keys.
+    """Draw documents for one case of the law: for each part, which ones, and the numbers that decide their keys.
 
     Without replacement while they last; then all over again, since a further key makes a further independent draw.
     """

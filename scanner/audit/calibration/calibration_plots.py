@@ -21,7 +21,7 @@ BAND = 0.95
 
 
 def pieces_png(found: Mapping[Format, PieceCounts], thresholds: Sequence[float]) -> bytes:
-    """The paper's figure: empirical against theoretical rate, one row a method, one panel a test, all keys visible.
+    """The paper's figure: empirical against theoretical rate, one row a format, one panel a test, all keys visible.
 
     Thin lines are keys, thick ones their mean; the band is Student's 95 % interval of the mean over keys.
     """
@@ -64,7 +64,7 @@ def _draw(
 
 
 def law_png(rows: Sequence[Row]) -> bytes:
-    """Observed over expected hits for every power of ten, with simultaneous limits, one colour a method."""
+    """Observed over expected hits for every power of ten, with simultaneous limits, one colour a format."""
     from matplotlib.figure import Figure as Drawing
 
     drawing = Drawing(figsize=(9, 5), layout="constrained")

@@ -1,4 +1,4 @@
-"""What an audit's drawings are made from, and the n-grams behind small p-values: counts, their text only on request."""
+"""Data for an audit's drawings, and the n-grams behind small p-values: counts, and their text only on request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,10 +29,10 @@ def details(
 
     Args:
         plan: the audit.
-        pieces: by format.
-        names: by case.
-        keys: by key id.
-        thresholds: of the pieces.
+        pieces: counts by format.
+        names: counts by case.
+        keys: counts by key id.
+        thresholds: the pieces' thresholds.
         show_text: decode n-grams, and the vanilla text; otherwise only counts are given.
     """
     reader = _Reader(plan.tokenizer) if show_text else None
@@ -59,7 +59,7 @@ def details(
 
 
 def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
-    """Of one case: at each rate of NAMES_AT, texts that count and how many are stated; users, and those named."""
+    """Numbers of one case: at each rate of NAMES_AT, texts that count and the stated number; users, and users named."""
     return {
         "label": case.format.label(),
         "kind": case.kind,
@@ -74,7 +74,7 @@ def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
 
 
 class _Reader:
-    """Turns token ids into text, to be looked at."""
+    """Turns token ids into text for people."""
 
     def __init__(self, path: str) -> None:
         self._inner = tokenizers.Tokenizer.from_file(path)

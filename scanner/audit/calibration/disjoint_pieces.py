@@ -16,11 +16,11 @@ from scanner.watermark.laws import Law, Normal
 from scanner.watermark.positions import PositionRule
 
 PANELS: tuple[tuple[str, Dedup], ...] = (("z", "none"), ("exact", "none"), ("exact", "ngram"))
-"""Test and repeats left out: the Z-test as it was, the exact test, the exact test with repeats left out."""
+"""Tests, with the repeats left out: the Z-test of the past, the exact test, the exact test with repeats left out."""
 
 
 class Worst(NamedTuple):
-    """The piece whose p is smallest when repeats are scored, and what its p becomes when they are left out."""
+    """The piece with the smallest p when repeats are scored, and its p when they are left out."""
 
     log10_p: float
     log10_p_ngram: float
@@ -31,7 +31,7 @@ class Worst(NamedTuple):
 
 
 class PieceCounts(NamedTuple):
-    """What one part of the pieces says about one method and window; parts can be added.
+    """Counts of one part of the pieces for one format and window; parts can be added.
 
     hits: int64[K, 3, J], of K keys in the PANELS at J thresholds; expected: float64[3, J], of one key; tests: pieces.
     """
@@ -59,8 +59,8 @@ def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, threshol
     """Score pieces under every key, with repeats and without.
 
     Args:
-        how: format of the keys.
-        secrets: of the K keys.
+        how: the keys' format.
+        secrets: the secrets of the K keys.
         tokens: at least one piece.
         thresholds: α[J].
 
@@ -98,7 +98,7 @@ def piece_counts(how: Format, secrets: Sequence[bytes], tokens: Tokens, threshol
 
 def _expected(law: Law, scored: NDArray[np.int64], thresholds: Sequence[float]) -> NDArray[np.float64]:
     distinct, times = np.unique(scored, return_counts=True)
-    if isinstance(law, Normal):  # it takes scores for continuous: what it promises is the threshold itself
+    if isinstance(law, Normal):  # the Z-test takes scores for continuous, so it promises the threshold itself
         return len(scored) * np.asarray(thresholds, np.float64)
     return np.asarray(times @ chances(law, distinct, thresholds), np.float64)
 

@@ -1,4 +1,4 @@
-"""What was counted, as rows of the audits table: the families of tests, fixed by the configuration alone.
+"""Counts of an audit as rows of the audits table: the families of tests, fixed by the configuration alone.
 
 Each family gets an even share of the family-wise error: the law's methods, the best of
 all messages, the law's cases, their uniformity, disjoint pieces, names in marked text, the keys.
@@ -23,7 +23,7 @@ from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
 PIECES_JUDGED = 6
-"""Powers of ten at which disjoint pieces are judged, from 1e-1 down: below, a million tests decide nothing."""
+"""Powers of ten at which disjoint pieces are judged, from 1e-1 down: below them, a million tests decide nothing."""
 
 
 def all_rows(
@@ -35,16 +35,16 @@ def all_rows(
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
 ) -> list[Row]:
-    """Judge all that was counted.
+    """Judge all counts.
 
     Args:
         audit: the run.
-        plan: what was asked.
-        law: by case.
-        pieces: by format, at piece_thresholds.
+        plan: the audit's plan.
+        law: counts by case.
+        pieces: counts by format, at piece_thresholds.
         piece_thresholds: α from large to small.
-        names: by case.
-        keys: by key id.
+        names: counts by case.
+        keys: counts by key id.
     """
     families = 4 * bool(law) + bool(pieces) + bool(names) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))

@@ -25,7 +25,7 @@ _STEP = 64  # so that nearly equal longest texts share a table of levels
 
 @dataclass(frozen=True)
 class Case:
-    """What is tested; messages: null p-values a document."""
+    """A case that is tested; messages: null p-values a document."""
 
     format: Format
     dedup: Dedup
@@ -33,12 +33,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """The name that identifies the case."""
         return f"{self.format.label()};{self.dedup}"
 
 
 class LawCounts(NamedTuple):
-    """What one part of the documents says; parts can be added.
+    """Counts of one part of the documents; parts can be added.
 
     sums: over documents, of the hits of all messages one by one, each [J]; best: of the best message's p-value,
     corrected for all, which gives one test a document; uniform: float64[D], randomised p-values of message 0.
@@ -61,11 +61,11 @@ def cases(formats: Sequence[Format], dedups: Sequence[Dedup], messages: int) -> 
 
 
 def fresh_entropy(seed: bytes, label: str, documents: NDArray[np.int64]) -> list[bytes]:
-    """What keys for documents of given numbers are drawn from: the same seed, label and number give the same key.
+    """Entropy of the keys for documents of given numbers: the same seed, label and number give the same key.
 
     Args:
         seed: up to 64 bytes. These keys mark nothing, so a published seed lets anyone repeat an audit.
-        label: of the watermark.
+        label: the watermark's label.
         documents: int64[D].
     """
     return [
@@ -87,10 +87,10 @@ def law_counts(
     """Score documents under all messages of keys of their own.
 
     Args:
-        case: what is tested.
-        tokens: of D documents.
+        case: the tested case.
+        tokens: tokens of D documents.
         documents: int64[D], numbers that no two documents of an audit share; they decide the keys.
-        seed: of all keys.
+        seed: the seed of all keys.
         thresholds: α[J], from large to small.
         law: gives the p-values; None: the exact law.
     """
@@ -105,7 +105,7 @@ def law_counts(
     best = levels_up_to(law, longest, tuple(thresholds), case.messages)
     critical = np.concatenate([single.critical, best.critical], axis=1)[positions.scored]
     found = how.count_hits(secrets, tokens, positions, case.messages, critical)
-    # numpy's generator only splits ties of a discrete score; its seed is that of the keys
+    # numpy's generator only splits ties of a discrete score; its seed is the keys' seed
     generator = np.random.default_rng([*seed, *case.name.encode(), *documents[:1].tolist()])
     hits, best_hits = found.hits[:, : len(thresholds)], found.hits[:, len(thresholds) :] > 0
     return LawCounts(

@@ -1,4 +1,4 @@
-"""Who is named in marked text: do wrong names stay below their rates, under keys with groups? (SPEC_2 §3)
+"""Names in marked text: do wrong names stay below their rates, under keys with groups? (SPEC_2 §3)
 
 Texts are synthetic, each batch under a key of its own. Three questions, each of its own kind: is unmarked text flagged
 as rarely as the rate says, with the search over groups; in text that fits a whole group and none of its users, does the
@@ -29,14 +29,14 @@ DEDUP: Dedup = "ngram"
 """Repeats are left out as in a scan by default."""
 
 NAMES_AT = tuple(10.0**-k for k in range(1, 5))
-"""False-positive and misnaming rates that are judged: a hundred thousand texts say nothing of smaller ones."""
+"""False-positive and misnaming rates that are judged: a hundred thousand texts say nothing about smaller ones."""
 
 NEARLY_ALL = 0.5
-"""False-positive rate under which rule 2 is looked at alone: text that fits a group passes rule 1."""
+"""False-positive rate under which rule 2 is tested alone: text that fits a group passes rule 1."""
 
 
 class Kind(StrEnum):
-    """What a case asks; also the kind of its rows."""
+    """The question of a case, and the kind of its rows."""
 
     UNMARKED = "names_unmarked"
     GROUP = "names_group"
@@ -45,10 +45,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class NamesCase:
-    """What is tested, of texts of so many tokens.
+    """A case that is tested, on texts of so many tokens.
 
-    groups: of the format; users: how many the text of kind WRONG is marked for, else 0; one_group: whether they are
-    all of one group.
+    groups: the format's number of groups; users: how many the text of kind WRONG is marked for, else 0; one_group:
+    whether they are all of one group.
     """
 
     format: Format
@@ -60,7 +60,7 @@ class NamesCase:
 
     @property
     def messages(self) -> int:
-        """Among which rule 1 corrects: all of a key."""
+        """How many messages rule 1 corrects for: all messages of a key."""
         return self.groups**2
 
     @property
@@ -73,7 +73,7 @@ class NamesCase:
 
 
 class NamesCounts(NamedTuple):
-    """What one batch of texts says; batches can be added.
+    """Counts of one batch of texts; batches can be added.
 
     sums: over texts, of those that count at J thresholds, each [J]; marked, named: pairs of a text and a user whose
     mark it holds, and those where that user is named at the smallest threshold.
@@ -107,10 +107,10 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
     """Write texts under a key of their own and count who is named.
 
     Args:
-        case: what is tested.
+        case: the tested case.
         texts: how many, D.
-        number: of the batch, which no two batches of an audit share; it decides the key and the texts.
-        seed: of all keys.
+        number: the batch's number, which no two batches of an audit share; it decides the key and the texts.
+        seed: the seed of all keys.
         thresholds: α[J], from large to small: the false-positive rate and the misnaming rate.
 
     Raises:
@@ -146,7 +146,7 @@ def names_counts(case: NamesCase, texts: int, number: int, seed: bytes, threshol
 
 
 def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, one_group: bool) -> Messages:
-    """Different messages for each text, of one group or each of another: int64[D, users]."""
+    """Different messages for each text, of one group or each of another group: int64[D, users]."""
 
     def different() -> NDArray[np.int64]:
         return np.stack([rng.choice(groups, users, replace=False, shuffle=False) for _ in range(texts)])
@@ -156,7 +156,7 @@ def _people(users: int, texts: int, groups: int, rng: np.random.Generator, *, on
 
 
 def _written(case: NamesCase, mark: Numbered, messages: Messages, rng: np.random.Generator) -> list[Ids]:
-    """The texts of a case; several users' stand in pieces by turns, as much of each."""
+    """The texts of a case. Several users' texts stand in pieces by turns, as much of each."""
 
     def unmarked(_: Ids, choices: Ids, __: NDArray[np.int64]) -> Ids:
         return choices[:, 0]
@@ -179,7 +179,7 @@ def _chances(
     of_users: NDArray[np.int64],
     thresholds: Sequence[float],
 ) -> NDArray[np.float64]:
-    """What is stated of each text: float64[D, J]."""
+    """The stated chance for each text: float64[D, J]."""
     if case.kind is Kind.WRONG:
         stated = np.minimum((1 + case.users) * np.asarray(thresholds), 1.0)
         return np.broadcast_to(stated, (len(scored), len(stated)))

@@ -1,8 +1,8 @@
 """One key on one traffic: how often does it flag text that nobody marked, and which n-grams do it? (SPEC §4)
 
 A single key's rate differs from the average over keys, since the same boilerplate meets the same draws in many
-documents. So the key is judged against a multiple of the stated rate, with intervals by whoever posted the text; and
-the spread between its messages, each of which meets other draws, shows how large such differences are.
+documents. So the key is judged against a multiple of the stated rate, with the texts of one poster as a cluster. The
+spread between its messages, each of which meets other draws, shows how large such differences are.
 """
 
 from collections.abc import Sequence
@@ -19,25 +19,25 @@ from scanner.watermark.laws import Law
 from scanner.watermark.search import log10_p_of, search
 
 EXCESS_AT = 1e-3
-"""n-grams are counted in documents whose p-value under one message is at most this."""
+"""Largest p-value under one message of documents whose n-grams are counted."""
 
 KEPT_NGRAMS = 2000
-"""n-grams that a part of the documents reports; what all parts leave out together is small."""
+"""n-grams that a part of the documents reports; all parts leave out few hits together."""
 
 
 class Ngram(NamedTuple):
-    """What decides a draw: in how many hits it was scored, and what it added to their scores above its mean."""
+    """The tokens that decide a draw: in how many hits they were scored, and their score above the mean there."""
 
     hits: int
     excess: float
 
 
 class KeyCounts(NamedTuple):
-    """What documents say about a key; parts can be joined.
+    """Counts of documents about a key; parts can be joined.
 
     clusters: for each cluster of documents float64[1 + 2J]: documents, hits at J thresholds of the best message's
-    corrected p, and how many of them the law has; single: int64[A, J], hits of A messages one by one; single_expected:
-    float64[J], of one of them; tests: documents; ngrams: by token ids.
+    corrected p, and how many of them the law expects; single: int64[A, J], hits of A messages one by one;
+    single_expected: float64[J], of one of them; tests: documents; ngrams: by token ids.
     """
 
     clusters: dict[str, NDArray[np.float64]]
@@ -89,13 +89,13 @@ def key_counts(
     thresholds: Sequence[float],
     sample: int,
 ) -> KeyCounts:
-    """Score documents as a scan does, under all messages; and under a sample of the messages, one by one.
+    """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
     Args:
         mark: the opened key.
         messages: M.
         tokens: of D documents.
-        clusters: name of each document's cluster, such as its account: what can be taken for independent.
+        clusters: name of each document's cluster, such as its account; clusters can be taken for independent.
         dedup: which repeats are left out.
         thresholds: α[J].
         sample: most messages that are scored one by one.
@@ -145,7 +145,7 @@ def _add_ngrams(
     message: int,
     hit: NDArray[np.bool_],
 ) -> None:
-    """Add what each n-gram of the documents that hit gave to their scores, less its mean."""
+    """Add the score above the mean that each n-gram gave to the documents that hit."""
     index = positions.index[np.repeat(hit, positions.scored)]
     alone = Positions(index, np.arange(len(index) + 1, dtype=np.int64))  # each position as a document of its own
     terms = np.asarray(mark.score(tokens, alone, np.full(len(index), message)), np.float64) - law.mean

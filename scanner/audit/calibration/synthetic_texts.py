@@ -1,4 +1,4 @@
-"""Marked text without a language model: of some random tokens stands the one that the mark favours.
+"""Marked text without a language model: at each step the mark's favourite among some random tokens is written.
 
 Windows hardly ever come twice, so that texts of one key are as good as independent.
 """
@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 from scanner.watermark import Positions, Tokens, Watermark
 
 TOKENS = 8192, 16384
-"""Token ids that there are to choose from: from, to."""
+"""Range of token ids to choose from: from, to."""
 
 CHOICES = 8
-"""Tokens that a step chooses among: three bits a token, as much as a model that is free in what it says."""
+"""Tokens that a step chooses among: three bits a token, as much as a model that is free in its words."""
 
 PIECE = 100
-"""Tokens of one user before the next one's, where a text is several users'."""
+"""Tokens of one user before the next user's, where a text is several users'."""
 
 Ids = NDArray[np.uint32]
 Messages = NDArray[np.int64]
 Edit = Callable[[Ids, Ids, NDArray[np.int64]], Ids]
-"""Of windows, uint32[D, h], choices, uint32[D, C], and the places of those that the mark favours: what is written."""
+"""Function from windows, uint32[D, h], choices, uint32[D, C], and places of the mark's favourites to the written
+tokens.
+"""
 
 
 def write_marked(
@@ -33,9 +35,9 @@ def write_marked(
     Args:
         mark: an opened key of window h.
         messages: int64[D].
-        length: of each text.
-        rng: draws what there is to choose from.
-        edit: what is written instead of what the mark favours; None: that.
+        length: tokens of each text.
+        rng: draws the choices.
+        edit: what is written in place of the mark's favourites; None: the favourites.
 
     Returns:
         D texts, uint32[length] each.
@@ -83,7 +85,7 @@ def after(contexts: Ids, choices: Ids) -> tuple[Tokens, Positions]:
 
 
 def by_turns(texts: Sequence[Ids]) -> Ids:
-    """One text of several, in pieces of PIECE tokens by turns, for as long as each lasts."""
+    """One text made of several, in pieces of PIECE tokens by turns, for as long as each lasts."""
     parts = [[text[at : at + PIECE] for at in range(0, len(text), PIECE)] for text in texts]
     longest = max(map(len, parts))
     return np.concatenate([part[i] for i in range(longest) for part in parts if i < len(part)])

@@ -1,4 +1,4 @@
-"""Keys of decoys: what they are drawn from, of which texts, and which keys of the registry they stand for.
+"""Keys of decoys: the entropy and the texts that they are drawn from, and the registry's keys that they stand for.
 
 Tokens, scores and counts are in scanner.audit.in_every_scan.decoys.
 """
@@ -13,21 +13,25 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, chances, levels
 from scanner.detection.scan_plan import Plan
-from scanner.registry import read_secret
+from scanner.registry import Holders, read_secret
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import DrawsKeys
+from scanner.watermark.format import DrawsKeys, StandsIn
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
 from schemas.registry import MasterKey
 
 LEAST = 50_000
-"""Documents that are scored with one message at least, where the input has so many: fewer say too little of a night."""
+"""Fewest documents that are scored with one message, where the input has so many: fewer say too little about a night.
+"""
+
+RANKED = 5_000
+"""Documents among these in which users' messages are ranked, where there are more: a rank takes twenty scores."""
 
 SHADOWS = 20
-"""Messages beyond those of a key of one message that are scored under it."""
+"""Messages that are scored under a key of one message besides its own."""
 
 FIXED = 4
-"""Decoy keys that are the same for all documents, of each kind of key."""
+"""Decoy keys that are the same for all documents, for each kind of key."""
 
 
 class Kind(NamedTuple):
@@ -49,14 +53,24 @@ class Decoys:
 
     Args:
         secret: 16 to 64 bytes.
-        keys: those under test: decoys are of their formats, where these have a law and draw keys.
+        keys: the keys under test. Decoys have their formats, if these have a law and draw keys.
         dedup: as the verdicts have it.
-        share: of the documents, that are scored with one message, each under a decoy of one kind of key.
-        all_messages_share: of the documents, that are scored with all messages, under a decoy of each kind of key.
+        share: share of the documents that are scored with one message, each under a decoy of one kind of key.
+        all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
+        holders: knows who has a message; None: no user's message is compared with others.
+        ranked: share of the documents scored with one message, in which users' messages are ranked.
     """
 
     def __init__(
-        self, secret: bytes, keys: Sequence[MasterKey], dedup: str, share: float, all_messages_share: float
+        self,
+        secret: bytes,
+        keys: Sequence[MasterKey],
+        dedup: str,
+        share: float,
+        all_messages_share: float,
+        *,
+        holders: Holders | None = None,
+        ranked: float = 1.0,
     ) -> None:
         self._secret = secret
         self.dedup = dedup
@@ -67,6 +81,9 @@ class Decoys:
         self.one: set[str] = set()
         self.all: set[str] = set()
         self.shadowed: dict[str, Law] = {}
+        self.holders = holders
+        self.ranked = ranked
+        self.held: dict[str, int] = {}
         of_name: dict[str, Kind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
         for key in keys:
@@ -83,21 +100,24 @@ class Decoys:
             self.kinds[key.key_id] = of_name[name]
             if _has_shadows(key, how):
                 self.shadowed[key.key_id] = law
+            if holders and key.messages > 1 and isinstance(how, StandsIn) and (held := holders.count(key.key_id)):
+                self.held[key.key_id] = held
             kinds_and_messages.add((name, key.messages))
 
     def __repr__(self) -> str:
         return f"Decoys({len(self.one)} kinds of keys)"
 
     def certain(self) -> "Decoys":
-        """As these, but every document is drawn that may be."""
+        """The same decoys, with every document drawn that may be."""
         certain = copy.copy(self)
         certain._limits = tuple(2**63 if limit else 0 for limit in self._limits)
         return certain
 
     def drawn(self, piece: bytes, digests: Sequence[bytes]) -> Iterator[tuple[int, int, bool]]:
-        """Those of some texts that are drawn: which, its kind of key with one message (−1: none), if it takes all.
+        """The drawn texts among some: which, their kind of key with one message (−1: none), if they take all messages.
 
-        A digest is uniform as it is; times an odd number that is the piece's secret, each piece draws other texts.
+        A digest is uniform. It is multiplied by an odd number, the piece's secret, so that each piece draws other
+        texts.
         """
         data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decoy-draw-v1").digest()
         odd = np.uint64(int.from_bytes(data, "little") | 1)
@@ -108,8 +128,16 @@ class Decoys:
             yield d, kind, number < self._limits[1]
 
     def seed(self, piece: bytes, digest: bytes) -> bytes:
-        """What the decoy keys of a text are made from."""
+        """The seed from which the decoy keys of a text are made."""
         return hashlib.blake2b(piece + digest, key=self._secret, digest_size=32, person=b"decoy-v1").digest()
+
+    def numbers(self, key_id: str, seeds: Sequence[bytes]) -> NDArray[np.uint64]:
+        """Four numbers for each of D texts under a key, which depend on no score: uint64[D, 4]."""
+        made = [
+            hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"knockoff-v1").digest()
+            for seed in seeds
+        ]
+        return np.frombuffer(b"".join(made), np.uint64).reshape(-1, 4)
 
     def _fixed_entropy(self, kind: str, i: int) -> bytes:
         data = f"{kind};{i}".encode()
@@ -128,7 +156,7 @@ class Decoys:
 
 
 def _has_shadows(key: MasterKey, how: Format) -> bool:
-    """Whether a key of one message could have more, and nobody can write text of those."""
+    """Whether a key of one message could have more messages, which nobody can write text of."""
     try:
         how.check_messages(1 + SHADOWS)
     except ValueError:
@@ -137,14 +165,14 @@ def _has_shadows(key: MasterKey, how: Format) -> bool:
 
 
 def kind_of(key: MasterKey) -> str:
-    """All that decoys of a key depend on, as text: keys of one kind share them."""
+    """Everything that decoys of a key depend on, as text: keys of one kind share decoys."""
     return ";".join(map(str, [*format_of(key).decides().values(), key.tokenizer.sha256]))
 
 
 def entropy_of(key: MasterKey, seed: bytes) -> bytes:
-    """What a decoy is drawn from; of the same seed, every kind of key and number of messages gets another.
+    """The entropy of a decoy. With one seed, every kind of key and number of messages gets another.
 
-    The messages of a smaller number would otherwise be hit along with those of a larger one, and be counted twice.
+    Otherwise the messages of a smaller number would be hit along with those of a larger number, and be counted twice.
     """
     data = f"{kind_of(key)};{key.messages}".encode()
     return hashlib.blake2b(data, key=seed, digest_size=32, person=b"decoy-key-v1").digest()
@@ -161,14 +189,16 @@ def open_decoys(plan: Plan) -> Decoys | None:
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, plan.documents)
-    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share)
+    holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
+    ranked = min(1.0, RANKED / (share * plan.documents)) if share and plan.documents else 1.0
+    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share, holders=holders, ranked=ranked)
 
 
 def share_of(configured: float, documents: int | None) -> float:
-    """The share of the documents that is scored with one message: as configured, and LEAST documents at least.
+    """The share of the documents that is scored with one message: the configured one, and LEAST documents at least.
 
     Args:
-        configured: 0: none are.
-        documents: of the input; None: it is not known how many.
+        configured: the configured share; 0: no document is scored.
+        documents: how many the input has; None: unknown.
     """
     return max(configured, min(1.0, LEAST / documents)) if configured and documents else configured

@@ -6,8 +6,8 @@ text's digest. The shard's id stands for the scan: it hashes the file and the ke
 run that scans the shard, so that a resumed scan, a second attempt or a second driver counts the same hits, and a copy
 of the text in another shard, or in another night's scan, meets another key. A text counts once in its shard.
 
-Beside them, a few decoy keys are the same for all documents: the spread between their counts shows how much the
-documents share n-grams, and is no sign of a broken law.
+Besides, a few decoy keys are the same for all documents: the spread between their counts shows how much the documents
+share n-grams, and is no sign of a broken law.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
+from scanner.audit.in_every_scan.knockoffs import counted, rank
 from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, strata
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments, moments
-from scanner.detection.detector import Origin, Seen
+from scanner.detection.under_test import KeyUnderTest, Origin, Seen
 from scanner.watermark import only
-from scanner.watermark.format import Columns, CountsHits
-from scanner.watermark.search import candidates, log10_p_best
-from schemas.tables import AUDIT_COUNTS
+from scanner.watermark.format import Columns, CountsHits, ScoresParts, StandsIn
+from scanner.watermark.passing_spans import Limit
+from scanner.watermark.search import log10_p_best, log10_p_of, search
+from scanner.watermark.segments import least_of_parts
+from scanner.watermark.span_search import spans_of
+from scanner.watermark.spans import log10_in_document, running_sums, totals
+from schemas.audit_tables import AUDIT_COUNTS, KNOCKOFFS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a set of hits is about; columns of AUDIT_COUNTS."""
+    """The subject of a set of hits; columns of AUDIT_COUNTS."""
 
     kind: str
     messages: int
@@ -45,22 +50,63 @@ class Asked:
     key_id: str | None = None
 
 
-class PieceDecoys:
-    """Counts the decoys' hits of one piece of a shard; scanner.detection.detector shows it every batch."""
+class Counts:
+    """Hits of decoys, and how many the law expects, in sums that add up.
 
-    def __init__(self, decoys: Decoys, origin: Origin, start: int) -> None:
-        self._decoys = decoys
-        self._origin = origin
-        self._piece = f"{origin.shard_id};{start};".encode()
-        self._known: set[bytes] = set()
+    Args:
+        decoys: of the scan.
+        origin: as it stands in every row.
+    """
+
+    def __init__(self, decoys: Decoys, origin: Origin) -> None:
+        self._decoys, self._origin = decoys, origin
         self._found: dict[Asked, Moments] = {}
 
+    def _count(
+        self,
+        kind: str,
+        test: KeyUnderTest,
+        hits: NDArray[np.generic],
+        tests: NDArray[np.generic],
+        chance: NDArray[np.float64],
+        messages: int,
+        decoy: int | None = None,
+        stratum: str | None = None,
+        key_id: str | None = None,
+    ) -> None:
+        how = self._decoys.kinds[test.key.key_id].format
+        asked = Asked(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
+        sums = moments(hits, tests, chance)
+        self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """The counts, as rows of AUDIT_COUNTS."""
+        shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
+        rows: list[dict[str, Any]] = []
+        for asked, sums in self._found.items():
+            about = {"kind": asked.kind, "messages": asked.messages, "decoy": asked.decoy, "label": asked.label}
+            about |= {"stratum": asked.stratum, "key_id": asked.key_id}
+            thresholds = [KNOCKOFFS[asked.kind]] if asked.kind in KNOCKOFFS else DEEP[: len(sums.hits)]
+            columns = {"threshold": thresholds, **sums.columns()}
+            same = shared | asked.columns._asdict() | about
+            rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
+
+
+class PieceDecoys(Counts):
+    """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch."""
+
+    def __init__(self, decoys: Decoys, origin: Origin, start: int) -> None:
+        super().__init__(decoys, origin)
+        self._piece = f"{origin.shard_id};{start};".encode()
+        self._known: set[bytes] = set()
+
     def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
-        """Score those documents of a batch that are drawn.
+        """Score the drawn documents of a batch.
 
         Args:
             digests: SHA-256 of the D texts.
-            seen: what each key scored.
+            seen: the scores of each key.
             text_of: the texts, by place.
         """
         seeds: dict[int, bytes] = {}
@@ -76,6 +122,8 @@ class PieceDecoys:
                 self._score_one(of_key, np.flatnonzero(kinds[of_key.documents] == number), seeds, text_of)
             if key_id in self._decoys.shadowed:
                 self._score_shadows(of_key, np.flatnonzero(kinds[of_key.documents] >= 0))
+            if key_id in self._decoys.held:
+                self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
             if key_id in self._decoys.all:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
 
@@ -83,13 +131,19 @@ class PieceDecoys:
         self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
     ) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
-        kind, score = self._decoys.kinds[key.key_id], []
+        kind, score, best = self._decoys.kinds[key.key_id], [], []
         for place in places.tolist():
             seed = seeds[int(seen.documents[place])]
             message = int.from_bytes(seed[:8], "little") % key.messages
-            mark = kind.open(entropy_of(key, seed))
-            score.append(mark.score(seen.tokens, only(seen.positions, [place]), message)[0])
+            mark, positions = kind.open(entropy_of(key, seed)), only(seen.positions, [place])
+            if seen.parts is not None and isinstance(mark, ScoresParts):
+                sums = running_sums(mark.terms(seen.tokens, positions, message), positions.offsets)
+                score.append(totals(sums, positions)[0])
+                best.append(least_of_parts(kind.law, sums, positions, seen.parts.only(np.array([place])))[0])
+            else:
+                score.append(mark.score(seen.tokens, positions, message)[0])
         self._add("decoy", seen, scored, np.array(score), 1)
+        self._add_spans(seen, places, best, 1)
         if len(places):
             self._add_strata(seen, places, scored, np.array(score), text_of)
         positions = only(seen.positions, places)
@@ -111,7 +165,7 @@ class PieceDecoys:
         for kind, names in strata(scored, seen.test.tokenizer, text_of, seen.documents[places].tolist()):
             for name in np.unique(names).tolist():
                 among = names == name
-                self._count(kind, seen, hit[among], np.ones(among.sum()), chance[among], 1, stratum=name)
+                self._count(kind, seen.test, hit[among], np.ones(among.sum()), chance[among], 1, stratum=name)
 
     def _score_shadows(self, seen: Seen, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
@@ -123,7 +177,26 @@ class PieceDecoys:
         for message in range(key.messages, key.messages + SHADOWS):
             score = seen.test.watermark.score(seen.tokens, positions, message)
             hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
-            self._count("shadow", seen, hit, np.ones(len(scored)), chance, 1, message, key_id=key.key_id)
+            self._count("shadow", seen.test, hit, np.ones(len(scored)), chance, 1, message, key_id=key.key_id)
+
+    def _rank_held(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+        """Rank users' messages among some that nobody has (scanner.audit.in_every_scan.knockoffs)."""
+        key, how = seen.test.key, self._decoys.kinds[seen.test.key.key_id].format
+        if not len(places) or self._decoys.holders is None or not isinstance(how, StandsIn):
+            return
+        numbers = self._decoys.numbers(key.key_id, [seeds[d] for d in seen.documents[places].tolist()])
+        kept = numbers[:, 3] < self._decoys.ranked * 2.0**64
+        places, numbers = places[kept], numbers[kept]
+        if not len(places):
+            return
+        own, held = self._decoys.holders.some(key.key_id, numbers[:, 0]), self._decoys.held[key.key_id]
+        positions = only(seen.positions, places)
+        ranked = rank(seen.test.watermark, how, key.messages, seen.tokens, positions, own, numbers[:, 1:3])
+        for kind, (hits, tests, chance) in counted(ranked, held).items():
+            for cluster in np.unique(ranked.cluster).tolist():
+                of = ranked.cluster == cluster
+                about = hits[of, None], tests[of], chance[of, None], key.messages, cluster
+                self._count(kind, seen.test, *about, key_id=key.key_id)
 
     def _score_all(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
@@ -131,19 +204,25 @@ class PieceDecoys:
             return
         kind = self._decoys.kinds[key.key_id]
         entropies = [entropy_of(key, seeds[int(seen.documents[place])]) for place in places.tolist()]
-        score = []
+        score, best = [], []
         for place, entropy in zip(places.tolist(), entropies, strict=True):
-            mark = seen.test.to_device(kind.open(entropy))
-            score.append(candidates(mark, seen.tokens, only(seen.positions, [place]), key.messages).score[0, 0])
+            mark, positions = seen.test.to_device(kind.open(entropy)), only(seen.positions, [place])
+            found = search(mark, seen.tokens, positions, key.messages)
+            score.append(found.score[0, 0])
+            if seen.parts is not None and isinstance(mark, ScoresParts):
+                limit, parts = Limit(THRESHOLDS[0], key.messages, 1), seen.parts.only(np.array([place]))
+                spans = spans_of(mark, seen.tokens, positions, limit, found, parts=parts)
+                best.append(min((span.log10_p for span in spans), default=0.0))
         self._add("decoy_best", seen, scored, np.array(score), key.messages)
+        self._add_spans(seen, places, best, key.messages)
         if isinstance(kind.format, CountsHits):
             secrets = [kind.draw_key(entropy) for entropy in entropies]
             critical = self._decoys.critical(kind.law, scored)
             positions = only(seen.positions, places)
             counted = kind.format.counted(key.messages)
-            found = kind.format.count_hits(secrets, seen.tokens, positions, counted, critical)
+            counts = kind.format.count_hits(secrets, seen.tokens, positions, counted, critical)
             chance = self._decoys.chances(kind.law, scored, 1, DEEP)
-            self._count("decoy_all", seen, found.hits, np.full(len(scored), counted), chance, 1)
+            self._count("decoy_all", seen.test, counts.hits, np.full(len(scored), counted), chance, 1)
 
     def _add(
         self,
@@ -161,38 +240,25 @@ class PieceDecoys:
         log10_p = log10_p_best(law, score, scored, messages)
         chance = self._decoys.chances(law, scored, messages)
         hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count(kind, seen, hit, np.ones(len(scored)), chance, messages, decoy)
+        self._count(kind, seen.test, hit, np.ones(len(scored)), chance, messages, decoy)
 
-    def _count(
-        self,
-        kind: str,
-        seen: Seen,
-        hits: NDArray[np.generic],
-        tests: NDArray[np.generic],
-        chance: NDArray[np.float64],
-        messages: int,
-        decoy: int | None = None,
-        stratum: str | None = None,
-        key_id: str | None = None,
-    ) -> None:
-        how = self._decoys.kinds[seen.test.key.key_id].format
-        asked = Asked(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
-        sums = moments(hits, tests, chance)
-        self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
+    def _add_spans(self, seen: Seen, places: NDArray[np.int64], best: Sequence[float], messages: int) -> None:
+        """Count the smallest p of any part of each document, log10, by the p-value that a span would have.
 
-    def rows(self) -> list[pa.RecordBatch]:
-        """What was counted, as rows of AUDIT_COUNTS."""
-        shared = self._origin._asdict() | {"dedup": self._decoys.dedup, "scanned_at": datetime.now(UTC)}
-        rows: list[dict[str, Any]] = []
-        for asked, sums in self._found.items():
-            about = {"kind": asked.kind, "messages": asked.messages, "decoy": asked.decoy, "label": asked.label}
-            about |= {"stratum": asked.stratum, "key_id": asked.key_id}
-            columns = {"threshold": DEEP[: len(sums.hits)], **sums.columns()}
-            same = shared | asked.columns._asdict() | about
-            rows += [same | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return [pa.RecordBatch.from_pylist(rows, AUDIT_COUNTS)] if rows else []
+        The law bounds the chance of a pass: parts that share draws pass together. The bound is 0 where no part can
+        pass.
+        """
+        if not best or seen.parts is None:
+            return
+        law = self._decoys.kinds[seen.test.key.key_id].law
+        scored = seen.positions.scored[places]
+        looks = seen.parts.only(places).looks(scored)
+        least = log10_in_document(log10_p_of(law, law.largest(scored), scored), looks, messages)
+        chance = np.where(least[:, None] <= _LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
+        hit = log10_in_document(best, looks, messages)[:, None] <= _LOG10_ALPHA[None, :]
+        self._count("decoy_spans", seen.test, hit, np.ones(len(scored)), chance, messages)
 
 
 def rehearsal(decoys: Decoys) -> PieceDecoys:
-    """As for a piece, but every document is drawn that may be, and nothing is kept: it compiles the kernels."""
+    """Decoys of a rehearsal: every document is drawn that may be, nothing is kept, and the kernels are compiled."""
     return PieceDecoys(decoys.certain(), Origin("", "", ""), 0)

@@ -1,8 +1,8 @@
 """Canaries: texts that were marked for users who are nobody, whom a scan must find and name, or something is broken.
 
-A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from one in which nobody
-posted marked text. The serving side marks canaries on its real path, their accounts post them, and here it is counted
-how many came, were found, and were named for whom they were marked (scanner.registry.canaries makes them).
+A wrong tokenizer, key, window or table of users makes a quiet night, which decoys cannot tell from a night without
+marked text. The serving side marks canaries on its real path, and their accounts post them. This module counts how many
+came, were found, and were named for the right user (scanner.registry.canaries makes them).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,22 @@ import polars as pl
 from scanner.audit.in_every_scan.traffic import with_text_of
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
+from schemas.audit_tables import CANARY_KINDS as KINDS
 from schemas.registry import Canary
-from schemas.tables import CANARY_KINDS as KINDS
 from schemas.words import AuditVerdict, Naming
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
 
 CANARY_SAID = {"canary_found": "found", "canary_right": "named right", "canary_wrong": "named for somebody else"}
-"""The rows in words."""
+"""Words for the rows."""
 
 
 class Counted(NamedTuple):
     """Counts over distinct texts of canaries' accounts.
 
-    due: that should have come, at least those that did; came: that were scanned; found: flagged with the key and
-    message of their canary; right: found, and named for it where its key names anybody; wrong: named for another user.
+    due: texts that should have come, at least those that did; came: texts that were scanned; found: flagged with the
+    key and message of their canary; right: found, and named for it where its key names anybody; wrong: named for
+    another user.
     """
 
     due: int
@@ -38,12 +39,12 @@ class Counted(NamedTuple):
 
 
 def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Counted:
-    """Count what became of canaries.
+    """Count how many canaries came and were found.
 
     Args:
         verdicts: rows of schemas.tables.VERDICTS.
         canaries: all that the registry ever made.
-        due: texts that were to come, at least.
+        due: fewest texts that were to come.
     """
     made = pl.LazyFrame(
         [(canary.account_id, canary.key_id, canary.message, canary.names) for canary in canaries],
@@ -51,7 +52,9 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
         orient="row",
     )
     ids = list({canary.account_id for canary in canaries})
-    texts = with_text_of(verdicts).filter(pl.col("account_id").is_in(ids)).unique("text", keep="any")
+    texts = with_text_of(verdicts).filter(pl.col("account_id").is_in(ids))
+    # under keys other than its own a canary is not flagged, in separate rows
+    texts = texts.sort("flagged", descending=True).unique("text", keep="first")
     named, own = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (
@@ -71,14 +74,14 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
 def judge_canaries(audit: Audit, counted: Counted, power: float, false_positive_rate: float) -> list[Row]:
     """Rows of AUDITS on canaries, which share the family error; none where none was due.
 
-    Found or named right are `too few` when the upper limit of their share is below the planned power; named for others
-    are `too many` when the lower limit of theirs is above the false-positive rate.
+    Texts found or named right are `too few` when the upper limit of their share is below the planned power. Texts named
+    for others are `too many` when the lower limit of their share is above the false-positive rate.
 
     Args:
         audit: the run, with the probability that any row is wrong though marks are found as planned.
-        counted: what came of them.
+        counted: the counts of canaries.
         power: share of the canaries that are planned to be found, and named right.
-        false_positive_rate: of the scan.
+        false_positive_rate: the scan's rate.
     """
     if not counted.due:
         return []
@@ -107,7 +110,7 @@ def lost(rows: Sequence[Mapping[str, object]]) -> bool:
 
 
 def alarms(rows: Sequence[Row], came: int) -> list[str]:
-    """A sentence for each row that raises the alarm, and what to do."""
+    """A sentence for each row that raises the alarm, with advice."""
     told = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
     if not told:
         return []

@@ -1,8 +1,8 @@
 """Possible framing: reserved messages that hit too often in the texts of a few accounts alone, while the law holds.
 
-Where messages share what they are scored by, or a key can be searched for, whoever holds marked text can write text
-that carries another message, which nobody may hold. Two such texts are more than chance allows, so without this anybody
-could raise the alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
+Where messages share draws, or a key can be searched for, whoever holds marked text can write text that carries another
+message, which nobody may hold. Two such texts are more than chance allows, so without this anybody could raise the
+alarm of every night. A key that fits the traffic badly hits in the texts of all accounts, not of a few.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,22 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.expectation import THRESHOLDS
 
 FEW = 10
-"""Accounts whose texts are left out, at most."""
+"""Most accounts whose texts are left out."""
 
 MOST_TEXTS = 0.5
-"""Of all that is scored, as a share: accounts with more of it are not a few among many, but the traffic itself."""
+"""Largest share of all scored texts that the accounts left out may have: accounts with more are the traffic itself, not
+a few among many.
+"""
 
 AT_MOST = 1e-3
-"""p-values of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""
+"""Largest p-value of texts that are looked at: whoever frames wants far smaller ones, and chance gives few of these."""
 
 
 class WithoutFew(NamedTuple):
-    """What is left of a key's hits without the texts of few accounts.
+    """The hits of a key without the texts of few accounts.
 
-    accounts: that are left out; a text that names none stands for an account of its own; share: of the rows that were
-    scored, how much is theirs; hits: int64[R, J], as scanner.audit.in_every_scan.traffic.Traffic has them.
+    accounts: the accounts left out; a text without an account stands for an account of its own; share: their share of
+    the scored rows; hits: int64[R, J], as scanner.audit.in_every_scan.traffic.Traffic has them.
     """
 
     accounts: int
@@ -39,7 +41,7 @@ class WithoutFew(NamedTuple):
 def without_few(
     by_message: pl.DataFrame, suspects: pl.DataFrame, scored: pl.LazyFrame
 ) -> dict[str, tuple[WithoutFew, ...]]:
-    """Leave out, of each key, the texts of the account that has most of its suspects, of the first two, … of FEW.
+    """Leave out, for each key, the texts of the account that has most of its suspects, of the first two, … of FEW.
 
     Args:
         by_message: key_id, message, and the hits at each threshold, of reserved messages.
@@ -61,7 +63,7 @@ def without_few(
 
 
 def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
-    """Hits by message, without those of some texts."""
+    """Hits by message, without some texts."""
     columns = [str(alpha) for alpha in THRESHOLDS]
     sums = theirs.group_by("message").agg(pl.col(columns).sum())
     both = of_all.join(sums, on="message", how="left", suffix="_theirs")
@@ -70,7 +72,7 @@ def _left(of_all: pl.DataFrame, theirs: pl.DataFrame) -> NDArray[np.int64]:
 
 
 def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
-    """Of all rows, how many are of each of these; of a text without an account, none that would matter."""
+    """Share of all rows that each account has; a text without an account has a share of 0."""
     theirs = [
         ((pl.col("account") == owner) if named else pl.lit(value=False)).mean().fill_null(0.0).alias(str(i))
         for i, (owner, named) in enumerate(owners.select("owner", "named").iter_rows())
@@ -79,7 +81,7 @@ def _shares(scored: pl.LazyFrame, owners: pl.DataFrame) -> list[float]:
 
 
 def warnings(accounts: Mapping[str, int]) -> list[str]:
-    """A sentence on each key with which so many accounts, or more, may be framing others, and what to do."""
+    """A sentence on each key with which so many accounts, or more, may be framing others, with advice."""
     return [
         f"key {key_id}: messages that nobody holds hit too often, but as often as they should without the texts of "
         f"{number} account{'s' * (number != 1)}, and so do decoy keys. So the law holds, and somebody may be writing "

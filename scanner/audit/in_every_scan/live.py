@@ -1,4 +1,4 @@
-"""The audit of a scan: its decoys and its reserved messages, judged; is any stated rate incompatible with the observed?
+"""The audit of a scan: its decoys and reserved messages, judged. Is any stated rate incompatible with the counts?
 
 It covers every shard of the scan's input, whichever run committed it, so that a resumed night is judged as a whole.
 """
@@ -19,50 +19,49 @@ from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.scan_answers import (
     COUNTED,
     SAME,
+    answers_of_keys,
     columns_of,
     fixed_answers,
     fresh_answers,
-    shadow_answers,
     strata_answers,
     unheld_moments,
 )
 from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS
-from scanner.audit.in_every_scan.traffic import Traffic, measure, reserved_moments, unmarked
-from scanner.audit.statistics.audit_rows import Audit, Question, Row, failing, rate_rows
+from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
+from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Limits, Moments, poisson_limits
 from scanner.audit.statistics.judgement import KEY_BOUND, counts
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
-from schemas.registry import reserved_count
-from schemas.tables import RESERVED_TEXT, STRATA
+from schemas.audit_tables import KNOCKOFFS, RESERVED_TEXT, STRATA
+from schemas.registry import MasterKey, reserved_count
 from schemas.words import AuditState, AuditVerdict
 
-ALARMING = ("decoy", "decoy_best", "decoy_all", "reserved", "shadow", *STRATA)
-"""Kinds of rows that raise the alarm: the others share n-grams, or depend on how complete the users table is."""
+_FRESH = ("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence")
 
-_OF_KEY = ("reserved", "shadow")
-"""Kinds that one key of the registry answers for, and no decoy."""
+ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
+"""Kinds of rows that raise the alarm. Other kinds share n-grams, or depend on how complete the users table is."""
+
+_OF_KEY = ("reserved", "shadow", *KNOCKOFFS)
+"""Kinds that depend on one key of the registry, and on no decoy."""
 
 _STRATUM = dict(zip(STRATA, ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
 
 RISK = 0.025
-"""Of each limit of the share of false flags."""
-
-_HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
-"""Verdicts on a rate that is known not to be too high."""
+"""Risk of each limit of the share of false flags."""
 
 
 @dataclass(frozen=True)
 class LiveAudit:
-    """What the audit of a scan found.
+    """Result of a scan's audit.
 
-    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: flags
-    by chance, at most; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts
-    flagged, from those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys
-    under test that never passed an audit; framing: where the state is POSSIBLE_FRAMING, by key, without how many
-    accounts' texts there is nothing to tell; canaries: what came of them, None where the registry has none.
+    state: how it ended; rows: of AUDITS; traffic: counts over distinct texts; expected_false: most flags that chance
+    explains; false_share: estimate and limits (95 %) of the share of false flags among the distinct texts flagged, from
+    those for reserved messages; None where nothing is flagged or no message is reserved; unadmitted: keys under test
+    that never passed an audit; framing: where the state is POSSIBLE_FRAMING, by key, the number of accounts without
+    whose texts nothing is too small; canaries: their counts, None where the registry has no canaries.
     """
 
     state: AuditState
@@ -75,7 +74,7 @@ class LiveAudit:
     canaries: Counted | None = None
 
     def fields(self) -> dict[str, object]:
-        """For logs: numbers of the same, and no text that holds a blank."""
+        """Numbers of the result for logs; no text among them holds a blank."""
         of_documents = [row for row in self.rows if row["kind"] == "decoy"]
         return {
             "state": self.state.replace(" ", "_"),
@@ -98,7 +97,7 @@ class LiveAudit:
         return [] if self.framing else _wrong(self.rows)
 
     def alarms(self) -> list[str]:
-        """A sentence for each row that raises an alarm, and for flags that were not proved; and what to do."""
+        """A sentence for each row that raises an alarm, and for flags that were not proved, with advice."""
         lost = found_canaries.alarms(self.rows, self.canaries.came) if self.canaries else []
         return self._unproved() + self._too_small() + lost
 
@@ -120,6 +119,13 @@ class LiveAudit:
             advice = (
                 f"Of all decoys together p-values hold, and of {where} they are too small. Act on no flag of these; of "
                 "a host or tokenizer: run `brickscan selftest` there, and take it out of the cluster; and report it."
+            )
+        elif all(row["kind"] in KNOCKOFFS for row in wrong):
+            advice = (
+                "Messages that users hold score higher than messages that nobody holds, in texts that were drawn "
+                "without a look at scores: reserved messages say too little of the false flags of this key. Name "
+                "nobody by it: see whether the messages were given by `brickscan users`, run `brickscan selftest`, and "
+                "report it; a new key ends it."
             )
         elif any(row["kind"] not in _OF_KEY for row in wrong):
             advice = (
@@ -147,9 +153,9 @@ def _wrong(rows: Sequence[Row]) -> list[Row]:
 
 
 def _law_holds(rows: Sequence[Row]) -> bool:
-    """Whether decoys say so, and none says otherwise."""
+    """Whether decoys find that the law holds, and none finds otherwise."""
     of_law = [row["verdict"] for row in rows if row["kind"] in ALARMING and row["kind"] not in (*_OF_KEY, *STRATA)]
-    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in _HOLD for verdict in of_law)
+    return AuditVerdict.TOO_SMALL not in of_law and any(verdict in HOLD for verdict in of_law)
 
 
 def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -> AuditState:
@@ -165,7 +171,7 @@ def _state(rows: Sequence[Row], *, tested: bool, framing: bool, unproved: int) -
 
 
 def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) -> dict[str, int]:
-    """Of how many accounts the texts are that alone would raise the alarm, by key; none unless that is all of it."""
+    """The number of accounts, by key, whose texts alone raise the alarm; empty unless they explain all of it."""
     wrong = {row["key_id"] for row in _wrong(rows)}
     if not wrong or not _law_holds(rows) or not wrong <= set(traffic.without_few):  # a decoy's row names no key
         return {}
@@ -178,7 +184,7 @@ def _framing(plan: Plan, audit: Audit, traffic: Traffic, rows: Sequence[Row]) ->
 
 
 def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | None:
-    """Without how many accounts' texts nothing is too small under a key; None where it takes more than a few."""
+    """Accounts without whose texts no count is too small under a key: how many; None where it takes more than a few."""
     for left in traffic.without_few[key_id]:
         if left.share > MOST_TEXTS:
             return None
@@ -191,18 +197,13 @@ def _fewest(plan: Plan, audit: Audit, traffic: Traffic, key_id: str) -> int | No
 def _reserved_answers(
     plan: Plan, traffic: Traffic, instead: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
 ) -> list[tuple[Question, Moments]]:
-    """Hits of reserved messages of each key that has any; `instead` of those of the traffic, by key, if given."""
+    """Hits of reserved messages of each key that has any; `instead` holds hits, by key, in place of the traffic's."""
     texts = unmarked(traffic, plan.config.false_positive_rate)
     return [
         (
             Question.about("reserved", "exact", "message", how, plan.config.dedup, **columns_of(key)),
             reserved_moments(
-                traffic,
-                texts,
-                key,
-                plan.tested_among(key),
-                1 + plan.config.variants.normalised,
-                instead.get(key.key_id),
+                traffic, texts, key, plan.tested_among(key), instead.get(key.key_id), _by_spans(plan, key)
             ),
         )
         for key, how in ((key, format_of(key)) for key in plan.keys)
@@ -210,17 +211,36 @@ def _reserved_answers(
     ]
 
 
-def audit_scan(plan: Plan, scan_id: str, shards: Collection[str], *, whole: bool = True) -> LiveAudit:
-    """Judge what the shards of a scan counted.
+def _by_spans(plan: Plan, key: MasterKey) -> NDArray[np.float64] | float:
+    """Chance that a flagged span of a text has a reserved message, by threshold: of spans only flags are written."""
+    tests = plan.weights.tests_of_spans(key, plan.keys_tested)
+    if tests is None:
+        return 0.0
+    return own_p(np.minimum(THRESHOLDS, plan.config.false_positive_rate).tolist(), key.messages, tests)
 
-    And with them all other shards of the scans that committed them but were not judged themselves: whoever scans a part
-    of what an interrupted scan looked at would else leave verdicts that no audit has seen.
+
+def audit_scan(
+    plan: Plan,
+    scan_id: str,
+    shards: Collection[str],
+    earlier: Collection[str] = (),
+    units: Collection[str] = (),
+    *,
+    whole: bool = True,
+) -> LiveAudit:
+    """Judge the counts of a scan's shards.
+
+    All other shards of the scans that committed them are judged too, unless they were judged before: whoever scans a
+    part of an interrupted scan's input would else leave verdicts that no audit has seen.
 
     Args:
-        plan: of the scan.
-        scan_id: of the run that asks.
+        plan: the scan's plan.
+        scan_id: id of the run that asks.
         shards: ids of all shards of its input.
-        whole: whether that is all that the configuration names, and all canaries are due.
+        earlier: ids of shards of the same rows that were scanned under other keys: their texts have the same decoys
+            once more, which count once.
+        units: names under which accounts were tested.
+        whole: whether these shards are all that the configuration names, so that all canaries are due.
 
     Raises:
         Refused: there are no results.
@@ -233,35 +253,34 @@ def audit_scan(plan: Plan, scan_id: str, shards: Collection[str], *, whole: bool
 
     def asked() -> tuple[pl.DataFrame, Traffic, Counted | None]:
         judged = queries.scans(plan.results).filter(pl.col("audit") != AuditState.NOT_JUDGED)
-        verdicts = queries.verdicts_of(plan.results, shards, judged.select("scan_id"))
-        # another driver's counts of a shard stand there until someone settles: only those of the verdicts' scan count
+        verdicts = queries.verdicts_of(plan.results, [*shards, *earlier], judged.select("scan_id"))
+        # another driver's counts of a shard stand there until they are settled: only those of the verdicts' scan count
         scans = ["shard_id", "scan_id"]
-        counted = queries.audit_counts(plan.results).join(verdicts.select(scans).unique(), on=scans, how="semi")
+        every = queries.audit_counts(plan.results)
+        of_shards = every.join(verdicts.select(scans).unique(), on=scans, how="semi")
+        counted = pl.concat([of_shards, every.filter(pl.col("shard_id").is_in(list(units)))])
         is_text = pl.col("kind") == RESERVED_TEXT
-        counts, reserved = counted.filter(~is_text), counted.filter(is_text)
-        # rows of an older version have no label; what they are about is told by the older columns alone
+        counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
+        # rows of an older version have no label, only the older columns
         known = pl.col("label").drop_nulls().first().over("method", "gamma", "window")
         decoys = counts.with_columns(label=pl.coalesce("label", known)).group_by(SAME).agg(pl.col(COUNTED).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
         of_canaries = found_canaries.count(verdicts, made, due) if made else None
-        if made:  # no traffic: what is marked on purpose says nothing of what is false
+        if made:  # canaries are no traffic: they are marked on purpose, and show no false flags
             verdicts = verdicts.filter(~pl.col("account_id").is_in(accounts).fill_null(value=False))
         return decoys.collect(engine="streaming"), measure(verdicts, rate, reserved), of_canaries
 
     return judge_scan(plan, scan_id, *queries.ask(plan.results, asked))
 
 
-_FRESH = ("decoy", "decoy_best", "decoy_all")
-
-
 def judge_scan(
     plan: Plan, scan_id: str, decoys: pl.DataFrame, traffic: Traffic, counted: Counted | None = None
 ) -> LiveAudit:
-    """Judge sums of AUDIT_COUNTS, counts of verdicts and those of canaries.
+    """Judge sums of AUDIT_COUNTS, counts of verdicts and counts of canaries.
 
-    Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages. The
-    latter are judged against KEY_BOUND times what is expected, as every audit of one key on one traffic is (SPEC §4).
-    Strata, and canaries, raise alarms of their own, each with as much error once more.
+    Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages.
+    Reserved messages are judged against KEY_BOUND times the expected hits, as every audit of one key on one traffic is
+    (SPEC §4). Strata, knockoffs and canaries raise alarms of their own, each with as much error once more.
     """
     whole = Audit.begin(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
@@ -269,7 +288,7 @@ def judge_scan(
     audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
     fresh = decoys.filter(pl.col("kind").is_in(_FRESH))
     of_keys = _reserved_answers(plan, traffic)
-    shadows = shadow_answers(plan, decoys.filter(pl.col("kind") == "shadow"))
+    shadows = answers_of_keys(plan, decoys, "shadow", "message")
     unheld = Question("unheld", "exact", "all", "document", dedup=plan.config.dedup)
     held = [(unheld, unheld_moments(traffic, plan.config.false_positive_rate))] if traffic.texts else []
     rows = [
@@ -280,6 +299,9 @@ def judge_scan(
     ]
     of_whole = dataclasses.replace(whole, audit_id=scan_id)
     rows += rate_rows(of_whole, strata_answers(decoys, plan.config.dedup), STRATA_THRESHOLDS)
+    of_ranks = dataclasses.replace(of_whole, family_error=whole.family_error / len(KNOCKOFFS))
+    for kind, threshold in KNOCKOFFS.items():
+        rows += rate_rows(of_ranks, answers_of_keys(plan, decoys, kind, "users"), [threshold])
     if counted is not None and plan.canaries is not None:
         rows += judge_canaries(of_whole, counted, plan.canaries.power, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
@@ -296,7 +318,7 @@ def judge_scan(
 
 
 def _false_share(plan: Plan, traffic: Traffic, reserved: Sequence[Moments]) -> tuple[float, Limits] | None:
-    """Flags for reserved messages, over the share of messages that are; wider where their hits come in clusters."""
+    """Flags for reserved messages, over the reserved share of messages; wider where their hits come in clusters."""
     tested = [key for key in plan.keys if format_of(key).law() is not None]
     shares = [reserved_count(key.messages) / key.messages for key in tested]
     if not traffic.flagged or not all(shares):

@@ -17,8 +17,8 @@ from scanner.audit.in_every_scan.framing import AT_MOST
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.detection.published import TextIds
 from scanner.watermark.formats import format_of
+from schemas.audit_tables import AUDIT_COUNTS, RESERVED_TEXT
 from schemas.registry import MasterKey, is_reserved
-from schemas.tables import AUDIT_COUNTS, RESERVED_TEXT
 
 _NOTHING = {"expected": 0.0, "hits_squared": 0.0, "hits_times_expected": 0.0, "expected_squared": 0.0}
 
@@ -29,10 +29,10 @@ def reserved_texts(
     """Rows of AUDIT_COUNTS on verdicts of one shard whose best message is reserved at p ≤ 0.1: each text once.
 
     Args:
-        exact: of VERDICTS, as scanner.detection.detector.Detector gives them.
-        keys: those under test.
+        exact: rows of VERDICTS, as scanner.detection.detector.Detector gives them.
+        keys: the keys under test.
         dedup: as the verdicts have it.
-        ids: of texts.
+        ids: ids of texts.
         canaries: accounts whose texts are no traffic.
     """
     small = pc.less_equal(exact["log10_p_global"], float(np.log10(THRESHOLDS[0])))

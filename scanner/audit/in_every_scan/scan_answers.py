@@ -1,4 +1,4 @@
-"""What the counts of a scan's shards say, question by question: sums over clusters that can be judged."""
+"""Answers that the counts of a scan's shards give, question by question: sums over clusters that can be judged."""
 
 import numpy as np
 import polars as pl
@@ -8,8 +8,8 @@ from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.intervals import Moments
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.formats import format_of
+from schemas.audit_tables import STRATA
 from schemas.registry import MasterKey
-from schemas.tables import STRATA
 
 ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
 SAME = (*ABOUT, "decoy", "key_id", "stratum", "threshold")
@@ -19,7 +19,7 @@ COUNTED = ("texts", "tests", "hits", "expected", "hits_squared", "hits_times_exp
 
 
 def columns_of(key: MasterKey) -> dict[str, object]:
-    """What rows of AUDITS say of a key."""
+    """Columns of AUDITS that describe a key."""
     return {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
 
 
@@ -45,19 +45,23 @@ def strata_answers(decoys: pl.DataFrame, dedup: str) -> list[tuple[Question, Mom
     ]
 
 
-def shadow_answers(plan: Plan, shadows: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """Messages beyond those of keys of one message: the message is the cluster, as of reserved ones."""
-    answers = []
+def answers_of_keys(plan: Plan, decoys: pl.DataFrame, kind: str, cluster: str) -> list[tuple[Question, Moments]]:
+    """Counts under keys themselves, by clusters that `decoy` numbers.
+
+    For shadows, messages beyond those of keys of one message, the message is the cluster, as it is for reserved
+    messages. For knockoffs a part of the users is the cluster.
+    """
+    answers, counts = [], decoys.filter(pl.col("kind") == kind)
     for key in plan.keys:
-        of_key = shadows.filter(pl.col("key_id") == key.key_id)
+        of_key = counts.filter(pl.col("key_id") == key.key_id)
         if len(of_key):
-            about = Question.about("shadow", "exact", "message", format_of(key), plan.config.dedup, **columns_of(key))
+            about = Question.about(kind, "exact", cluster, format_of(key), plan.config.dedup, **columns_of(key))
             answers.append((about, _clustered(of_key)))
     return answers
 
 
 def _clustered(counts: pl.DataFrame) -> Moments:
-    """Sums over clusters, which the column `decoy` names: of each threshold from large to small."""
+    """Sums over clusters, which the column `decoy` names, at each threshold from large to small."""
     by_cluster = counts.group_by("threshold", "decoy").agg(pl.col("tests", "hits").sum(), pl.col("expected").sum())
     sums = (
         by_cluster.group_by("threshold")

@@ -1,4 +1,4 @@
-"""Parts of the traffic that are judged by themselves: one sick host, or one length of texts, is lost in the whole.
+"""Parts of the traffic that are judged alone, since one sick host, or one length of texts, is lost in the whole.
 
 Each document that is scored under a decoy with one message falls into a stratum of every kind: by scored length, host,
 tokenizer backend, and script.
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.tokens import Tokenizer
-from schemas.tables import STRATA
+from schemas.audit_tables import STRATA
 
 STRATA_THRESHOLDS = THRESHOLDS[:4]
-"""Of p: a stratum has some thousand documents, which say nothing of smaller ones."""
+"""Thresholds of p: a stratum has some thousand documents, which say nothing about smaller ones."""
 
 LETTERS = 64
-"""Of a text that tell its script."""
+"""First letters of a text that decide its script."""
 
-_LOOKED_AT = 1024  # characters among which they are looked for
+_LOOKED_AT = 1024  # characters among which the letters are looked for
 _SCRIPTS = (
     *("LATIN", "CYRILLIC", "GREEK", "ARABIC", "HEBREW", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI"),
     *("HANGUL", "HIRAGANA", "KATAKANA", "CJK", "GEORGIAN", "ARMENIAN", "ETHIOPIC", "KHMER", "MYANMAR"),
@@ -46,13 +46,13 @@ def script_of(text: str) -> str:
 def strata(
     scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], places: Sequence[int]
 ) -> Iterator[tuple[str, NDArray[np.str_]]]:
-    """Kinds of strata (schemas.tables.STRATA), each with the stratum of every one of D documents: str[D].
+    """Kinds of strata (schemas.audit_tables.STRATA), each with the stratum of every one of D documents: str[D].
 
     Args:
         scored: positions, int64[D], each above 0.
-        tokenizer: that made their tokens.
-        text_of: their texts, by place in the batch.
-        places: of the D documents in the batch.
+        tokenizer: the tokenizer that made their tokens.
+        text_of: gives their texts, by place in the batch.
+        places: places of the D documents in the batch.
     """
     length, host, backend, script = STRATA
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)

@@ -1,9 +1,9 @@
-"""What verdicts say about themselves: counts over distinct texts, and flags that are known to be false.
+"""Counts over distinct texts that the verdicts themselves give, and flags that are known to be false.
 
-A document whose best message is reserved names nobody, and for text that nobody marked it is as likely as its share of
-the messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a), where the
-corrections for messages and keys take a to α: so many are expected at most, whatever the messages share. A marked text
-has its own message as the best, so it adds nothing here and hides nothing.
+A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
+reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a), where
+the corrections for messages and keys take a to α. This bounds the expected number, whatever the messages share. A
+marked text has its own message as the best, so it adds nothing here and hides nothing.
 
 A text posted a million times is one piece of evidence: rows are joined by the digest of their text, over all shards.
 Memory stays flat: digests are taken a share at a time.
@@ -28,15 +28,15 @@ AT_A_TIME = 1 << 23
 """Rows of verdicts that are joined at a time, about."""
 
 
-_ROOM = 1e-9  # of rounding in the logarithm of a threshold
+_ROOM = 1e-9  # for rounding in the logarithm of a threshold
 
 
 class Traffic(NamedTuple):
-    """Distinct texts: that were scored, that are flagged, and of these whose message is reserved; held by nobody.
+    """Counts of distinct texts: scored, flagged, and flagged for a message that is reserved, or that nobody holds.
 
-    hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, of how many at the J
-    thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, what is left of its hits without
-    the texts of one account, of two, and so on to a few; unproved: rows whose proof came out differently.
+    hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
+    thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, its hits without the texts of one
+    account, of two, and so on to a few; unproved: rows whose proof came out differently.
     """
 
     texts: int
@@ -50,14 +50,14 @@ class Traffic(NamedTuple):
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | None = None) -> Traffic:
-    """Count over distinct texts that have a p-value: what formats without a law score was not tested.
+    """Count distinct texts that have a p-value. Scores of formats without a law test nothing.
 
     Args:
-        verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged ones with their p-values; those of older
-            versions have them all.
-        log10_rate: log10 of the false-positive rate: at or below it, what is flagged counts.
-        reserved: of the other rows those of schemas.tables.AUDIT_COUNTS whose kind is RESERVED_TEXT; None: there are no
-            other rows.
+        verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged rows with their p-values; older versions
+            wrote all p-values.
+        log10_rate: log10 of the false-positive rate: flags at or below it count.
+        reserved: rows of schemas.audit_tables.AUDIT_COUNTS whose kind is RESERVED_TEXT, for the other rows; None: there
+            are no other rows.
     """
     has_p = pl.col("p_class").is_not_null() | pl.col("log10_p_global").is_not_null()
     scored = with_text_of(verdicts).filter(pl.col("status").is_in(SCORED), has_p)
@@ -69,12 +69,12 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
         ],
         engine="streaming",
     )
-    # copies of a text have one p-value and one message; who holds that may depend on when a copy was written
+    # copies of a text have one p-value and one message, whose holder may depend on when a copy was written
     texts = scored.select(
         text=pl.col("text").hash(0),
         flagged=(pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate)).fill_null(value=False),
         reserved=is_reserved(pl.col("message")),
-        # a key of one message marks for everybody alike: that nobody holds it says nothing
+        # a key of one message marks for everybody alike, so that nobody holds it
         unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
         & (pl.col("messages_tested") > 1),
         account=_account(),
@@ -93,7 +93,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
 
 
 def with_text_of(verdicts: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows with `text`, bytes that are the same for the same text: its keyed digest, or in older rows the plain one."""
+    """Rows with `text`, equal bytes for equal texts: the keyed digest, or in older rows the plain one."""
     return verdicts.with_columns(text=pl.coalesce("text_id", "text_sha256"))
 
 
@@ -102,13 +102,14 @@ def _account() -> pl.Expr:
 
 
 def _totals(texts: pl.LazyFrame, parts: int) -> tuple[int, int, int, int]:
-    """Distinct texts, and of these flagged ones, for reserved messages, for messages that nobody held."""
+    """Distinct texts, and how many are flagged, flagged for reserved messages, and for messages that nobody held."""
     totals, flagged = np.zeros(4, np.int64), pl.col("flagged")
+    for_nobody = (pl.col("unheld") | ~flagged).all()  # rows of a text under other keys do not count
     for part in range(parts):
         distinct = (
             texts.filter(pl.col("text") % parts == part)
             .group_by("text")
-            .agg(flagged.any(), reserved=(flagged & pl.col("reserved")).any(), unheld=pl.col("unheld").all())
+            .agg(flagged.any(), reserved=(flagged & pl.col("reserved")).any(), unheld=for_nobody)
         )
         sums = distinct.select(
             pl.len(), flagged.sum(), pl.col("reserved").sum(), unheld=(flagged & pl.col("unheld")).sum()
@@ -121,7 +122,7 @@ def _totals(texts: pl.LazyFrame, parts: int) -> tuple[int, int, int, int]:
 def _hits(scored: pl.LazyFrame, reserved: pl.LazyFrame | None) -> pl.DataFrame:
     """Distinct texts whose best message is reserved at p ≤ 0.1: key_id, message, text, account, p, hits by threshold.
 
-    p: log10, or of a row of AUDIT_COUNTS that of the threshold; few, so that they are held.
+    p: log10, in a row of AUDIT_COUNTS the threshold's. The texts are few, so that they are held.
     """
     p, most = pl.col("log10_p_global"), float(np.log10(THRESHOLDS[0]))
     columns = {"text": pl.col("text").hash(0), "account": _account()}
@@ -133,16 +134,16 @@ def _hits(scored: pl.LazyFrame, reserved: pl.LazyFrame | None) -> pl.DataFrame:
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 
-def own_p(alpha: Sequence[float], messages: int, keys: int) -> NDArray[np.float64]:
+def own_p(alpha: Sequence[float], messages: int, keys: float) -> NDArray[np.float64]:
     """The one message's p that the corrections for M messages and K keys take to α: float64[J]."""
     return np.asarray(-np.expm1(np.log1p(-np.asarray(alpha)) / (messages * keys)), np.float64)
 
 
 def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
-    """Texts that may meet a reserved message by chance: all but flags for other messages that chance does not explain.
+    """Number of texts that may meet a reserved message by chance.
 
-    A marked text has its own message as the best, and with it in the expectation a key that hits too often among the
-    others would hide behind it.
+    It counts all texts but flags for other messages that chance cannot explain. A marked text has its own message as
+    the best, and with it in the expectation a key that hits too often among the others would hide behind it.
     """
     for_others = traffic.flagged - traffic.reserved
     return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
@@ -152,26 +153,26 @@ def reserved_moments(
     traffic: Traffic,
     texts: float,
     key: MasterKey,
-    keys_tested: int,
-    looks: int = 1,
+    tested: Sequence[float],
     instead: NDArray[np.int64] | None = None,
+    besides: NDArray[np.float64] | float = 0.0,
 ) -> Moments:
-    """Hits of a key's reserved messages against what is expected at most; the messages are the clusters.
+    """Hits of a key's reserved messages against the most that is expected; the messages are the clusters.
 
     One key meets the same n-grams in many texts; each message meets them with other draws.
 
     Args:
         traffic: counts over distinct texts.
-        texts: that may meet a reserved message by chance, above 0.
-        key: whose messages they are.
-        keys_tested: K of SPEC §3.
-        looks: how many variants of each text the key scores, of all those that keys_tested counts.
-        instead: of the hits of the traffic, if given: int64[R, J].
+        texts: how many may meet a reserved message by chance, above 0.
+        key: the key of the messages.
+        tested: K of SPEC §3, of each variant of a text that the key scores.
+        instead: hits in place of the traffic's, if given: int64[R, J].
+        besides: chance that a text has a message in another way, as by a span that is flagged: float64[J].
     """
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
-    each = looks * texts * own_p(THRESHOLDS, key.messages, keys_tested)
+    each = texts * (np.sum([own_p(THRESHOLDS, key.messages, tests) for tests in tested], axis=0) + besides)
     return Moments(
         tests=count * texts,
         hits=hits.sum(axis=0),

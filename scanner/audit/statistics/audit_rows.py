@@ -1,10 +1,11 @@
-"""Rows of the audits table: families of counts, judged together, with all that makes them repeatable."""
+"""Rows of the audits table: families of counts, judged together, with everything needed to repeat them."""
 
 import importlib.metadata
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Audit:
-    """One run of an audit. corpus: its paths; seed: of the keys that are drawn."""
+    """One run of an audit. corpus: its paths; seed: the seed of the drawn keys."""
 
     audit_id: str
     at: datetime
@@ -31,14 +32,14 @@ class Audit:
 
     @classmethod
     def begin(cls, config_sha256: str, corpus: str, seed: str, family_error: float) -> "Audit":
-        """Begin one now."""
+        """Begin an audit now."""
         at = datetime.now(UTC)
         return cls(f"{at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}", at, config_sha256, corpus, seed, family_error)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the rows of one set of hits share; columns as in schemas.tables.AUDITS."""
+    """The common part of the rows of one set of hits; columns as in schemas.audit_tables.AUDITS."""
 
     kind: str
     test: str
@@ -66,8 +67,8 @@ def rate_rows(
 
     Args:
         audit: the run.
-        answers: sums over clusters for each question, each [J]; all that were asked.
-        thresholds: α, from large to small; of each question the first J.
+        answers: sums over clusters for every question, each [J].
+        thresholds: α, from large to small; a question uses the first J.
         bound: see verdicts.judge.
     """
     family: list[tuple[Question, float, Count]] = [
@@ -108,18 +109,18 @@ def row_of(
     p_value: float,
     verdict: AuditVerdict,
 ) -> Row:
-    """A row on independent tests that somebody else judged.
+    """A row on independent tests that were judged elsewhere.
 
     Args:
         audit: the run.
-        question: what it is about.
+        question: the row's question.
         family: rows that share the run's family error.
         tests: how many.
-        hits: how many of them are counted.
-        chance: that is expected or planned for a test.
-        limits: of the mean of hits.
-        p_value: of hits as far from the plan.
-        verdict: what it says.
+        hits: how many tests hit.
+        chance: expected or planned chance of a hit in a test.
+        limits: limits of the mean of hits.
+        p_value: the p-value of hits as far from the plan.
+        verdict: the row's verdict.
     """
     return _shared(audit, question, family) | {
         "measure": "rate",
@@ -138,7 +139,7 @@ def row_of(
 def uniformity_rows(audit: Audit, answers: Sequence[tuple[Question, Any]]) -> list[Row]:
     """Test independent p-values (float64[D] of each question) for being too small, as one family.
 
-    A row reads `too small` or `undecided`: that a test sees nothing proves no law.
+    A row reads `too small` or `undecided`, since a test that finds nothing proves no law.
     """
     p_values = np.array([uniformity(p)[1] for _, p in answers])
     return [
@@ -168,6 +169,17 @@ def _shared(audit: Audit, question: Question, family: int) -> Row:
     }
 
 
+HOLD = (AuditVerdict.HOLDS, AuditVerdict.CONSERVATIVE)
+"""Verdicts on a rate that is known not to be too high."""
+
+
+def holds_down_to(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """The smallest threshold at and above which a question's rates are known to hold; None: at no threshold."""
+    by_size = sorted(rows, key=lambda row: -row["threshold"])
+    holding = [row["threshold"] for row in takewhile(lambda row: row["verdict"] in HOLD, by_size)]
+    return min(holding) if holding else None
+
+
 def failing(rows: Sequence[Row]) -> Iterator[str]:
     """A sentence for people on every row whose p-values are too small."""
     for row in rows:
@@ -195,5 +207,5 @@ def failing(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def number(count: float) -> str:
-    """A count that need not be whole, short."""
+    """A count that need not be whole, in few digits."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

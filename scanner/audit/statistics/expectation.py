@@ -1,7 +1,7 @@
-"""What a law promises: the p-values that a score can attain, and how often they are at or below a threshold.
+"""Promises of a law: the p-values that a score can attain, and how often they are at or below a threshold.
 
 The green list attains few p-values, so the chance of p ≤ α is the largest attainable p ≤ α, which can be far below α.
-The Gumbel score attains all of them but for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
+The Gumbel score attains all p-values, except for steps of 2^-32 in each draw, which only make p larger (SPEC §3).
 """
 
 import functools
@@ -15,17 +15,17 @@ from scanner.watermark.laws import Law
 from scanner.watermark.search import corrected
 
 THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
-"""What is judged: every power of ten down to 1e-8."""
+"""Thresholds that are judged: every power of ten down to 1e-8."""
 
 DEEP = tuple(10.0**-k for k in range(1, 13))
-"""The same of what has very many p-values: down to where flags of many messages are decided."""
+"""Thresholds for sets of very many p-values, down to where flags of many messages are decided."""
 
 _MOST_REMEMBERED = 1 << 16
 _BISECTIONS = 100  # enough to come from the largest score down to neighbouring doubles
 
 
 class Levels(NamedTuple):
-    """For U numbers of scored positions and J thresholds: which scores pass, and with what chance.
+    """Scores that pass, and their chance, for U numbers of scored positions and J thresholds.
 
     critical: float64[U, J], the smallest score with p ≤ α, ∞ where no score has one (whole numbers of a discrete law);
     chance: float64[U, J], P(p ≤ α) as the law has it: the largest attainable p ≤ α, 0 where there is none.
@@ -36,7 +36,7 @@ class Levels(NamedTuple):
 
 
 def levels(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: int = 1) -> Levels:
-    """Find, by bisection over scores, what passes each threshold.
+    """Find, by bisection over scores, the least score that passes each threshold.
 
     Args:
         law: gives p-values.
@@ -74,7 +74,7 @@ def chances(law: Law, scored: ArrayLike, thresholds: Sequence[float], messages: 
 
 
 class Remembered:
-    """Rows that are found by number of scored positions: finding one anew takes longer than a document's scores."""
+    """Rows by number of scored positions, kept, since finding one takes longer than scoring a document."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, dict[int, NDArray[np.float64]]] = {}
@@ -104,7 +104,8 @@ def randomised_p(
 ) -> NDArray[np.float64]:
     """p-values that are uniform under a law, though its score may be discrete: float64[D].
 
-    P(S' > S) + V · P(S' = S) with V uniform, S' an independent score; the plain p-value of a continuous score.
+    P(S' > S) + V · P(S' = S), with V uniform and S' an independent score. For a continuous score it is the plain
+    p-value.
     """
     p = 10.0 ** law.log10_p(score, scored)
     if not law.discrete:
@@ -119,7 +120,7 @@ def uniformity(p: NDArray[np.float64]) -> tuple[float, float]:
 
     Returns:
         (distance, p-value): the largest excess of the empirical over the uniform distribution function, and the
-        probability of one as large.
+        probability of an excess as large.
     """
     from scipy import stats  # type: ignore[import-untyped]  # takes a second, and only an audit needs it
 

@@ -1,4 +1,4 @@
-"""How far a count of hits tells the rate behind it: exact limits, and limits for hits that come in clusters.
+"""How precisely a count of hits gives the rate behind it: exact limits, and limits for hits that come in clusters.
 
 Clusters are documents (of fresh keys) or keys (over the same documents). The limits of Clopper and Pearson are taken
 at the effective number of tests, tests divided by the design effect (Korn and Graubard, Confidence Intervals for
@@ -25,7 +25,7 @@ def binomial_limits(hits: float, tests: float, risk: float) -> Limits:
     """Clopper and Pearson's limits of a rate, each one-sided; exact for whole numbers of independent tests.
 
     Args:
-        hits: 0 to tests; real where it is an effective number.
+        hits: 0 to tests; a real number if it is effective.
         tests: above 0.
         risk: probability that one limit misses.
     """
@@ -48,11 +48,11 @@ def poisson_limits(count: float, risk: float) -> Limits:
 
 
 COLUMNS = ("tests", "hits", "expected", "hits_squared", "hits_times_expected", "expected_squared", "texts")
-"""Of AUDIT_COUNTS: the parts of Moments, in their order."""
+"""Columns of AUDIT_COUNTS: the parts of Moments, in their order."""
 
 
 class Moments(NamedTuple):
-    """Sums over clusters that a design effect is made of; parts of a sum can be added. Each float64 of one shape.
+    """Sums over clusters that make up a design effect; parts of a sum can be added. Each is float64 of one shape.
 
     tests: Σ n; hits: Σ h; expected: Σ e = Σ n q; hh, he, ee: Σ h², Σ he, Σ e²; clusters: how many.
     """
@@ -70,7 +70,7 @@ class Moments(NamedTuple):
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
-        """As columns of schemas.tables.AUDIT_COUNTS; counts as int64."""
+        """As columns of schemas.audit_tables.AUDIT_COUNTS; counts as int64."""
         whole = {"tests", "hits", "texts"}
         return {
             column: part.astype(np.int64) if column in whole else part
@@ -79,7 +79,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, ArrayLike]) -> "Moments":
-        """From columns of AUDIT_COUNTS, added up."""
+        """The sum over rows of these columns of AUDIT_COUNTS."""
         return cls(*(np.asarray(columns[column], np.float64) for column in COLUMNS))
 
 
@@ -89,7 +89,7 @@ def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArr
     Args:
         hits: h, [D, J].
         tests: n, [D] or [D, J].
-        chance: q, float64[D, J], of one test.
+        chance: q of one test, float64[D, J].
     """
     h = hits.astype(np.float64)
     n = np.broadcast_to(tests.astype(np.float64).reshape(len(h), -1), h.shape)
@@ -99,7 +99,7 @@ def moments(hits: NDArray[np.generic], tests: NDArray[np.generic], chance: NDArr
 
 
 def design_effect(sums: Moments) -> NDArray[np.float64]:
-    """Variance of the hits between clusters over the binomial one; 1 where nothing can be said.
+    """Variance of the hits between clusters over the binomial variance; 1 where it is unknown.
 
     The residual of a cluster is h − r e with r = Σh/Σe, so that a wrong law shows in the rate and not as dispersion.
     """

@@ -1,6 +1,6 @@
 """From counts to words: does a stated false-positive rate hold? Decided by intervals, over a family fixed beforehand.
 
-Nothing is called proven for want of data: a row that can decide neither way reads `undecided`.
+Lack of data proves nothing: a row that can decide neither way reads `undecided`.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,18 @@ from scanner.audit.statistics.intervals import (
 from schemas.words import AuditVerdict
 
 TOLERANCE = 2.0
-"""A rate holds when its upper limit is at most so many times its expectation."""
+"""Ratio of a rate's upper limit to its expectation up to which the rate holds."""
 
 ENOUGH_HITS = 100
-"""Below, a design effect of one's own is too uncertain: that of the next larger threshold with so many counts too."""
+"""Fewest hits from which a threshold's own design effect is estimated; with fewer, the next larger threshold's estimate
+is used.
+"""
 
 KEY_BOUND = 2.0
-"""A key fails when its rate is above the stated one times this: a little off it always is (SPEC §4)."""
+"""Ratio of a key's rate to the stated rate above which the key fails: every key is a little off (SPEC §4)."""
 
 POWER = 0.9
-"""Probability with which a row would have seen the smallest excess that is stated for it."""
+"""Probability with which a row sees the smallest excess that is stated for it."""
 
 
 class Count(NamedTuple):
@@ -45,11 +47,11 @@ class Count(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a count says.
+    """The judgement of a count.
 
-    p_value: of at least so many hits when the rate is the expected one times the bound; low, high: limits of the number
-    of hits to expect, simultaneous over the family; smallest_excess: the ratio of the true to the expected rate that
-    this row would have called too small with probability POWER; verdict.
+    p_value: probability of at least so many hits when the rate is the expected one times the bound; low, high: limits
+    of the number of hits to expect, simultaneous over the family; smallest_excess: the ratio of the true to the
+    expected rate that this row would have called too small with probability POWER; verdict.
     """
 
     p_value: float
@@ -79,7 +81,7 @@ def judge(family: Sequence[Count], error: float, bound: float = 1.0) -> list[Jud
     """Judge a whole family of counts.
 
     Args:
-        family: all counts that are looked at; enumerated before their hits are known.
+        family: all counts that are looked at, enumerated before their hits are known.
         error: family-wise: the probability that any row is called too small although all expectations are true (by
             Holm's procedure), and that any pair of limits misses (by Bonferroni's, half of it for each side).
         bound: `too small` says that the rate is above the expected one times this. 1 for a law; more for one key, whose
@@ -133,7 +135,7 @@ def holm(p_values: NDArray[np.float64], error: float) -> NDArray[np.bool_]:
 
 
 def smallest_excess(count: Count, effect: float, risk: float, bound: float = 1.0) -> float:
-    """Ratio of true to expected rate that at this expectation would be seen with probability POWER; ∞ if none would.
+    """Ratio of true to expected rate that is seen with probability POWER at this expectation; ∞ if none is.
 
     By the Poisson law at the effective counts; the level is Bonferroni's, which Holm's procedure only improves.
     """

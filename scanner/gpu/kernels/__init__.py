@@ -1,1 +1,1 @@
-"""The kernels themselves, in Triton: no annotations but those of constants, which the compiler reads."""
+"""The kernels themselves, in Triton. Only constants have annotations, which the compiler reads."""

@@ -26,7 +26,7 @@ def _add3(a, b, c):
 
 
 @triton.jit
-def _add_rows(counters, r0, r1, r2, r3, LEVELS: tl.constexpr):
+def add_rows(counters, r0, r1, r2, r3, LEVELS: tl.constexpr):
     """Add four rows of bits into vertical counters: carry-save adders, then the carry ripples up."""
     ones, a = _add3(counters[0], r0, r1)
     ones, b = _add3(ones, r2, r3)
@@ -109,7 +109,7 @@ def count_green(
             for i in tl.static_range(HEIGHT):
                 green = below(block, i, N, BITS, HEIGHT).to(tl.int32, bitcast=True) & kept
                 tl.store(written + (half + 16 * i), green)
-            # A thread is past this once all have written one half, and so have read the other one.
+            # A thread is past this point once all threads have written one half, and so have read the other half.
             tl.debug_barrier()
             rows = ()
             for r in tl.static_range(STEP):
@@ -122,7 +122,7 @@ def count_green(
                 pair = low.to(tl.uint64) | (high.to(tl.uint64) << 32)
                 rows = rows + ((pair >> by).to(tl.uint32),)
             half = STEP * WORDS - half
-            counters = _add_rows(counters, rows[0], rows[1], rows[2], rows[3], LEVELS)
+            counters = add_rows(counters, rows[0], rows[1], rows[2], rows[3], LEVELS)
         messages = tl.minimum(count - tile_first, 32 * VALID).to(tl.int32)
         bits = tl.minimum(tl.maximum(messages - 32 * word, 0), 32)
         candidates = tl.where(bits > 0, tl.full(bits.shape, 0xFFFFFFFF, tl.uint32) >> (32 - bits).to(tl.uint32), 0)

@@ -58,7 +58,7 @@ def sum_logarithms(
                 v = (~block[i] | 1).to(tl.float32).to(tl.uint32, bitcast=True)
                 cut = ((v - ONE) >> 13) & kept
                 tl.store(written + (half + 16 * i), cut.to(tl.uint16).to(tl.int16, bitcast=True))
-            # A thread is past this once all have written one half, and so have read the other one.
+            # A thread is past this point once all threads have written one half, and so have read the other half.
             tl.debug_barrier()
             product = bits.to(tl.float32, bitcast=True)
             for r in tl.static_range(STEP):

@@ -23,8 +23,8 @@ TILE = 8192
 TOGETHER = 4
 """Groups whose bits are added by one loop."""
 
-PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums
-MOST_OF_A_TERM = (127 + 32) << 11  # what a term would be at log2(2^32 − w) = −127
+PER_LN2 = 2.0**11 / math.log(2.0)  # units of the sums in one ln 2
+MOST_OF_A_TERM = (127 + 32) << 11  # a term at log2(2^32 − w) = −127
 
 
 @kernel

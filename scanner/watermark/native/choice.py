@@ -48,10 +48,10 @@ def _minus_ln_r_of(draw: uint32) -> float:
 
 @kernel
 def cut(weights: NDArray[np.float64], top_k: int, top_p: float) -> None:
-    """Set to 0 what top-k and then top-p leave out, in place.
+    """Set to 0, in place, the weights that top-k and then top-p leave out.
 
     As in transformers, top-p is the smallest set of most probable tokens that holds at least top_p of what top-k left.
-    Tokens as probable as the last one kept are kept as well, so the order of a sort decides nothing.
+    Tokens exactly as probable as the last token kept are kept too, so the order of a sort decides nothing.
 
     Args:
         weights: float64[V], probabilities over that of the most probable token, so that the largest is 1.
@@ -73,14 +73,17 @@ def _keep_from(weights: NDArray[np.float64], least: float) -> None:
 
 @kernel
 def _bin(weight: float) -> int:
-    """Equal and larger weights have equal and smaller bins."""
+    """The bin of a weight: larger weights have smaller bins."""
     place = (_ONE - np.float64(weight).view(np.int64)) >> _FINE
     return int(place) if place < _BINS else _BINS - 1
 
 
 @kernel
 def _threshold(weights: NDArray[np.float64], counting: bool, wanted: float) -> float:
-    """Least weight that is kept: so many tokens (counting), or such a share of all weight, from the largest down."""
+    """Least weight that is kept.
+
+    The kept tokens are `wanted` many (counting), or hold the share `wanted` of all weight.
+    """
     held = np.zeros(_BINS)
     for v in range(len(weights)):
         held[_bin(weights[v])] += 1.0 if counting else weights[v]
@@ -101,7 +104,7 @@ def _threshold(weights: NDArray[np.float64], counting: bool, wanted: float) -> f
 def cheapest(
     draws: NDArray[np.uint32], weights: NDArray[np.float64], first: int, chosen: int, cost: float
 ) -> tuple[int, float]:
-    """The token of least cost −ln(r)/weight, among those of weight above 0 and one that was chosen before.
+    """The token of least cost −ln(r)/weight among tokens of weight above 0 and the token chosen before.
 
     Args:
         draws: uint32[n], of tokens first … first+n−1.

@@ -1,9 +1,9 @@
 """The two ciphers of SPEC §1 as numba kernels: SipHash-2-4 over windows of tokens, ChaCha with 8 rounds over counters.
 
-Both work on many independent lanes at once. The rounds are straight-line code on scalars, which is what lets the
-compiler turn the loop over lanes into vector instructions; a block's body stands in that loop itself (inline), as it is
-too large for the compiler to put it there, and ten times slower when called. Every value is cast back to its width at
-once, since numba widens otherwise.
+Both work on many independent lanes at once. The rounds are straight-line code on scalars, so that the compiler turns
+the loop over lanes into vector instructions. A block's body stands in that loop itself (inline): it is too large for
+the compiler to inline, and ten times slower when called. Every value is cast back to its width at once, since numba
+widens otherwise.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ CHUNK = 256
 """Positions that are worked on at a time: their state stays in the first-level cache."""
 
 FEW = 64
-"""Up to so many lanes go through all rounds at once, and not in four passes."""
+"""Most lanes that go through all rounds at once; more lanes go in four passes."""
 
 
 @kernel
@@ -122,8 +122,8 @@ def chacha8_lanes(key: NDArray[np.uint32], inputs: NDArray[np.uint32], lanes: in
     """One block a lane, each with its own counter and nonce.
 
     Everything is 32 bits wide here: a single 64-bit value in the loop would halve the lanes of a vector. One block is a
-    long chain of steps, each of which waits for the last. So many lanes take it in four passes, a double round each:
-    short enough that the machine works on several vectors at a time.
+    long chain of steps, each of which waits for the previous one. More than FEW lanes go through it in four passes of a
+    double round each, which are short enough that the machine works on several vectors at a time.
 
     Args:
         key: uint32[8].

@@ -1,7 +1,7 @@
 """Green counts of all numbers of runs (SPEC_2 §1, §3): bits of 32 numbers a word, added over the steps of a document.
 
-Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other. Of long runs the
-blocks stand in the lanes, one step after another.
+Carry-save adders count over the steps of a lane; then the lanes of a vector are added to each other. In long runs the
+lanes hold blocks of one step, and the steps follow one another.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ ROWS = 8
 """Vectors that one pass of the adders takes."""
 
 MANY = 64
-"""Blocks of a run from which on they stand side by side in a vector, and not the steps: fewer would be slower so."""
+"""Fewest blocks of a run that stand side by side in a vector; with fewer, steps do, which is faster then."""
 
 SIDE = 128
 """Most blocks that are worked on side by side: their bits of eight steps stay in the second-level cache."""
@@ -129,7 +129,7 @@ def _count_blocks(
     rule: tuple[int, int, int],
     counters: NDArray[np.uint32],
 ) -> None:
-    """As `count_run` of MANY blocks or more: the blocks of a step side by side, so that no lanes need be added up."""
+    """As `count_run`, for MANY blocks or more: a step's blocks stand side by side, so that no lanes are added up."""
     n, bits, planes = rule
     height = 16 // planes
     per_block, levels = 5 + log2(height), len(counters)

@@ -17,7 +17,7 @@ from scanner.watermark.native import secret
 from scanner.watermark.native.ciphers import LANES, chacha8_group
 from scanner.watermark.native.counters import add3, bit_length, first_bits, largest
 from scanner.watermark.native.keyed import Best, Keyed
-from scanner.watermark.native.one_message import below, count_green
+from scanner.watermark.native.one_message import NOT_ASKED, below, count_green
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 1 << 18
@@ -47,10 +47,13 @@ class GreenList(Keyed):
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
         """Number of green positions of each document under its message: int64[D]."""
-        wanted, keys = self._each(messages, positions), self._keys
-        return count_green(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, self._rule, 1
-        )
+        return self._score(tokens, positions, self._each(messages, positions), NOT_ASKED)
+
+    def _score(
+        self, tokens: Tokens, positions: Positions, wanted: NDArray[np.int64], terms: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return count_green(keys.chacha, keys.sip, *where, wanted, self.window, self._rule, 1, terms)
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
@@ -110,7 +113,7 @@ def _green_runs(
 
 @kernel
 def strip_words(entries: int, planes: int) -> int:
-    """Words that hold the groups of any run of so many entries, and one 64-bit word more for the shift; even."""
+    """Words that hold the groups of any run of `entries` entries, plus one 64-bit word for the shift; even."""
     width = 16 // planes * LANES
     return (entries // (32 * width) + 2) * width + 2
 

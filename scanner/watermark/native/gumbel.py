@@ -6,6 +6,7 @@ error; every message that could still be best or second best is then scored agai
 """
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from numpy import float32, int32, uint32, uint64
@@ -19,20 +20,20 @@ from scanner.watermark.native.choice import choose
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.native.ciphers import GROUP as GROUP
 from scanner.watermark.native.keyed import Best, Keyed
-from scanner.watermark.native.one_message import draws_of_chunk, log_term, score_under, term
+from scanner.watermark.native.one_message import NOT_ASKED, draws_of_chunk, log_term, score_under, term
 from scanner.watermark.positions import Positions, Tokens
 
 TILE = 4096
 """Messages that are summed at a time: their sums stay in the first-level cache."""
 
 TERM_ERROR = 16
-"""Units of ln 2 / 2^23 by which an approximate term may miss, more than it does for any draw (test_gumbel_terms)."""
+"""Units of ln 2 / 2^23 by which an approximate term may miss; no draw's term misses by as much (test_gumbel_terms)."""
 
 UNIT = math.log(2.0) / 2**23
-"""What the integer sums of Gumbel terms count."""
+"""Size of one unit in the integer sums of Gumbel terms."""
 
 FLUSH = 15
-"""Terms are at most 2^28 units: so many fit 32 bits."""
+"""Terms whose sum fits 32 bits, as each is at most 2^28 units."""
 
 # log2(1+f) = f + f(1−f) q(f) for 0 ≤ f ≤ 1: q by Chebyshev fit, error below 1.5e-6
 _Q0, _Q1, _Q2 = float32(0.4426888535372961), float32(-0.27820167313290567), float32(0.19666100261241318)
@@ -51,13 +52,14 @@ class Gumbel(Keyed):
     """
 
     law: Law = Gamma()
+    _unweighted: ClassVar[bool] = False
 
     def __init__(self, secret_bytes: bytes, window: int) -> None:
         super().__init__(secret_bytes, "gumbel", window)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """Score Σ −ln(1−r) of each document under its message: float64[D] (SPEC §3)."""
-        return self._score(tokens, positions, messages, unweighted=False)
+        return self._score(tokens, positions, self._each(messages, positions), NOT_ASKED)
 
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
@@ -90,22 +92,17 @@ class Gumbel(Keyed):
         return draws_at(self._keys.chacha, self._nonces(tokens, positions), entries)
 
     def _score(
-        self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int, unweighted: bool
+        self, tokens: Tokens, positions: Positions, wanted: NDArray[np.int64], terms: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        wanted, keys = self._each(messages, positions), self._keys
-        return score_under(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, wanted, self.window, unweighted, 1
-        )
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return score_under(keys.chacha, keys.sip, *where, wanted, self.window, self._unweighted, 1, terms)
 
 
 class LogGumbel(Gumbel):
     """The unweighted score Σ ln r over the same streams (paper, Simplified Score Function). One message only."""
 
     law: Law = NegativeGamma()
-
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """Score Σ ln r of each document under its message: float64[D], −∞ where a draw is 0 (SPEC §3)."""
-        return self._score(tokens, positions, messages, unweighted=True)
+    _unweighted: ClassVar[bool] = True
 
 
 @kernel

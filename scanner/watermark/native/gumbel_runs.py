@@ -13,6 +13,7 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.native.bounds import LONGEST, MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.gumbel import TERM_ERROR, approximate_terms
+from scanner.watermark.native.lanes import blocks_of_runs
 from scanner.watermark.native.one_message import term
 from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
 
@@ -118,7 +119,7 @@ def _bits(draws: NDArray[np.uint32]) -> np.int64:
 def units_of(score: float, scored: int) -> int:
     """A number whose bound is smaller than this has a smaller score than `score`, over so many positions.
 
-    Room is left for more than logarithms and sums in double precision miss.
+    It leaves more room than the error of logarithms and sums in double precision.
     """
     score *= 1.0 - 1e-9 - scored * 2.0**-50
     return int(score * (PER_LN2 if scored <= LONGEST else _TERMS_PER_LN2)) - 2
@@ -126,7 +127,7 @@ def units_of(score: float, scored: int) -> int:
 
 @kernel
 def _largest_two(bounds: NDArray[np.int64]) -> tuple[int, int]:
-    """Places of the two largest; −1: there is no second."""
+    """Places of the two largest values; the second is −1 where there is only one value."""
     a, b = 0, -1
     for i in range(1, len(bounds)):
         if bounds[i] > bounds[a]:
@@ -148,6 +149,21 @@ def score_of_number(key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: ND
         for draw in block[row : row + lanes]:
             total += term(draw)
     return total
+
+
+@kernel
+def draws_at(
+    key: NDArray[np.uint32], tokens: NDArray[np.int64], nonces: NDArray[np.uint64], numbers: NDArray[np.int64]
+) -> NDArray[np.uint32]:
+    """The draw of one number of each token's run: uint32[P] for int64[P], uint64[P] and int64[P]."""
+    draws = np.empty(len(numbers), np.uint32)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    for p in range(0, len(numbers), CHUNK):
+        end = min(p + CHUNK, len(numbers))
+        blocks_of_runs(key, nonces[p:end], tokens[p:end], numbers[p:end], BITS, inputs, block)
+        for i in range(p, end):
+            draws[i] = block[(numbers[i] & 15) * CHUNK + i - p]
+    return draws
 
 
 @kernel

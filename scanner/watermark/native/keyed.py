@@ -1,4 +1,4 @@
-"""What the native methods share: sub-keys of one label, a window before each position, and which messages are asked."""
+"""What the native formats share: sub-keys of one label, the window before each position, and the messages asked for."""
 
 from abc import ABC, abstractmethod
 from fractions import Fraction
@@ -27,12 +27,15 @@ class Best(NamedTuple):
 
     @classmethod
     def of_one(cls, score: NDArray[np.generic]) -> "Best":
-        """Where there is one message only, it is the best, and there is no second."""
+        """The best message of a key that has one message: there is no second."""
         message = np.zeros(len(score), np.int64)
         return cls(message, score, message - 1, np.zeros_like(score))
 
     def candidates(self) -> Candidates:
-        """As every format has them: [D, 2]. The cyclic shift makes neighbouring messages share draws (SPEC §2)."""
+        """Best and second best as every format has them: [D, 2].
+
+        The cyclic shift makes neighbouring messages share draws (SPEC §2).
+        """
         return Candidates(
             np.stack([self.message, self.second_message], axis=1), np.stack([self.score, self.second_score], axis=1)
         )
@@ -78,7 +81,7 @@ class Sealed:
 
     @staticmethod
     def _each(messages: NDArray[np.int64] | int, positions: Positions) -> NDArray[np.int64]:
-        """The message of every document: int64[D]; or int64[1], that of all of them.
+        """The message of each document: int64[D], or int64[1] where all share one.
 
         Raises:
             ValueError: a message below 0.
@@ -95,7 +98,7 @@ class Sealed:
 
 
 class Keyed(Sealed, ABC):
-    """Version 1.
+    """A native watermark of version 1.
 
     Raises:
         ValueError: a secret or window out of range.
@@ -109,9 +112,28 @@ class Keyed(Sealed, ABC):
         """Score of one message a document: int64[D] or float64[D]."""
 
     @abstractmethod
+    def _score(
+        self, tokens: Tokens, positions: Positions, wanted: NDArray[np.int64], terms: NDArray[np.float64]
+    ) -> NDArray[np.generic]:
+        """As `score`, of the messages that `_each` gives; terms: float64[P], written unless it is empty."""
+
+    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """See ScoresParts."""
+        added = np.empty(len(positions.index))
+        self._score(tokens, positions, self._each(messages, positions), added)
+        return added
+
+    def alone(self, score: NDArray[np.generic]) -> Candidates:
+        """See ScoresParts."""
+        return Best.of_one(score).candidates()
+
+    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> None:
+        """See ScoresParts: names need nothing besides."""
+
+    @abstractmethod
     def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
         """Best and second best of the messages 0 … count−1."""
 
     def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two, as every format has them."""
+        """The best two messages, as every format has them."""
         return self.best_two(tokens, positions, count).candidates()

@@ -1,6 +1,6 @@
 """What the known answers of the native watermark compare: primitives, streams, draws and whole documents (SPEC §5).
 
-Those of version 2 are told by their labels, or by a field `version`; they have searches besides (SPEC_2 §5).
+Cases of version 2 are known by their labels, or by a field `version`, and include searches (SPEC_2 §5).
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def _draws(case: Case) -> Pairs:
 
 
 def _documents(case: Case) -> Pairs:
-    mark = _method(case)
+    mark = method_of(case)
     tokens = ragged([case["tokens"]])
     positions = scored_positions(tokens, case["window"], case["dedup"])
     score = mark.score(tokens, positions, case["message"])
@@ -66,7 +66,7 @@ def _documents(case: Case) -> Pairs:
 
 
 def _searches(case: Case) -> Pairs:
-    mark = _method(case)
+    mark = method_of(case)
     if not isinstance(mark, Numbered) or mark.groups is None:
         raise ValueError("searches are of version 2, with groups")
     tokens = ragged([case["tokens"]])
@@ -91,7 +91,8 @@ def _scores(expected: float | None, computed: np.generic) -> tuple[float | None,
     return expected, computed.item()
 
 
-def _method(case: Case) -> Watermark:
+def method_of(case: Case) -> Watermark:
+    """The watermark of a case of `documents` or `searches`, under its secret."""
     name, key, window = case["method"], bytes.fromhex(case["secret"]), case["window"]
     if case.get("version", 1) == 2:
         if name == "greenlist":
@@ -109,4 +110,4 @@ GROUPS: dict[str, Callable[[Case], Pairs]] = {
     "documents": _documents,
     "searches": _searches,
 }
-"""By the group of known_answers.json and known_answers_2.json."""
+"""Comparisons by the group's name in known_answers.json and known_answers_2.json."""

@@ -14,16 +14,12 @@ from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphas
 
 @kernel
 def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
-    """The first scored position that lies beyond the chunk of position p: p < end ≤ p + CHUNK."""
-    stop = index[p] + CHUNK
-    low, high = p, min(p + CHUNK, len(index))
-    while low < high:
-        middle = (low + high) >> 1
-        if index[middle] < stop:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    """The first scored position that lies beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
+    stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
+    end = p + 1
+    while end < most and index[end - 1] < index[end] < stop:
+        end += 1
+    return end
 
 
 @kernel
@@ -77,7 +73,7 @@ def steps_of_positions(
     nonces: NDArray[np.uint64],
     entries: NDArray[np.int64],
 ) -> None:
-    """Nonces and tokens of the next scored positions, which come in order from call to call.
+    """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
 
     Args:
         sip: uint64[2].
@@ -93,7 +89,7 @@ def steps_of_positions(
     begin, stop = hashed[0], hashed[1]
     for i in range(len(places)):
         place = places[i]
-        if place >= stop:
+        if place >= stop or place < begin:
             begin, stop = place, min(place + CHUNK, len(ids))
             siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
         nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
@@ -234,7 +230,7 @@ def blocks_of_messages(
 
 @kernel
 def log2(power: int) -> int:
-    """Of a power of two."""
+    """log2 of a power of two."""
     bits = 0
     while power >> bits > 1:
         bits += 1

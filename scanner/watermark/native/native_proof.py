@@ -85,8 +85,8 @@ class _Proof(ABC):
 
     Args:
         secret: the master key.
-        label: of the format.
-        version: 1, of which message m reads entry x + m of token x, or 2, of which it reads x·2^32 + m (SPEC_2 §1).
+        label: the format's label.
+        version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
         window: h.
         groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
     """
@@ -99,19 +99,29 @@ class _Proof(ABC):
 
     def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
         """See scanner.watermark.format.Proof."""
-        _, terms = self._each(tokens, messages, dedup)
+        _, _, terms = self._each(tokens, messages, dedup)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
     def own(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float], int] | None:
-        """See scanner.watermark.format.ProvesOwn: of the user steps, among the users of a group."""
+        """See scanner.watermark.format.ProvesOwn: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
-        nonces, terms = self._each(tokens, messages, dedup)
+        _, nonces, terms = self._each(tokens, messages, dedup)
         own = terms[:, ~_of_group(nonces)]
         return own.shape[1], [math.fsum(of_one) for of_one in own.tolist()], self._groups
 
-    def _each(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[Nonces, NDArray[np.float64]]:
-        """Nonces of the P scored positions, and what each adds to each of M messages: float64[M, P]."""
+    def parts(
+        self, tokens: Words, messages: Sequence[int], dedup: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
+        """See scanner.watermark.format.ProvesParts."""
+        places, nonces, terms = self._each(tokens, messages, dedup)
+        own = None if self._groups is None else ~_of_group(nonces)
+        return places, terms, own, self._groups or 1
+
+    def _each(
+        self, tokens: Words, messages: Sequence[int], dedup: str
+    ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
+        """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
@@ -120,7 +130,7 @@ class _Proof(ABC):
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
         numbers = np.stack([self._numbers(nonces, message) for message in messages])
         entries = (first + numbers).ravel()  # message by message, side by side
-        return nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
+        return places, nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
 
     def _numbers(self, nonces: Nonces, message: int) -> Nonces:
         """Which number a message reads at each position."""
@@ -147,7 +157,7 @@ class _Proof(ABC):
 
 
 class GreenListProof(_Proof):
-    """Of the green list."""
+    """The proof of the green list."""
 
     def __init__(
         self, secret: bytes, label: str, version: int, window: int, gamma: Fraction, groups: int | None = None
@@ -169,7 +179,7 @@ class GreenListProof(_Proof):
 
 
 class GumbelProof(_Proof):
-    """Of the Gumbel mark."""
+    """The proof of the Gumbel mark."""
 
     def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
         (words,) = self._words(nonces, 1, 1, entries)

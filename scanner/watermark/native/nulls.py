@@ -29,7 +29,7 @@ from scanner.watermark.positions import Positions, Tokens
 
 
 class FreshKeys(NamedTuple):
-    """Sub-keys of a key of its own for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]; of which version."""
+    """Separate sub-keys for each of D documents: chacha uint32[D, 8], sip uint64[D, 2]; the watermark's version."""
 
     chacha: NDArray[np.uint32]
     sip: NDArray[np.uint64]
@@ -60,14 +60,14 @@ def greenlist_hits(
     """Count, for each document under its own key, the messages 0 … messages−1 whose score is critical or more.
 
     Args:
-        keys: of the D documents.
+        keys: one for each of the D documents.
         tokens: of the D documents.
         positions: which are scored, for that window.
         window: h.
         gamma: share of green tokens.
         messages: how many are scored.
         critical: float64[D, J], whole numbers or ∞.
-        groups: whether these messages are users of group 0, whose group steps are theirs together (SPEC_2 §2).
+        groups: whether these messages are users of group 0, who share its group steps (SPEC_2 §2).
     """
     rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
     whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)

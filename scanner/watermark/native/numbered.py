@@ -5,30 +5,38 @@ steps, which its group shares, and g·2^16 + v in user steps, which nobody share
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from fractions import Fraction
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.format import Candidates, Own
 from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
-from scanner.watermark.native import green_runs, gumbel_runs, marking, secret
+from scanner.watermark.native import green_runs, gumbel_runs, marking, secret, window_runs
+from scanner.watermark.native.bounds import PER_LN2
 from scanner.watermark.native.keyed import Best, Sealed
-from scanner.watermark.native.one_message import count_green, score_under
+from scanner.watermark.native.one_message import NOT_ASKED, count_green, score_under
 from scanner.watermark.native.runs import Asked, Steps, chosen, in_two, is_group_step, steps_of
+from scanner.watermark.native.window_search import Keyed, Windows, standing_out
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
 
 MOST_GROUPS_SEARCHED = 8
-"""Groups of a document whose users are searched, at most (SPEC_2 §3)."""
+"""Most groups of a document whose users are searched (SPEC_2 §3)."""
 
 _TOLD = 16
-"""Candidates of a document without groups that are looked for at first; where there are as many, for all."""
+"""Candidates that a document without groups is first searched for; where as many pass, all are searched for."""
 
 _ROOM = 1e-9
-"""Of log10 p, so that a rounding decides nothing (SPEC_2 §3)."""
+"""Slack in log10 p, so that rounding decides nothing (SPEC_2 §3)."""
 
 _REMEMBERED = 1 << 16
+
+
+BestOfRuns = Callable[[Steps, Asked], tuple[NDArray[np.int64], NDArray[np.generic]]]
+"""Function that finds the best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
 
 
 class Numbered(Sealed, ABC):
@@ -53,14 +61,59 @@ class Numbered(Sealed, ABC):
         super().__init__(secret_bytes, secret.label(method, window, gamma, groups), window, 2)
         self.groups = groups
         self._floors: dict[tuple[int, int], float] = {}
+        self._elsewhere: tuple[BestOfRuns, str] | None = None
+
+    def __repr__(self) -> str:
+        return super().__repr__() + (f" {self._elsewhere[1]}" if self._elsewhere else "")
+
+    def searched_by(self, best_of_runs: BestOfRuns, where: str) -> Self:
+        """The same watermark with its runs searched by another function than `best_of_runs`, such as a device's.
+
+        where: the device, for its repr.
+        """
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _elsewhere=(best_of_runs, where))
+        return other
 
     @abstractmethod
-    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.generic]:
-        """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D]."""
+    def _score(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        numbers: NDArray[np.int64],
+        terms: NDArray[np.float64] = NOT_ASKED,
+    ) -> NDArray[np.generic]:
+        """Score of one number a document, or of one for all, at the given positions: int64[D] or float64[D].
+
+        terms: float64[P], written where it has a length: what each position adds.
+        """
 
     @abstractmethod
-    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+    def best_of_windows(
+        self, steps: Steps, windows: Windows, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """See scanner.watermark.native.window_search.BestOfWindows."""
+
+    def in_windows(
+        self, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See SearchesWindows."""
+        self._check_count(count)
+
+        def best_of_group(steps: Steps, group: NDArray[np.int64]) -> NDArray[np.int64]:
+            rows = np.arange(len(group))
+            asked = Asked(rows, group * MOST_NUMBERS, self.groups or 0, 1, 1, np.full(len(rows), np.inf))
+            return self._best(steps, asked)[0][:, 0]
+
+        key = Keyed(self.law, self._nonces(tokens, positions), self.groups, self.best_of_windows, best_of_group)
+        return standing_out(key, tokens, positions, windows, count, share)
+
+    @abstractmethod
+    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Best numbers of runs and their scores: [R, most], −1 and 0 where there are fewer."""
+
+    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
+        return self._elsewhere[0](steps, asked) if self._elsewhere else self.best_of_runs(steps, asked)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
         """Score of one message a document, or of one for all: int64[D] or float64[D], S_G + S_U.
@@ -84,6 +137,34 @@ class Numbered(Sealed, ABC):
         of_group = self.group_steps(tokens, positions)
         shared = self._score(tokens, chosen(positions, of_group), group)
         return shared, self._score(tokens, chosen(positions, ~of_group), group * MOST_NUMBERS + user)
+
+    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """See ScoresParts."""
+        wanted = self._each(messages, positions)
+        self._check_messages(wanted)
+        added = np.empty(len(positions.index))
+        if self.groups is None:
+            self._score(tokens, positions, wanted, added)
+            return added
+        group, user = np.divmod(wanted, self.groups)
+        of_group = self.group_steps(tokens, positions)
+        for mask, numbers in ((of_group, group), (~of_group, group * MOST_NUMBERS + user)):
+            of_these = np.empty(int(mask.sum()))
+            self._score(tokens, chosen(positions, mask), numbers, of_these)
+            added[mask] = of_these
+        return added
+
+    def alone(self, score: NDArray[np.generic]) -> Candidates:
+        """See ScoresParts."""
+        return Best.of_one(score).candidates()._replace(independent=True)
+
+    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> Own | None:
+        """See ScoresParts: the score of the user steps, among the users of a group."""
+        if self.groups is None:
+            return None
+        _, of_user = self.parts(tokens, positions, messages)
+        scored = chosen(positions, ~self.group_steps(tokens, positions)).scored
+        return Own(of_user[:, None], scored, self.groups)
 
     def numbers(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which number each step's message reads there: int64[R] for nonces of R steps and their messages (SPEC_2 §2).
@@ -116,7 +197,7 @@ class Numbered(Sealed, ABC):
         """
         self._check_count(count)
         if self.groups is None and count == 1:
-            return Best.of_one(self.score(tokens, positions, 0)).candidates()._replace(independent=True)
+            return self.alone(self.score(tokens, positions, 0))
         if self.groups is None:
             return self._among_all(steps_of(tokens, positions, self._nonces(tokens, positions)), count)
         if count != self.groups**2:
@@ -143,7 +224,7 @@ class Numbered(Sealed, ABC):
     def _told(
         self, steps: Steps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
-        """Those of some documents, `most` of each at first, and more where there are as many."""
+        """Candidates of some documents, `most` of each at first, and more where a document has as many."""
         message, score = self._best(steps, Asked(documents, np.zeros_like(documents), count, 2, most, floors))
         full = np.flatnonzero(message[:, -1] >= 0)
         if most < count and len(full):
@@ -177,7 +258,7 @@ class Numbered(Sealed, ABC):
         return Candidates(message, total, Own(score_own, own.scored, groups), independent=True)
 
     def _floors_of(self, scored: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-        """What a score reaches whose p is 1/count or less, for each document: float64[D]."""
+        """Least score whose p is 1/count or less, for each document: float64[D]."""
         if len(self._floors) > _REMEMBERED:
             self._floors.clear()
         distinct, which = np.unique(scored, return_inverse=True)
@@ -212,14 +293,26 @@ class NumberedGreenList(Numbered):
         numbers = self.numbers(nonces, messages)
         return marking.green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
 
-    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        keys = self._keys
-        return count_green(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, numbers, self.window, self._rule, 2
-        )
+    def _score(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        numbers: NDArray[np.int64],
+        terms: NDArray[np.float64] = NOT_ASKED,
+    ) -> NDArray[np.int64]:
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, 2, terms)
 
-    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Best numbers of runs and their counts: int64[R, most] both."""
         return green_runs.best_of_runs(self._keys.chacha, steps, asked, self._rule)
+
+    def best_of_windows(
+        self, steps: Steps, windows: Windows, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Counts are no bounds, but exact."""
+        number, counted = window_runs.best_green(self._keys.chacha, steps, *windows, count, self._rule)
+        return number, counted.astype(np.float64)
 
 
 class NumberedGumbel(Numbered):
@@ -235,6 +328,7 @@ class NumberedGumbel(Numbered):
     """
 
     law: Law = Gamma()
+    _unweighted: ClassVar[bool] = False
 
     def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
         super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
@@ -250,25 +344,40 @@ class NumberedGumbel(Numbered):
         number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
         return marking.choose_token(self._keys.chacha, nonce, number, weights)
 
-    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._sums(tokens, positions, numbers, unweighted=False)
+    def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
+        """The draw that each scored token meets under its document's message: uint32[P].
 
-    def _best(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        Raises:
+            ValueError: a message that the key does not have.
+        """
+        wanted, nonces = np.repeat(self._each(messages, positions), positions.scored), self._nonces(tokens, positions)
+        ids = tokens.ids[positions.index].astype(np.int64)
+        return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
+
+    def _score(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        numbers: NDArray[np.int64],
+        terms: NDArray[np.float64] = NOT_ASKED,
+    ) -> NDArray[np.float64]:
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, 2, terms)
+
+    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
         return gumbel_runs.best_of_runs(self._keys.chacha, steps, asked)
 
-    def _sums(
-        self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64], unweighted: bool
-    ) -> NDArray[np.float64]:
-        keys = self._keys
-        return score_under(
-            keys.chacha, keys.sip, tokens.ids, positions.index, positions.offsets, numbers, self.window, unweighted, 2
-        )
+    def best_of_windows(
+        self, steps: Steps, windows: Windows, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """By the leading bits of draws, which bound scores."""
+        number, units = window_runs.best_gumbel(self._keys.chacha, steps, *windows, count)
+        return number, units / PER_LN2
 
 
 class NumberedLogGumbel(NumberedGumbel):
     """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
 
     law: Law = NegativeGamma()
-
-    def _score(self, tokens: Tokens, positions: Positions, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._sums(tokens, positions, numbers, unweighted=True)
+    _unweighted: ClassVar[bool] = True

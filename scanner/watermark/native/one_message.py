@@ -19,6 +19,9 @@ from scanner.watermark.native.lanes import (
     steps_of_positions,
 )
 
+NOT_ASKED = np.empty(0)
+"""Empty array that says that nobody asks what each position adds."""
+
 
 @kernel
 def below(n: int, bits: int, apart: int, block: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
@@ -51,8 +54,12 @@ def count_green(
     window: int,
     rule: tuple[int, int, int],
     version: int,
+    terms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Green positions of each document under its message. One block a position: it holds all planes of a word."""
+    """Green positions of each document under its message. One block a position: it holds all planes of a word.
+
+    terms: float64[P], written: 1 where a position is green, else 0; of no length: not asked for.
+    """
     n, bits, planes = rule
     height = 16 // planes
     counts = np.zeros(len(offsets) - 1, np.int64)
@@ -72,6 +79,9 @@ def count_green(
         below(n, bits, height * CHUNK, block, greens[: height * CHUNK])
         for i in range(lanes):
             green[i] = uint32(greens[uint64(places[i])] >> uint32(entries[i] & 31)) & uint32(1)
+        if len(terms):
+            for i in range(lanes):
+                terms[p + i] = green[i]
         while p < end:
             stop = min(offsets[d + 1], end)
             for one in green[lanes - (end - p) : lanes - (end - stop)]:
@@ -119,12 +129,16 @@ def score_under(
     window: int,
     unweighted: bool,
     version: int,
+    terms: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r."""
+    """Score of each document under its message, summed in the order of positions: Σ −ln(1−r), or unweighted Σ ln r.
+
+    terms: float64[P], written: what each position adds; of no length: not asked for.
+    """
     sums = np.zeros(len(offsets) - 1)
     hashed, scratch, nonces = np.zeros(2, np.int64), np.empty(6 * CHUNK, np.uint64), np.empty(CHUNK, np.uint64)
     tokens, entries, places = np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64), np.empty(CHUNK, np.int64)
-    draws = np.empty(CHUNK, np.uint32)
+    added = np.empty(CHUNK)
     inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
     p, d = 0, 0
     while p < len(index):
@@ -136,12 +150,15 @@ def score_under(
         messages_of_positions(offsets, messages, p, end, d, entries)
         blocks_of_messages(chacha, version, nonces, tokens[:lanes], entries, 0, 16, inputs, block, places)
         for i in range(lanes):
-            draws[i] = block[uint64(places[i])]
+            draw = block[uint64(places[i])]
+            added[i] = log_term(draw) if unweighted else term(draw)
+        if len(terms):
+            terms[p:end] = added[:lanes]
         while p < end:
             stop = min(offsets[d + 1], end)
             total = sums[d]
-            for draw in draws[lanes - (end - p) : lanes - (end - stop)]:
-                total += log_term(draw) if unweighted else term(draw)
+            for one in added[lanes - (end - p) : lanes - (end - stop)]:
+                total += one
             sums[d] = total
             p = max(p, stop)
             d += p < end

@@ -35,8 +35,8 @@ class Asked(NamedTuple):
     """Which runs of numbers are searched, R of them, and what of each is wanted.
 
     documents: int64[R], over whose steps; first: int64[R], the run's first number, the first of a block; length: how
-    many numbers each has; least: how many are told whatever they score; most: how many are told, those that score as
-    much as `floors`, float64[R].
+    many numbers each has; least: how many are returned whatever they score; most: how many are returned if they score
+    as much as `floors`, float64[R].
     """
 
     documents: NDArray[np.int64]
@@ -74,7 +74,7 @@ def in_two(tokens: Tokens, positions: Positions, nonces: NDArray[np.uint64]) -> 
 def _in_two(
     ids: NDArray[np.uint32], index: NDArray[np.int64], offsets: NDArray[np.int64], nonces: NDArray[np.uint64]
 ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """As `is_group_step` parts them, in one pass: whatever masks an array takes longer than its scores."""
+    """Group steps and user steps, in one pass. Masks by `is_group_step` would take longer than the scores."""
     count = np.int64(0)
     for i in range(len(nonces)):
         count += np.int64((nonces[i] >> uint64(32)) * uint64(3) >> uint64(32) == 0)
@@ -115,6 +115,6 @@ def begin_run(
 
 @kernel
 def next_block(inputs: NDArray[np.uint32]) -> None:
-    """Go on to the block after, in each lane: a run ends before the lower word of its counter does."""
+    """Go on to the next block in each lane. A run ends before the lower word of its counter overflows."""
     for i in range(CHUNK):
         inputs[i] += uint32(1)

@@ -15,7 +15,7 @@ MAX_WINDOW, MAX_GAMMA_BITS = 16, 8
 
 
 class SubKeys(NamedTuple):
-    """What one label's streams are drawn with. As secret as the master key; its repr shows nothing.
+    """The sub-keys that draw one label's streams. They are as secret as the master key; their repr shows nothing.
 
     chacha: uint32[8]; sip: uint64[2].
     """

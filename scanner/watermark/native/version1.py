@@ -20,17 +20,18 @@ from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
 
 SECONDS_A_MESSAGE = 2e-9
-"""What one message of a position may take: three times what the slowest kernel needs on a core of its own, twice over
-for decoy keys."""
+"""Seconds that one message of a position may take: three times the slowest kernel's need on a core of its own, doubled
+for decoy keys.
+"""
 
 SEEN_TOKENS = {0: "1,000", 1: "3,000 to 10,000"}
-"""Marked tokens of one user, by window, from which trials imitated the mark."""
+"""Marked tokens of one user that trials needed to imitate the mark, by window."""
 
 SAFE_WINDOW = 3
-"""From which on no trial imitated it from what people post."""
+"""Smallest window at which no trial imitated the mark from published text."""
 
 MOST_MESSAGES = 2**31
-"""Of a key."""
+"""Most messages of a key."""
 
 
 class Native(Format):
@@ -42,11 +43,11 @@ class Native(Format):
     window: int = Field(ge=0, le=MAX_WINDOW)
 
     def rule(self) -> WholeWindows:
-        """SPEC §3."""
+        """The rule of SPEC §3."""
         return WholeWindows(self.window)
 
     def can_be_framed(self) -> bool:
-        """All messages read one vector: message a of token x is message b of token x + a − b."""
+        """Always: all messages read one vector, so that message a of token x is message b of token x + a − b."""
         return True
 
     def cautions(self, messages: int) -> list[str]:
@@ -67,11 +68,11 @@ class Native(Format):
 
     @property
     def _groups(self) -> int | None:
-        """B, where messages share steps in groups."""
+        """B, or None where messages share no steps in groups."""
         return None
 
     def check_messages(self, count: int) -> None:
-        """As many as entries x + m of 32-bit tokens x are counted for."""
+        """At most as many messages as entries x + m of 32-bit tokens x are counted for."""
         if count > MOST_MESSAGES:
             raise ValueError(f"{count} messages: a key of format {self.name!r} has {MOST_MESSAGES} at most")
 
@@ -80,23 +81,23 @@ class Native(Format):
         return messages * SECONDS_A_MESSAGE
 
     def counted(self, messages: int) -> int:
-        """All."""
+        """All messages."""
         return messages
 
     def draw_key(self, entropy: bytes) -> bytes:
-        """Themselves."""
+        """The 32 bytes themselves."""
         return entropy
 
     def commitment(self, secret_bytes: bytes) -> bytes:
-        """SPEC §1."""
+        """The commitment of SPEC §1."""
         return secret.commitment(secret_bytes, self.label(), self.version)
 
     def dedups(self, wanted: Sequence[Dedup]) -> list[Dedup]:
-        """Without a window all contexts of a text are one."""
+        """Without a window all positions of a text have one context."""
         return [dedup for dedup in wanted if self.window or dedup != "context"]
 
     def decides(self) -> dict[str, object]:
-        """Method, window and γ, as shard ids said before they had labels."""
+        """Method, window and γ, as shard ids had them before labels existed."""
         return self.columns()._asdict()
 
 
@@ -109,11 +110,11 @@ class GreenListFormat(Native):
     gamma: GammaText
 
     def label(self) -> str:
-        """SPEC §1."""
+        """The label of SPEC §1."""
         return secret.label(self.name, self.window, parse_gamma(self.gamma))
 
     def law(self) -> Law:
-        """S of T tokens are green."""
+        """The law of S green tokens among T."""
         return Binomial(parse_gamma(self.gamma))
 
     def open(self, secret_bytes: bytes) -> GreenList | NumberedGreenList:
@@ -139,7 +140,7 @@ class GreenListFormat(Native):
         messages: int,
         critical: NDArray[np.float64],
     ) -> Hits:
-        """By the counters that a search fills."""
+        """Counted by the counters that a search fills."""
         keys, gamma = nulls.keys_of(secrets, self.label(), self.version), parse_gamma(self.gamma)
         return nulls.greenlist_hits(keys, tokens, positions, self.window, gamma, messages, critical, bool(self._groups))
 
@@ -151,11 +152,11 @@ class GumbelFormat(Native):
     title = "Aaronson et al. (Gumbel)"
 
     def label(self) -> str:
-        """SPEC §1."""
+        """The label of SPEC §1."""
         return secret.label(self.name, self.window)
 
     def law(self) -> Law:
-        """A sum of T exponential variables."""
+        """The law of a sum of T exponential variables."""
         return Gamma()
 
     def open(self, secret_bytes: bytes) -> Gumbel | NumberedGumbel:
@@ -180,6 +181,6 @@ class GumbelFormat(Native):
         messages: int,
         critical: NDArray[np.float64],
     ) -> Hits:
-        """By the sums that a search of long documents makes."""
+        """Counted by the sums that a search of long documents makes."""
         keys = nulls.keys_of(secrets, self.label(), self.version)
         return nulls.gumbel_hits(keys, tokens, positions, self.window, messages, critical, bool(self._groups))

@@ -1,7 +1,7 @@
 """Version 2 of the native watermark, as FORMATS has it: every token has a run of entries of its own (SPEC_2).
 
 No change of tokens turns one message's mark into another's, and one message's mark leaves the scores of all others as
-they were. Laws are those of version 1, and so are the parameters, but for `groups`.
+they were. It has the laws and the parameters of version 1, and the parameter `groups` besides.
 """
 
 import math
@@ -11,21 +11,24 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Answers, Format
+from scanner.watermark.format import Answers, Format, StandIns
 from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
-from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma
+from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
+
+CLUSTERS = 32
+"""Clusters of the messages of a key without groups, by which stand-ins are dealt out."""
 
 
 def users_of(groups: int) -> int:
-    """How many users B groups have room for, at least: a twentieth of the messages is reserved (SPEC_2 §2)."""
+    """Fewest users that B groups have room for: a twentieth of the messages is reserved (SPEC_2 §2)."""
     return groups**2 * (RESERVED_EVERY - 1) // RESERVED_EVERY
 
 
 def groups_for(users: float) -> int:
-    """The least B for so many users."""
+    """The least B with room for so many users."""
     groups = max(2, math.isqrt(int(users)))
     while users_of(groups) < users:
         groups += 1
@@ -51,11 +54,11 @@ class _Native2(Native):
         return self.groups
 
     def can_be_framed(self) -> bool:
-        """No two messages read the same entry, but in the steps of a group, by which nobody is named."""
+        """Never: no two messages read the same entry, except in the steps of a group, which name nobody."""
         return False
 
     def check_messages(self, count: int) -> None:
-        """As many as are searched one by one; with groups B²."""
+        """At most as many messages as are searched one by one; with groups B²."""
         if self.groups is not None and count != self.groups**2:
             raise ValueError(f"{count} messages: a key with groups = {self.groups} has {self.groups**2}")
         if self.groups is None and count > MOST_NUMBERS:
@@ -65,12 +68,24 @@ class _Native2(Native):
             )
 
     def seconds(self, messages: int) -> float:
-        """In proportion to the numbers of groups in a third of the steps, of users of eight groups in the others."""
+        """Proportional to the groups in a third of the steps, and to the users of eight groups in the others."""
         return super().seconds(messages if self.groups is None else 6 * self.groups)
 
     def counted(self, messages: int) -> int:
-        """All; with groups those of the first group."""
+        """All messages; with groups, the messages of the first group."""
         return messages if self.groups is None else self.groups
+
+    def stand_ins(self, message: int, messages: int) -> StandIns:
+        """With groups, the reserved messages of its group, which share its group steps.
+
+        Else reserved ones, or numbers beyond all.
+        """
+        if self.groups is not None:
+            group = message // self.groups
+            return StandIns(group, reserved_among(group * self.groups, (group + 1) * self.groups))
+        reserved, beyond = reserved_among(0, messages), range(messages, MOST_NUMBERS)
+        cluster = message % CLUSTERS
+        return StandIns(cluster, max(reserved, beyond, key=len)[cluster::CLUSTERS])
 
     def decides(self) -> dict[str, object]:
         """See Format."""
@@ -84,7 +99,7 @@ class GreenListFormat2(_Native2, GreenListFormat):
     title = "Kirchenbauer et al. (green list, version 2)"
 
     def label(self) -> str:
-        """SPEC_2 §1."""
+        """The label of SPEC_2 §1."""
         return secret.label(self.name, self.window, parse_gamma(self.gamma), self.groups)
 
     def open(self, secret_bytes: bytes) -> NumberedGreenList:
@@ -99,7 +114,7 @@ class GumbelFormat2(_Native2, GumbelFormat):
     title = "Aaronson et al. (Gumbel, version 2)"
 
     def label(self) -> str:
-        """SPEC_2 §1."""
+        """The label of SPEC_2 §1."""
         return secret.label(self.name, self.window, groups=self.groups)
 
     def open(self, secret_bytes: bytes) -> NumberedGumbel:

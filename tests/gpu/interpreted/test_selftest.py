@@ -29,3 +29,18 @@ def test_the_command_checks_every_device(tmp_path):
 def test_a_wrong_answer_fails(wrong):
     (found,) = check_device(json.dumps({"documents": [wrong]}), CPU)
     assert (found.passed, len(found.failures)) == (0, 1)
+
+
+SEARCHES = json.loads((resources.files("scanner.watermark.native") / "known_answers_2.json").read_text())["searches"]
+BRIEF = [case for case in SEARCHES if len(case["tokens"]) <= 20]
+
+
+def test_searches_of_version_2_pass_and_a_wrong_candidate_fails():
+    assert {case["method"] for case in BRIEF} == {"greenlist", "gumbel"}
+    (found,) = check_device(json.dumps({"searches": BRIEF}), CPU)
+    assert (found.group, found.passed, found.failures) == ("cpu searches", len(BRIEF), [])
+    one = BRIEF[-1]
+    for change in ({"message": one["candidates"][0]["message"] ^ 1}, {"score": one["candidates"][0]["score"] + 1}):
+        wrong = one | {"candidates": [one["candidates"][0] | change, *one["candidates"][1:]]}
+        (found,) = check_device(json.dumps({"searches": [wrong]}), CPU)
+        assert (found.passed, len(found.failures)) == (0, 1)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from brickscan_vllm import door as door_module
-from brickscan_vllm.asked import read_request
-from brickscan_vllm.counts import REFUSED, REQUESTS
+from brickscan_vllm.asked import Reads, read_request
+from brickscan_vllm.counts import REFUSED, REQUESTS, STEERED
 from brickscan_vllm.door import Door
 from brickscan_vllm.served_key import check_tokenizer, find_key, open_key
 from brickscan_vllm.settings import read_settings
@@ -68,6 +68,16 @@ def test_a_service_message_is_for_those_who_name_nobody(settings):
             Door(settings("greenlist", service_message=wrong))
 
 
+def test_requests_that_say_which_tokens_may_come_are_counted(settings):
+    fields = {"structured_outputs": object(), "allowed_token_ids": [1], "logit_bias": {1: 5.0}, "bad_words": ["x"]}
+    before = {name: total(STEERED, name) for name in fields}
+    door = Door(settings("greenlist"))
+    door.check(params(4, logit_bias={}, bad_words=[]))
+    for name, value in fields.items():
+        door.check(params(4, **{name: value}))
+    assert {name: total(STEERED, name) - count for name, count in before.items()} == dict.fromkeys(fields, 1)
+
+
 def test_greedy_and_several_are_marked_by_a_green_list(settings):
     before = total(REQUESTS, "user")
     Door(settings("greenlist")).check(params(4, temperature=0.0, n=3))
@@ -96,6 +106,7 @@ def test_only_the_gateway_says_for_whom(settings, monkeypatch):
     for message, token, said in [
         (4, None, "brickscan_token is missing"),
         (4, 12, "brickscan_token is missing"),
+        (4, good + "\ud800", "brickscan_token is missing"),
         (5, good, "was not made for this message"),
         (4, make_token(secret, "other-key", 4, now + 60), "was not made for this message"),
         (4, make_token(b"x" * 32, "greenlist", 4, now + 60), "was not made for this message"),
@@ -122,6 +133,9 @@ def test_only_the_gateway_says_for_whom(settings, monkeypatch):
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_DELTA": "x"}, "BRICKSCAN_DELTA = 'x'"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_DELTA": "nan"}, "BRICKSCAN_DELTA = 'nan'"),
         ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_SERVICE_MESSAGE": "-4"}, "'-4' is no message"),
+        ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "BRICKSCAN_LOGPROBS": "yes"}, "BRICKSCAN_LOGPROBS = 'yes'"),
+        ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "VLLM_PLUGINS": "lora"}, "add brickscan, or unset it"),
+        ({"BRICKSCAN_REGISTRY": "r", "BRICKSCAN_KEY": "k", "VLLM_PLUGINS": ""}, "add brickscan, or unset it"),
     ],
 )
 def test_settings_that_are_not_right(environment, said):
@@ -164,6 +178,63 @@ def test_a_key_that_does_not_mark_now(settings, own_keys, monkeypatch):
     assert total(REFUSED, "key") == before + 1
 
 
+def test_a_key_that_has_ended_stays_out_between_two_looks(settings, own_keys, monkeypatch):
+    """Of a hundred requests none is served, and a file that is there again is read again."""
+    door = Door(settings("now")._replace(registry=own_keys))
+    retired = own_keys / "keys.toml"
+    whole = retired.read_text()
+    retire_key(own_keys, "now")
+    monkeypatch.setattr(door_module, "LOOK_AGAIN", 0.0)
+    with pytest.raises(ValueError, match="'now' does not mark now"):
+        door.check(params(3))
+    monkeypatch.setattr(door_module, "LOOK_AGAIN", 3600.0)
+    for _ in range(100):
+        with pytest.raises(ValueError, match="'now' does not mark now"):
+            door.check(params(3))
+    retired.write_text(whole)
+    monkeypatch.setattr(door_module, "LOOK_AGAIN", 0.0)
+    door.check(params(3))
+
+
+def test_a_worker_reads_messages_that_a_key_got_later(settings, own_keys):
+    served = settings("now")._replace(registry=own_keys)
+    reads = Reads(served)
+    with pytest.raises(Refused, match="allowed: 0 to 49"):
+        reads(params(50))
+    text = (own_keys / "keys.toml").read_text()
+    (own_keys / "keys.toml").write_text(text.replace("messages = 50", "messages = 60", 1))
+    assert reads(params(50)).message == 50
+
+
+def test_no_door_is_no_way_in(monkeypatch):
+    for name in ("BRICKSCAN_REGISTRY", "BRICKSCAN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    door_module.door.cache_clear()
+    before = total(REFUSED, "key")
+    with pytest.raises(ValueError, match="BRICKSCAN_REGISTRY is not set"):
+        door_module.let_in(params(4))
+    assert total(REFUSED, "key") == before + 1
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"logprobs": 0},
+        {"logprobs": 5},
+        {"prompt_logprobs": 0},
+        {"logprob_token_ids": [4]},
+        {"prompt_logprob_token_ids": [4]},
+    ],
+)
+def test_probabilities_of_unmarked_text_are_not_told(settings, asked):
+    """Whoever has tokens scored one by one can choose by them; --max-logprobs 0 lets 0 through."""
+    before = total(REFUSED, "logprobs")
+    with pytest.raises(ValueError, match=f"{next(iter(asked))}: this server tells no probabilities"):
+        Door(settings("greenlist")).check(params(4, **asked))
+    assert total(REFUSED, "logprobs") == before + 1
+    Door(settings("greenlist")._replace(logprobs=True)).check(params(4, **asked))
+
+
 def test_a_key_that_is_not_what_it_was(settings, own_keys):
     served = settings("now")._replace(registry=own_keys)
     text = (own_keys / "keys.toml").read_text()
@@ -179,7 +250,7 @@ def config(tokenizer, **given):
     model = {"tokenizer": str(tokenizer), "tokenizer_revision": None, "logits_processors": None} | {
         name: given.pop(name)
         for name in list(given)
-        if name in ("logits_processors", "is_diffusion", "enable_trace_replay")
+        if name in ("logits_processors", "is_diffusion", "enable_trace_replay", "logprobs_mode")
     }
     whole = {
         "model_config": SimpleNamespace(**model),
@@ -224,6 +295,13 @@ def test_servers_that_would_not_mark(settings, model_folder, version, given, sai
 def test_servers_that_mark(settings, model_folder, version, given):
     chosen = settings("gumbel")
     check_server(config(model_folder, **given), chosen, version)
+
+
+def test_probabilities_that_show_the_mark_are_not_told(settings, model_folder):
+    shown = config(model_folder, logprobs_mode="processed_logprobs")
+    with pytest.raises(Refused, match="--logprobs-mode raw_logprobs"):
+        check_server(shown, settings("gumbel")._replace(logprobs=True), 1)
+    check_server(shown, settings("gumbel"), 1)
 
 
 def test_a_tokenizer_that_is_not_the_keys(settings, model_folder):

@@ -60,6 +60,7 @@ def green(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Serv
 @pytest.fixture(scope="module")
 def gum(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Server]:
     settings = {"BRICKSCAN_REGISTRY": str(keys), "BRICKSCAN_KEY": "gum", "BRICKSCAN_GATEWAY_SECRET": "env:GATEWAY"}
+    settings |= {"BRICKSCAN_LOGPROBS": "1"}
     with serving(tmp_path_factory.mktemp("gum") / "server", settings | {"GATEWAY": GATEWAY_SECRET}) as server:
         yield server
 

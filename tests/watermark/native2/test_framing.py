@@ -96,6 +96,7 @@ def test_text_of_group_steps_alone_names_strangers_as_rarely_as_the_misnaming_ra
     assert not any(attacks.named(mark, case.texts, GROUPS**2, RATE, RATE)[0])
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("one_group", [True, False])
 @pytest.mark.parametrize("shares", [(1,), (1, 1), (4, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1), (8, 4, 2, 1, 1, 1)], ids=str)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scanner.watermark import scored_positions
 from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from tests import reference2
 from tests.watermark.native2.known2 import SECRET, pair
 from tests.watermark.pairs import ragged, sum_error
 from tests.watermark.strategies import DEDUPS, GAMMAS, documents, few, windows
@@ -58,6 +59,22 @@ def test_with_groups(docs, window, dedup, method, groups, data):
     assert steps.tolist() == [step.of_group for doc in docs for step in one.plain.steps(doc, dedup)]
     last = groups**2 - 1
     same(one.fast.score(tokens, positions, last), [one.plain.scores(d, last, dedup)[0] for d in docs], positions.scored)
+
+
+@pytest.mark.parametrize("groups", [None, 19])
+def test_the_draws_that_one_message_meets(groups):
+    """Those of the reference, step by step; over the edge of a chunk, and of several documents with a message each."""
+    one, generator = pair("gumbel", 2, groups), np.random.default_rng(5)
+    docs = [generator.integers(0, 2**32, length, np.uint32).tolist() for length in (200, 0, 90)]
+    tokens, messages = ragged(docs), np.array([17, 3, 360], np.int64)
+    wanted = [
+        reference2.stream_word(one.plain.keys, step.nonce, 1, 0, reference2.entry(step.token, number))
+        for doc, message in zip(docs, messages.tolist(), strict=True)
+        for step in one.plain.steps(doc)
+        for number in [one.plain.number(message, step.of_group)]
+    ]
+    assert isinstance(one.fast, NumberedGumbel)
+    assert one.fast.draws_of(tokens, scored_positions(tokens, 2, "ngram"), messages).tolist() == wanted
 
 
 def test_long_documents_and_short_ones_between():

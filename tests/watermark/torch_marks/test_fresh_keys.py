@@ -21,6 +21,26 @@ def test_all_payloads_at_once(name):
         assert scores[payload] == mark.score(TEXT, positions, payload)[0]
 
 
+@pytest.mark.parametrize(("name", "more"), [("hf-lefthash", {}), ("hf-selfhash", {"context_width": 4})])
+def test_green_tokens_of_many_pieces(name, more):
+    """Pieces that share draws, of which each is looked up once."""
+    form = make_format(name, {"vocab_size": 300} | more)
+    text = fresh_keys.pieces(ragged([*np.random.default_rng(4).integers(0, 9, (5, 40)).tolist(), [7] * 9]), 4, 8)
+    counts, scored = fresh_keys.green_counts(form.open(form.decoy_key(bytes(32))), text)
+    mark = form.open(form.decoy_key(bytes(32)))
+    positions = mark.rule.positions(text, "ngram")
+    assert (counts.tolist(), scored.tolist()) == (mark.score(text, positions, 0).tolist(), positions.scored.tolist())
+
+
+def test_where_keys_are_the_units_the_interval_is_that_of_their_mean():
+    of_keys = tuple(np.array([hits]) for hits in [5] * 10 + [15] * 10)
+    low, high = fresh_keys.interval(fresh_keys.Tally(20_000, sum(of_keys), np.array([200.0]), of_keys), 0)
+    assert (low, high) == pytest.approx(stats.t.interval(0.95, 19, 0.01, stats.sem([0.005] * 10 + [0.015] * 10)))
+    seldom = (np.array([1]), *(np.array([0]) for _ in range(19)))
+    few = fresh_keys.Tally(20_000, sum(seldom), np.array([1.0]), seldom)
+    assert fresh_keys.interval(few, 0) == fresh_keys.clopper_pearson(1, 20_000)
+
+
 def test_sums_that_are_looked_up():
     form = make_format("synthid-table", {"depth": 9})
     secrets = [form.decoy_key(bytes([number] * 32)) for number in range(5)]
@@ -42,6 +62,7 @@ def test_the_least_sum_of_a_level():
     assert np.all(fresh_keys.surprises(mark, least - 1, states) < levels)
 
 
+@pytest.mark.seconds
 def test_mixed_bits_under_many_lists():
     form = make_format("synthid-mixed", {"depth": 9})
     marks = [form.open(form.decoy_key(bytes([number] * 32))) for number in range(4)]

@@ -75,6 +75,7 @@ def test_other_choices_of_repeats(width, document, dedup):
     assert got == wanted
 
 
+@pytest.mark.seconds
 @given(documents=st.lists(TOKENS, min_size=2, max_size=5), alpha=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]))
 def test_two_keys(documents, alpha):
     tokens, key = ragged(documents), 0x0123456789ABCDEF
@@ -101,6 +102,7 @@ def test_a_score_depends_on_its_document_alone():
     assert np.allclose(np.add.reduceat(terms, positions.offsets[[2, 3]])[0], all_of_them[2], rtol=1e-13)
 
 
+@pytest.mark.seconds
 def test_no_cell_scores_too_high():
     """All 2^24 cells: P(term ≥ x) is at most e^-x, as of an exponential variable; vLLM's own terms exceed that."""
     k = np.arange(2**24, dtype=np.uint32)

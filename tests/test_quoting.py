@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.quoting import parts_of
+from scanner.quoting import parts_of, segments_of
 
 
 def told(text: str) -> list[tuple[str, str]]:
@@ -38,6 +38,39 @@ def test_forms(text, parts):
     assert told(text) == parts
 
 
+@pytest.mark.parametrize(
+    ("text", "segments"),
+    [
+        ("", []),
+        ("one line", [("paragraph", "one line")]),
+        ("one\ntwo\n \t\r\n\nthree\n", [("paragraph", "one\ntwo"), ("paragraph", "three\n")]),
+        (
+            "mine\n> theirs\n>\n> still\n\n> others\nmine\n\nagain",
+            [
+                ("paragraph", "mine\n"),
+                ("quotation", "> theirs\n>\n> still\n"),
+                ("paragraph", "\n"),
+                ("quotation", "> others\n"),
+                ("paragraph", "mine"),
+                ("paragraph", "again"),
+            ],
+        ),
+        (
+            "a\n\nb<blockquote>x\n\ny</blockquote>\n\nc",
+            [
+                ("paragraph", "a"),
+                ("paragraph", "b<blockquote>"),
+                ("quotation", "x\n\ny"),
+                ("paragraph", "</blockquote>"),
+                ("paragraph", "c"),
+            ],
+        ),
+    ],
+)
+def test_segments_are_quotations_and_paragraphs_of_own_words(text, segments):
+    assert [(segment.form, text[segment.begin : segment.end]) for segment in segments_of(text)] == segments
+
+
 PIECES = st.sampled_from(["> ", "\n", "<blockquote>", "</blockquote>", "a", " ", "é", "&gt;", "<blockquote x>"])
 
 
@@ -47,6 +80,17 @@ def test_parts_are_the_text_and_neighbours_differ(text):
     assert "".join(text[part.begin : part.end] for part in parts) == text
     assert [part.begin for part in parts] == [0, *(part.end for part in parts)][: len(parts)]
     assert all(a.kind != b.kind for a, b in pairwise(parts))
+
+
+@given(st.lists(PIECES, max_size=30).map("".join))
+def test_segments_are_the_text_but_for_blank_lines(text):
+    """Quotations are those of the parts, also where the text is looked at without them, for having none."""
+    segments = [*segments_of(text)]
+    quoted = [(part.begin, part.end) for part in parts_of(text) if part.kind == "quoted"]
+    assert [(one.begin, one.end) for one in segments if one.form == "quotation"] == quoted
+    edges = [0, *(edge for one in segments for edge in (one.begin, one.end)), len(text)]
+    assert all(a <= b for a, b in pairwise(edges))
+    assert not any(text[a:b].strip(" \n") for a, b in zip(edges[::2], edges[1::2], strict=True))
 
 
 def test_tags_that_never_end_take_no_time():

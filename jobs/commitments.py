@@ -1,0 +1,54 @@
+"""`brickscan keys publish` and `brickscan keys verify`: the public list of commitments, which is only appended to."""
+
+from pathlib import Path
+
+import click
+
+from jobs.options import Folder
+from jobs.text import complain, counted, tell
+from scanner.registry.announced import Published, faults, publish, read_published
+
+_file = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.command("publish")
+@_file
+@click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
+def publish_(file: Path, registry: Path | str) -> None:
+    """Append the commitments of a registry's keys to FILE, a list for the public, each with a running number.
+
+    FILE is made where it is not there; what it holds already stays, and a list whose lines were changed or taken out is
+    refused. Put it where others see and copy it. Run it after each `keys new`, before anything is marked.
+
+    \b
+    Example:
+      brickscan keys publish commitments.txt --registry registry
+    """
+    lines, new = publish(registry, file)
+    tell(*(" ".join(map(str, line[:4])) for line in lines[len(lines) - new :]))
+    tell(_told(lines) + f"; {new:,} of them new")
+
+
+@click.command("verify")
+@_file
+@click.option("--earlier", type=click.Path(path_type=Path), help="A copy of the list that somebody kept.")
+@click.option("--registry", type=Folder(), help="Folder or URI of a registry, whose keys must be in the list.")
+def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int:
+    """Tell whether FILE, a list of published commitments, is as it was written, and how many it holds.
+
+    Whoever believes a flag under one of these keys multiplies its p-value by their number, where the scan's own
+    correction counted fewer. Exit code 3: lines of the earlier copy are gone, or keys of the registry are missing.
+
+    \b
+    Example:
+      brickscan keys verify commitments.txt --earlier copy-of-march.txt
+    """
+    lines = read_published(file)
+    found = faults(lines, read_published(earlier) if earlier else [], registry)
+    tell(_told(lines))
+    complain(*found)
+    return 3 if found else 0
+
+
+def _told(lines: list[Published]) -> str:
+    return f"{counted(len(lines), 'commitment')} published, head {lines[-1].head if lines else '-'}"

@@ -1,0 +1,135 @@
+"""`brickscan export CONFIG --format FORMAT`: flags for other systems."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.listing import visible
+from jobs.options import since_option, until_option
+from jobs.text import complain, tell
+from scanner.errors import Refused
+from scanner.printable import printable
+
+if TYPE_CHECKING:
+    from scanner.evidence.explanation import Explainer, Explanation
+    from scanner.results.flag_list import Wanted
+    from schemas.verdict import Verdict
+
+_FORMATS = ("verdict", "coop", "ozone", "label-studio", "csv")
+_SENT = ("coop", "ozone")
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="verdict", show_default=True)
+@since_option
+@until_option
+@click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
+@click.option("--send", is_flag=True, help="With coop and ozone: send them. Without it they are shown.")
+@click.option("--again", is_flag=True, help="With --send: also what a killed run may have sent before.")
+def export(
+    config: Path,
+    form: str,
+    since: datetime | None,
+    before: datetime | None,
+    undecided: bool,
+    send: bool,
+    again: bool,
+) -> int:
+    """Give flags to other systems: as one neutral record each, or as what Coop, Ozone, Label Studio or a sheet takes.
+
+    CONFIG: the file of the scan. `verdict` prints a JSON object a line, whose schema `brickscan schema verdict` prints;
+    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. `coop` and `ozone` print what
+    would be sent, a JSON object a line, and with --send send it, each flag once: where and as whom is said by a section
+    [export.coop] or [export.ozone] of CONFIG. What a killed run may have sent is sent again only to Ozone, which drops
+    repeats; of Coop it is counted as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
+
+    \b
+    Example:
+      brickscan export nightly.toml --since 2026-11-20 > verdicts.jsonl
+      brickscan export nightly.toml --format coop --open
+      brickscan export nightly.toml --format coop --open --send
+    """
+    if send and form not in _SENT:
+        raise click.UsageError(f"--send goes with --format {' or '.join(_SENT)}; others are printed.")
+    if again and not send:
+        raise click.UsageError("--again goes with --send.")
+    from scanner.evidence.explanation import Explainer
+    from scanner.exports.bodies import csv_lines, label_studio_task
+    from scanner.results.flag_list import Wanted
+
+    explainer = Explainer(config)
+    wanted = Wanted(since, before, decided=False if undecided else None)
+    found = _verdicts(explainer, config, wanted)
+    if form == "csv":
+        for line in csv_lines(verdict for _, verdict in found):
+            tell(line)
+    elif form == "label-studio":
+        tasks = [label_studio_task(verdict, _text(explained)) for explained, verdict in found]
+        tell(visible(json.dumps(tasks)))
+    elif form == "verdict":
+        for _, verdict in found:
+            tell(visible(json.dumps(verdict.model_dump(mode="json"))))
+    else:
+        return _reports(explainer, config, form, found, send=send, again=again)
+    return 0
+
+
+def _verdicts(explainer: "Explainer", config: Path, wanted: "Wanted") -> "Iterator[tuple[Explanation, Verdict]]":
+    from scanner.evidence.case import Case
+    from scanner.exports.one_flag import verdict_of
+    from scanner.results import scans
+    from scanner.results.flag_list import newest
+    from scanner.results.queries import ask
+
+    rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=False).rows
+    of_id = {
+        scan["scan_id"]: scan for scan in ask(explainer.results, lambda: scans(explainer.results).collect()).to_dicts()
+    }
+    cases = [Case(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
+    for explained in explainer.explain_cases(cases):
+        yield explained, verdict_of(explained, str(config))
+
+
+def _text(explained: "Explanation") -> str:
+    if explained.text is None:
+        raise Refused(f"{printable(explained.case.where)}: its text is needed, and {explained.no_text}")
+    return explained.text
+
+
+def _reports(
+    explainer: "Explainer",
+    config: Path,
+    form: str,
+    found: "Iterator[tuple[Explanation, Verdict]]",
+    *,
+    send: bool,
+    again: bool,
+) -> int:
+    from scanner.exports.receivers import ozone_or_coop
+    from scanner.exports.sending import Outbox
+
+    body_of, receiver = ozone_or_coop(config, form)
+    outbox = Outbox(explainer.results, receiver(), again=again) if send else None
+    counts: dict[str, int] = {}
+    for explained, verdict in found:
+        try:
+            body = body_of(verdict, explained.text)
+        except Refused as error:
+            complain(f"not sent: {error}")
+            counts["cannot be sent"] = counts.get("cannot be sent", 0) + 1
+            continue
+        if outbox is None:
+            tell(visible(json.dumps(body)))
+            continue
+        state = outbox.send(verdict.id, explained.row, body)
+        counts[state] = counts.get(state, 0) + 1
+    if outbox is None:
+        complain("nothing was sent: --send sends this")
+    else:
+        tell(f"{form}: " + (", ".join(f"{count:,} {state}" for state, count in sorted(counts.items())) or "no flags"))
+    return 1 if {"refused", "in doubt", "cannot be sent"} & counts.keys() else 0

@@ -1,0 +1,224 @@
+"""All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.pooled).
+
+An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
+tested once a night, so that it pays for every night of the window. The evidence of the e-process may be tested at any
+time, and pays nothing. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
+decoys tells nothing of evidence that grows.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.sketches import reach_of
+from scanner.detection.under_test import KeyUnderTest, NamesUsers
+from scanner.input.documents import read_text
+from scanner.watermark import Positions, Tokens, Watermark
+from scanner.watermark.pooled import by_post, log10_evidence, pooled_positions
+from scanner.watermark.positions import PositionRule
+from scanner.watermark.search import Found, corrected, decide, long_enough, search
+from schemas.config import Dedup
+from schemas.evidence_tables import ACCOUNTS
+from schemas.words import Naming
+
+HALVES = 2
+"""Halves of an account's share: one for the pooled score, one for the evidence."""
+
+
+class Posts(NamedTuple):
+    """P posts of A accounts, account by account and scan by scan.
+
+    texts: of each; begins: int64[A+1], where the posts of each account begin; nights: int64[P], in which scan each was,
+    never falling within an account; account_ids: of each account; times: of each post, None where it is not known.
+    """
+
+    texts: list[str]
+    begins: NDArray[np.int64]
+    nights: NDArray[np.int64]
+    account_ids: list[str]
+    times: list[datetime | None]
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table) -> "Posts":
+        """Posts of rows of ACCOUNT_POSTS, in that order."""
+        ids, scans = rows["account_id"].to_pylist(), rows["scan_id"].to_pylist()
+        begins = [i for i, name in enumerate(ids) if i == 0 or ids[i - 1] != name]
+        number = {scan: i for i, scan in enumerate(sorted(set(scans)))}
+        return cls(
+            texts=[read_text(raw)[0] or "" for raw in rows["text"].to_pylist()],
+            begins=np.array([*begins, len(ids)], np.int64),
+            nights=np.array([number[scan] for scan in scans], np.int64),
+            account_ids=[ids[i] for i in begins],
+            times=rows["created_at"].to_pylist(),
+        )
+
+
+class Pooled(NamedTuple):
+    """The data of some accounts for a key: their tokens, and the scored positions. posts: tokens of each post."""
+
+    test: KeyUnderTest
+    posts: Tokens
+    positions: Positions
+
+    def together(self, begins: NDArray[np.int64]) -> Tokens:
+        """The tokens of each account as one text."""
+        return Tokens(self.posts.ids, self.posts.offsets[begins])
+
+
+class AccountWitness(Protocol):
+    """Is shown what is scored; scanner.audit.in_every_scan.account_decoys.AccountDecoys is one."""
+
+    def see(self, posts: Posts, pooled: Sequence[Pooled]) -> None:
+        """Take some accounts, with the data of each key."""
+
+
+class AccountJudge:
+    """Tests accounts under a fixed list of keys.
+
+    Args:
+        keys: the keys under test; only those whose p-values hold over a whole key are used.
+        tests: K of SPEC §3 of accounts under each of these keys.
+        holders: who holds a message.
+        nights: of a window, for each of which the pooled score may be asked.
+        dedup, min_scored, false_positive_rate, misnaming_rate: as of Detector.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[KeyUnderTest],
+        tests: Sequence[float],
+        holders: NamesUsers,
+        *,
+        nights: int,
+        dedup: Dedup,
+        min_scored: int,
+        false_positive_rate: float,
+        misnaming_rate: float | None = None,
+    ) -> None:
+        asked = [
+            (test, each)
+            for test, each in zip(keys, tests, strict=True)
+            if test.watermark.basis.proven and test.watermark.law is not None
+        ]
+        self._keys, self._tests = [test for test, _ in asked], [each for _, each in asked]
+        self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
+        self._holders, self._nights, self._dedup, self._min_scored = holders, nights, dedup, min_scored
+        self._rate, self._misnaming_rate = false_positive_rate, misnaming_rate
+
+    def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
+        """Rows of ACCOUNTS for marked accounts, without what the scan alone knows.
+
+        Args:
+            posts: posts of some accounts.
+            began: when the scan began, for posts without a time.
+            witness: is shown what is scored.
+        """
+        pooled = self._pooled(posts)
+        if witness is not None:
+            witness.see(posts, pooled)
+        found, evidence = [], []
+        for asked, tests in zip(pooled, self._tests, strict=True):
+            said, log10_e = self._score(asked, tests, posts)
+            found.append(said)
+            evidence.append(log10_e)
+        if not found:
+            return []
+        decided = decide(found, self._rate, self._misnaming_rate)
+        names, last = Names.of_nobody(decided.naming), _last(posts)
+        passing_too = passing_of(found, self._rate)
+        nowhere = np.zeros(len(last), np.bool_)
+        for i in to_be_looked_at(decided.naming, nowhere, found, passing_too):
+            chosen = decided.named if decided.naming[i] == Naming.NAMED else passing_too
+            best = int(decided.key[i]), int(decided.candidate[i])
+            entries = entries_of(found, chosen, i, best, who_at(self._keys, self._holders, last[i] or began))
+            if decided.naming[i] == Naming.NAMED or of_one_user(entries):
+                names.put(i, entries, last[i], began)
+        rows = []
+        for i in np.flatnonzero(decided.flagged).tolist():
+            key, candidate = int(decided.key[i]), int(decided.candidate[i])
+            rows.append(
+                self._row(posts, i, pooled[key], names)
+                | _figures(found[key], i, candidate, undecided=names.naming[i] == Naming.UNDECIDED)
+                | {"log10_e": float(evidence[key][i, candidate]), "tests": self._tests[key]}
+            )
+        return rows
+
+    def _pooled(self, posts: Posts) -> list[Pooled]:
+        tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
+        known: dict[tuple[str, PositionRule], Positions] = {}
+        pooled = []
+        for test in self._keys:
+            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+            if (name, rule) not in known:
+                known[name, rule] = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._dedup)
+            pooled.append(Pooled(test, tokens[name], known[name, rule]))
+        return pooled
+
+    def _score(self, asked: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
+        """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
+        mark, messages = asked.test.watermark, asked.test.key.messages
+        accounts, kept = long_enough(asked.positions, self._min_scored)
+        found = search(mark, asked.together(posts.begins), kept, messages, tests * HALVES * self._nights)
+        found = found.among(accounts, asked.positions.scored)
+        log10_e = np.zeros(found.message.shape)
+        for c in range(found.message.shape[1]):
+            if (found.message[:, c] >= 0).any():
+                log10_e[:, c] = evidence_for(mark, asked, posts, np.maximum(found.message[:, c], 0))
+        by_evidence = corrected(-log10_e, messages, tests * HALVES)
+        there = found.message >= 0
+        both = np.where(there, np.fmin(found.log10_p_global, by_evidence), np.nan)
+        return found._replace(log10_p_global=both), log10_e
+
+    def _row(self, posts: Posts, account: int, asked: Pooled, names: Names) -> dict[str, Any]:
+        of_account = slice(posts.begins[account], posts.begins[account + 1])
+        times = [time for time in posts.times[of_account] if time is not None]
+        offsets = asked.posts.offsets[posts.begins]
+        return {
+            "nights": self._nights,
+            "account_id": posts.account_ids[account],
+            "posts": int(posts.begins[account + 1] - posts.begins[account]),
+            "texts": len(set(posts.texts[of_account])),
+            "tokens": int(offsets[account + 1] - offsets[account]),
+            "scored": int(asked.positions.scored[account]),
+            "first_post": min(times, default=None),
+            "last_post": max(times, default=None),
+            "key_id": asked.test.key.key_id,
+            "messages_tested": asked.test.key.messages,
+            **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
+            "scanned_at": datetime.now(UTC),
+        }
+
+
+def evidence_for(mark: Watermark, asked: Pooled, posts: Posts, messages: NDArray[np.int64]) -> NDArray[np.float64]:
+    """log10 of the largest evidence of each account so far, for one message each, int64[A]: float64[A]."""
+    if mark.law is None:
+        return np.zeros(len(messages))
+    positions = by_post(asked.positions, asked.posts)
+    score = mark.score(asked.posts, positions, np.repeat(messages, np.diff(posts.begins)))
+    return log10_evidence(mark.law, score, positions.scored, posts.begins, posts.nights)
+
+
+def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.RecordBatch]:
+    """Rows of ACCOUNTS: the rows of AccountJudge.judge with the values that all of them share."""
+    return [pa.RecordBatch.from_pylist([row | same for row in rows], ACCOUNTS)] if rows else []
+
+
+def _figures(said: Found, account: int, candidate: int, *, undecided: bool) -> dict[str, Any]:
+    at = account, candidate
+    return {
+        "message": None if undecided else int(said.message[at]),
+        **{name: float(getattr(said, name)[at]) for name in ("score", "log10_p", "log10_p_global")},
+    }
+
+
+def _last(posts: Posts) -> list[datetime | None]:
+    """When each account posted last, as far as its posts show."""
+    return [
+        max((time for time in posts.times[a:b] if time is not None), default=None)
+        for a, b in zip(posts.begins[:-1], posts.begins[1:], strict=True)
+    ]

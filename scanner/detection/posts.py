@@ -1,0 +1,43 @@
+"""Posts as they are kept until their window is over, so that those of one account can be looked at together."""
+
+from collections.abc import Collection, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.detection.published import TextIds
+from schemas.evidence_tables import ACCOUNT_POSTS
+
+MOST_BYTES = 2**14
+"""Most bytes of a post that are kept, its first: a longer post is tested by itself."""
+
+
+def posts_of(
+    documents: pa.RecordBatch, verdicts: pa.RecordBatch, ids: TextIds, but: Collection[str] = ()
+) -> pa.RecordBatch:
+    """Rows of ACCOUNT_POSTS for documents that have a verdict and an account.
+
+    Args:
+        documents: rows of DOCUMENTS.
+        verdicts: exact rows of VERDICTS on some of them, in their order.
+        ids: makes digests of accounts.
+        but: accounts whose posts are left out.
+    """
+    texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
+    wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], _strings(but))))
+    rows = verdicts.filter(wanted)
+    columns = {name: rows[name] for name in ACCOUNT_POSTS.names if name in rows.schema.names}
+    columns["account"] = ids.of_accounts(rows["account_id"])
+    columns["text"] = pc.binary_slice(texts.filter(wanted), 0, MOST_BYTES)
+    return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
+
+
+def by_account(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The same rows ordered by account, so that a part of a file holds few accounts."""
+    rows = pa.Table.from_batches(batches, ACCOUNT_POSTS)
+    order = [(name, "ascending") for name in ("account", "account_id", "path", "row")]
+    return list(rows.sort_by(order).combine_chunks().to_batches())
+
+
+def _strings(values: Collection[str]) -> pa.Array:
+    return pa.array(list(values), pa.string())

@@ -1,0 +1,223 @@
+"""Spans of a batch in its tables: rows of SPANS, and the changes that they make in the verdicts.
+
+A document is flagged by its spans too, which have a share of its error of their own. Where it was not flagged as a
+whole, or names nobody, its verdict becomes that of its best span, and says so (`unit`). Users of further spans stand
+beside it, each named by the evidence of its own part. Where a span, or the whole, differs when it is computed again,
+the verdict says so and the document names nobody.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.detection.located import Located, namings, quoted_shares
+from scanner.detection.naming import Entry, Names
+from scanner.detection.scored_batch import ScoredBatch
+from scanner.detection.shares import told_tests
+from scanner.quoting import segments_of
+from scanner.registry import Named
+from scanner.tokens import HuggingFaceTokenizer
+from schemas.evidence_tables import SPANS
+from schemas.registry import MasterKey
+from schemas.tables import VERDICTS
+from schemas.words import Naming, Proof
+
+SPAN = "span"
+"""Value of `unit` for a verdict that comes from its best span."""
+
+WINDOW = "window"
+"""Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.quoting)."""
+
+
+class SpanKey(NamedTuple):
+    """A key's part of rows: the key, its tokenizer, K of its spans, its basis."""
+
+    key: MasterKey
+    tokenizer: HuggingFaceTokenizer
+    tests: float
+    basis: str
+
+
+class Told(NamedTuple):
+    """A span as its row shows it: its place, its form, its user, and whether it was confirmed."""
+
+    located: Located
+    characters: tuple[int, int]
+    naming: Naming
+    proof: Proof | None
+    quoted: float
+    form: str
+
+
+def with_spans(
+    verdicts: pa.RecordBatch,
+    located: Sequence[Located],
+    keys: Sequence[SpanKey],
+    batch: ScoredBatch,
+    misnaming_rate: float,
+    salt: bytes,
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Verdicts with the changes of spans in them, and rows of SPANS.
+
+    Args:
+        verdicts: exact rows of VERDICTS, of all documents of the batch.
+        located: the batch's spans.
+        keys: the keys under test.
+        batch: as the detector scored it.
+        misnaming_rate: largest p, on what a span shares with no other, at which it names.
+        salt: the batch's salt, as for Prover.prove.
+    """
+    drawn = batch.drawn(located, salt)
+    rows: list[dict[str, Any]] = []
+    changed: dict[int, dict[str, Any]] = {}
+    for place, of_document in groupby(sorted(located, key=_best_first), key=lambda one: one.document):
+        verdict = verdicts.slice(place, 1).to_pylist()[0]
+        told = _tell(list(of_document), keys, batch, misnaming_rate, verdict["proof"], drawn)
+        first_seen = batch.first_seen(place)
+        who = batch.who(first_seen)
+        rows += [_row(verdict, one, keys[one.located.key], who) for one in told]
+        entries = [_entry(one, who) for one in told if one.naming == Naming.NAMED]
+        differing = next((one for one in told if one.proof == Proof.DIFFERS), None)
+        if differing and verdict["flagged"]:
+            changed[place] = _one(Names.of_nobody(np.array([Naming.UNPROVED], object))) | {"proof": Proof.DIFFERS}
+        elif verdict["named"] is not None:
+            changed[place] = _beside(verdict, entries)
+        elif entries or not verdict["flagged"]:
+            best = differing or next((one for one in told if one.naming == Naming.NAMED), told[0])
+            changed[place] = _instead(best, entries, keys[best.located.key], batch, first_seen)
+    return _amended(verdicts, changed), pa.RecordBatch.from_pylist(rows, SPANS)
+
+
+def _best_first(one: Located) -> tuple[int, float, int, int, int]:
+    return one.document, one.span.log10_p_global, one.key, one.span.begin, one.span.message
+
+
+def _tell(
+    of_document: Sequence[Located],
+    keys: Sequence[SpanKey],
+    batch: ScoredBatch,
+    misnaming_rate: float,
+    whole: Proof | None,
+    drawn: Collection[int],
+) -> list[Told]:
+    """All spans of a document, the smallest p first. If a proof of the document differs, none names anybody.
+
+    whole: the proof of the document as a whole; drawn: documents whose spans are computed again.
+    """
+    text = batch.text_of(of_document[0].document)
+    found = {one.key for one in of_document}
+    stand = {key: keys[key].tokenizer.places(text)[1] for key in found}
+    proofs = {key: batch.prove(text, key, [one for one in of_document if one.key == key], drawn) for key in found}
+    characters = [one.characters(stand[one.key]) for one in of_document]
+    said = namings(of_document, characters, misnaming_rate)
+    quoted = quoted_shares(text, characters)
+    differs = Proof.DIFFERS in (whole, *proofs.values())
+    wanted = {one.span.segment for one in of_document} - {-1}
+    form_of = {at: one.form for at, one in enumerate(segments_of(text)) if at in wanted} if wanted else {}
+    forms = [form_of.get(one.span.segment, WINDOW) for one in of_document]
+    return [
+        Told(one, where, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
+        for one, where, naming, share, form in zip(of_document, characters, said, quoted, forms, strict=True)
+    ]
+
+
+def _entry(told: Told, who: Callable[[int, int], tuple[str, Named]]) -> Entry:
+    span = told.located.span
+    key_id, named = who(told.located.key, span.message)
+    return Entry(key_id, span.message, span.log10_p_global, named)
+
+
+def _row(
+    verdict: Mapping[str, Any], told: Told, key: SpanKey, who: Callable[[int, int], tuple[str, Named]]
+) -> dict[str, Any]:
+    """A row of SPANS without `keys`, which the scan's plan knows."""
+    span, located = told.located.span, told.located
+    named = _entry(told, who).who if told.naming == Naming.NAMED else None
+    return {
+        **{name: verdict[name] for name in ("scan_id", "shard_id", "path", "row", "doc_id", "scanned_at")},
+        "keys": "",
+        "char_from": told.characters[0],
+        "char_to": told.characters[1],
+        "tokens": located.last - located.first + 1,
+        "scored": span.end - span.begin,
+        "quoted": told.quoted,
+        "key_id": key.key.key_id,
+        "message": None if told.naming == Naming.UNDECIDED else span.message,
+        "user_id": None if named is None else named.user_id,
+        "naming": told.naming if named is None else named.naming,
+        "proof": told.proof,
+        "form": told.form,
+        **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_in_document", "log10_p_global")},
+    }
+
+
+def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+    """Users whom spans add to a verdict that names somebody: those whom it does not name yet."""
+    named, again = list(verdict["named"]), list(verdict["named_again"] or [])
+    users = {one["user_id"] for one in named} - {None}
+    known = {(one["key_id"], one["message"]) for one in (*named, *again)}
+    for entry in entries:
+        if (entry.key_id, entry.message) in known:
+            continue
+        known.add((entry.key_id, entry.message))
+        (again if entry.who.user_id in users else named).append(entry.row())
+        users |= {entry.who.user_id} - {None}
+    return {"named": named, "named_again": again or None}
+
+
+def _instead(
+    best: Told,
+    entries: Sequence[Entry],
+    key: SpanKey,
+    batch: ScoredBatch,
+    first_seen: datetime | None,
+) -> dict[str, Any]:
+    """The columns of a verdict that comes from its best span; entries: of all spans that name somebody, that one first.
+
+    A second best is not stated: other spans have rows of their own.
+    """
+    span, place = best.located.span, best.located.document
+    names = Names.of_nobody(np.array([best.naming], object))
+    if entries:
+        once = {(entry.key_id, entry.message): entry for entry in reversed(entries)}  # the smallest p of each
+        names.put(0, sorted(once.values(), key=entries.index), first_seen, batch.known.began)
+    tokens, scored = batch.lengths(place, best.located.key)
+    return {
+        **_one(names),
+        "tokens": tokens,
+        "scored": scored,
+        "key_id": key.key.key_id,
+        "message": None if best.naming == Naming.UNDECIDED else span.message,
+        **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
+        **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
+        "messages_tested": key.key.messages,
+        **told_tests(key.tests),
+        "flagged": True,
+        "basis": key.basis,
+        "proof": best.proof,
+        "sketch": batch.sketch(place, best.located.key),
+        "unit": SPAN,
+    }
+
+
+def _one(names: Names) -> dict[str, Any]:
+    """Columns of the single document."""
+    return {column: values[0] for column, values in names._asdict().items()}
+
+
+def _amended(verdicts: pa.RecordBatch, changed: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
+    """Rows with changed values in some columns of some rows, by place."""
+    if not changed:
+        return verdicts
+    columns = dict(zip(VERDICTS.names, verdicts.columns, strict=True))
+    for name in sorted({name for values in changed.values() for name in values}):
+        told = columns[name].to_pylist()
+        for place, values in changed.items():
+            if name in values:
+                told[place] = values[name]
+        columns[name] = pa.array(told, VERDICTS.field(name).type)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=VERDICTS)

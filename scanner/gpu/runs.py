@@ -1,0 +1,169 @@
+"""The best numbers of runs in streams of version 2 on a device (SPEC_2 §1, §3): the integers and verdicts of the CPU.
+
+A kernel writes a score for each number of a run: its count, which is exact, or a sum that bounds Gumbel's score from
+above (scanner.gpu.gumbel). The best are picked on the device. Where scores are bounds, every number that may be among
+the best is scored exactly, by the caller's function.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scanner.gpu.batch import Batch
+from scanner.gpu.gumbel import FRACTION, SUMS_BYTES, limit
+from scanner.gpu.kernels.runs import count_runs, sum_runs
+from scanner.gpu.rule import Rule
+
+LEVELS = {8: 8, 16: 16, 25: 32}
+"""Digits of the counters, by which documents are counted together, with the bits of the field that holds a count."""
+
+LONGEST = (1 << max(LEVELS)) - 1
+"""Most steps of a document whose counts fit."""
+
+MOST_BLOCKS = 128
+"""Most blocks of a run that a program computes, one a thread."""
+
+_LOW = 0xFFFFFFFF
+
+Exact = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
+"""Function that gives the published scores of pairs (run, number of the run): float64[N] for int64[N] each."""
+
+
+class Runs(NamedTuple):
+    """Runs of numbers, R of them, each over the steps of a document.
+
+    batch: holds a document for each run; scored: int64[R], how many steps; first: int64[R], the first number, which
+    begins a block; length, least, most, floors: as scanner.watermark.native.runs.Asked has them.
+    """
+
+    batch: Batch
+    scored: NDArray[np.int64]
+    first: NDArray[np.int64]
+    length: int
+    least: int
+    most: int
+    floors: NDArray[np.float64]
+
+    def some(self, chosen: NDArray[np.int64]) -> "Runs":
+        """Some of the runs."""
+        return self._replace(
+            batch=self.batch.of(chosen),
+            scored=self.scored[chosen],
+            first=self.first[chosen],
+            floors=self.floors[chosen],
+        )
+
+    def parts(self, chosen: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """The chosen runs, as many at a time as fit in memory at some 32 bytes a number."""
+        room = max(SUMS_BYTES // (32 * self.length), 1)
+        return (chosen[begin : begin + room] for begin in range(0, len(chosen), room))
+
+
+def best_counts(runs: Runs, rule: Rule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of largest counts of each run, best first, ties to the smaller: int64[R, most], counts likewise.
+
+    −1 and 0 where there are fewer.
+    """
+    shape = len(runs.scored), runs.most
+    numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape, np.int64)
+    digits = np.frexp(runs.scored.astype(np.float64))[1]
+    for fewer, levels in zip((-1, *LEVELS), LEVELS, strict=False):
+        for chosen in runs.parts(np.flatnonzero((digits > fewer) & (digits <= levels))):
+            part = runs.some(chosen)
+            counts = all_counts(part, rule, levels)
+            place = torch.arange(part.length, device=counts.device)
+            best = ((counts << 32) | (_LOW - place)).topk(min(part.most, part.length), dim=1).values.cpu().numpy()
+            told = (best >> 32 >= part.floors[:, None]) | (np.arange(best.shape[1]) < part.least)
+            numbers[chosen, : best.shape[1]] = np.where(told, _LOW - (best & _LOW), -1)
+            scores[chosen, : best.shape[1]] = np.where(told, best >> 32, 0)
+    return numbers, scores
+
+
+def best_sums(runs: Runs, exact: Exact) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """As `best_counts`, for Gumbel's scores: float64[R, most].
+
+    Args:
+        runs: of 1 to LONGEST steps each (scanner.gpu.gumbel).
+        exact: scores pairs of run and number.
+    """
+    shape = len(runs.scored), runs.most
+    numbers, scores = np.full(shape, -1, np.int64), np.zeros(shape)
+    least = min(runs.least, runs.length)
+    for chosen in runs.parts(np.arange(len(runs.scored))):
+        part = runs.some(chosen)
+        sums = all_sums(part)
+        smallest = sums.topk(least, dim=1, largest=False, sorted=False).indices.cpu().numpy()
+        reached = exact(np.repeat(chosen, least), smallest.ravel()).reshape(-1, least).min(axis=1)
+        most = np.minimum(limit(np.minimum(reached, part.floors), part.scored), 2**31 - 1).astype(np.int32)
+        found = (sums <= torch.from_numpy(most).to(sums.device)[:, None]).nonzero().cpu().numpy()
+        row, number = found[:, 0], found[:, 1]
+        score = exact(chosen[row], number)
+        ranked = np.lexsort((number, -score, row))  # by run, then score, then number
+        row, number, score = row[ranked], number[ranked], score[ranked]
+        place = np.arange(len(row)) - np.searchsorted(row, np.arange(len(chosen)))[row]
+        told = (place < part.most) & ((place < part.least) | (score >= part.floors[row]))
+        numbers[chosen[row[told]], place[told]] = number[told]
+        scores[chosen[row[told]], place[told]] = score[told]
+    return numbers, scores
+
+
+def all_counts(runs: Runs, rule: Rule, levels: int) -> torch.Tensor:
+    """Green steps of each number: int64[R, length], on the batch's device; no run may have 2^levels steps."""
+    height, field = 16 // rule.planes, LEVELS[levels]
+    shape = _Shape.of(runs, 32 * height)
+    out = shape.empty(runs, height * field)
+    count_runs[(len(runs.scored) * shape.tiles,)](
+        *runs.batch, shape.firsts, out, shape.blocks, shape.tiles,
+        N=rule.n, BITS=rule.bits, PLANES=rule.planes, SHIFT=shape.shift, LEVELS=levels, FIELD=field,
+        STEPS=shape.steps, BLOCKS=shape.lanes, num_warps=shape.warps, num_stages=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    words = out.view(-1, height, field, shape.blocks).long()
+    fields = torch.stack([(words >> low) & ((1 << field) - 1) for low in range(0, 32, field)])
+    return fields.permute(1, 4, 2, 0, 3).reshape(len(runs.scored), -1)[:, : runs.length]
+
+
+def all_sums(runs: Runs) -> torch.Tensor:
+    """Sums of each number: int32[R, length], on the batch's device. The larger a score, the smaller its sum."""
+    shape = _Shape.of(runs, 16)
+    sums = shape.empty(runs, 16)
+    sum_runs[(len(runs.scored) * shape.tiles,)](
+        *runs.batch, shape.firsts, sums, shape.blocks, shape.tiles,
+        FRACTION=FRACTION, STEPS=shape.steps, BLOCKS=shape.lanes,
+        num_warps=shape.warps, num_stages=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return sums.transpose(1, 2).reshape(len(runs.scored), -1)[:, : runs.length]
+
+
+class _Shape(NamedTuple):
+    """How runs are cut into programs. blocks: of a run; lanes: blocks in a program; steps: side by side in it.
+
+    tiles: programs a run; shift: log2 of the numbers of a block; firsts: int32[R], the first block of each.
+    """
+
+    blocks: int
+    lanes: int
+    steps: int
+    tiles: int
+    shift: int
+    firsts: torch.Tensor
+
+    @classmethod
+    def of(cls, runs: Runs, numbers_a_block: int) -> "_Shape":
+        """A shape of a warp at least: where the blocks do not fill a warp, several steps stand side by side."""
+        shift = numbers_a_block.bit_length() - 1
+        blocks = -(-runs.length // numbers_a_block)
+        lanes = min(1 << (blocks - 1).bit_length(), MOST_BLOCKS)
+        firsts = torch.from_numpy((runs.first >> shift).astype(np.int32)).to(runs.batch.ids.device)
+        return cls(blocks, lanes, max(32 // lanes, 1), -(-blocks // lanes), shift, firsts)
+
+    @property
+    def warps(self) -> int:
+        """Warps of a program: a thread for each block of a step."""
+        return self.lanes * self.steps // 32
+
+    def empty(self, runs: Runs, words: int) -> torch.Tensor:
+        """Room for so many words of each block: int32[R, words, blocks]."""
+        return torch.empty((len(runs.scored), words, self.blocks), dtype=torch.int32, device=runs.batch.ids.device)

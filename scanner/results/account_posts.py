@@ -1,0 +1,109 @@
+"""Posts of accounts that are kept: those that are looked at together, a part at a time, until their window is over."""
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.settlement import POSTS
+from scanner.results.tables import SCHEMAS, read_whole
+from scanner.storage.delta import table_uri
+
+MOST_POSTS = 20_000
+"""Most posts of an account that are tested: the first ones."""
+
+ROWS_A_PART = 50_000
+"""Posts that a worker reads at a time, about."""
+
+_ORDER = ("account", "account_id", "scan_id", "path", "row")
+_DAY = pl.col("scan_id").str.head(8)  # 20261121
+_SPREAD = 2**64
+
+
+class Together(NamedTuple):
+    """Posts that are tested together: the posts of some shards, and of scans that began on this date or later.
+
+    shards: ids; since: 20261121, None: only these shards; parts: number of parts of all accounts, by their digest.
+    """
+
+    shards: tuple[str, ...]
+    since: str | None
+    parts: int
+
+
+def window_begins(night: date, nights: int) -> date:
+    """The first date of the window of so many nights that this one is in: windows follow each other since year 1."""
+    return night - timedelta(days=night.toordinal() % nights)
+
+
+def part_of(results: str, together: Together, part: int) -> pa.Table:
+    """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, scan by scan; each row of the input once.
+
+    Raises:
+        Refused: there is no such table.
+    """
+    width = _SPREAD // together.parts
+    low = part * width - _SPREAD // 2
+    high = low + width - 1 if part + 1 < together.parts else _SPREAD // 2 - 1
+    known = pl.LazyFrame({"shard_id": together.shards}, schema={"shard_id": pl.String}).with_columns(wanted=True)
+    of_part = read_whole(results, POSTS).filter(pl.col("account").is_between(low, high))
+    wanted = pl.col("wanted").fill_null(value=False)
+    if together.since is not None:
+        wanted |= pl.lit(together.since) <= _DAY
+    rows = of_part.join(known, on="shard_id", how="left").filter(wanted).drop("wanted").sort(_ORDER)
+    once = rows.unique(["account_id", "path", "row"], keep="first", maintain_order=True)
+    first = once.filter(pl.int_range(pl.len()).over("account_id") < MOST_POSTS)
+    return first.collect(engine="streaming").to_arrow().cast(SCHEMAS[POSTS])
+
+
+def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
+    """Rows of `part_of` cut between accounts, as soon as their texts have so many bytes."""
+    sizes = pl.DataFrame({"id": rows["account_id"], "size": pl.Series(rows["text"]).bin.size()})
+    of_each = sizes.with_row_index("end").group_by("id", maintain_order=True)
+    begin, size = 0, 0
+    for end, more in of_each.agg(pl.col("end").last() + 1, pl.col("size").sum()).select("end", "size").iter_rows():
+        size += more
+        if size >= text_bytes or end == len(rows):
+            yield rows.slice(begin, end - begin)
+            begin, size = end, 0
+
+
+def drop_posts(results: str, before: date) -> int:
+    """Take out the posts of scans that began before this date. Returns how many; their files go with `vacuum`.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be read or written.
+    """
+    if not DeltaTable.is_deltatable(table_uri(results, POSTS)):
+        return 0
+    return rewrite(results, POSTS, partial(_younger, f"{before:%Y%m%d}"))
+
+
+def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
+    """Take out the posts of some accounts. Returns how many. Raises as `drop_posts`."""
+    if not account_ids or not DeltaTable.is_deltatable(table_uri(results, POSTS)):
+        return 0
+    return rewrite(results, POSTS, partial(_of_others, account_ids))
+
+
+def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
+    days = pl.Series(file.read(["scan_id"])["scan_id"]).str.head(8)
+    return _kept(file, days >= before)
+
+
+def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
+    theirs = pl.Series(file.read(["account_id"])["account_id"]).is_in(list(account_ids))
+    return _kept(file, ~theirs)
+
+
+def _kept(file: pq.ParquetFile, stays: pl.Series) -> Anew | None:
+    if stays.all():
+        return None
+    left = whole(file.read(), SCHEMAS[POSTS]).filter(stays.to_arrow()) if stays.any() else pa.table({})
+    return Anew(int((~stays).sum()), left)

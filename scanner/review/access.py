@@ -1,0 +1,92 @@
+"""Who may use the review app: whoever was given its address, in a browser of this machine, and no page of others.
+
+The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests there
+too, so each request is asked:
+
+- for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
+- for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
+  other sites make;
+- where it changes something, for its Origin, which must be the app itself: pages of other ports are "the same site".
+
+Pages may load the app's own style and script, run nothing that stands in them, and stand in no frame.
+"""
+
+import hmac
+import secrets
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import URL, Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cache-control": "no-store",
+    "referrer-policy": "same-origin",  # with none at all, browsers tell no Origin
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Access:
+    """Lets in who may, and gives every answer its headers.
+
+    Args:
+        app: what is behind it.
+        port: on which the app listens.
+    """
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self._app, self._port = app, port
+        self._token, self._session = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._cookie = f"brickscan-review-{port}"  # cookies know no ports, and two apps may run
+
+    @property
+    def address(self) -> str:
+        """With the token; whoever has it can see all flags and decide."""
+        return f"http://127.0.0.1:{self._port}/?token={self._token}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the app answer it (ASGI)."""
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await (self._refuse(Request(scope)) or self._app)(scope, receive, with_headers)
+
+    def _refuse(self, request: Request) -> Response | None:
+        if request.headers.get("host") not in self._hosts:
+            return PlainTextResponse("This app is asked as 127.0.0.1 alone.", 421)
+        token = request.query_params.get("token")
+        if token is not None and request.scope["method"] == "GET":
+            if not hmac.compare_digest(token.encode(), self._token.encode()):
+                return PlainTextResponse(
+                    "This address is of an app that ended. Open the one that was printed last.", 403
+                )
+            response = RedirectResponse(URL(request.url.path), 303)  # the address bar keeps no token
+            response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
+            return response
+        if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):
+            return PlainTextResponse("Open the address that `brickscan review` printed when it began.", 403)
+        own = {f"http://{host}" for host in self._hosts}
+        if request.scope["method"] != "GET" and request.headers.get("origin") not in own:
+            return PlainTextResponse("This was sent by another page. Decide in the app itself.", 403)
+        return None
+
+    def _cookie_of(self, headers: Headers) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found else ""

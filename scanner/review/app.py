@@ -1,0 +1,178 @@
+"""The review app: a list of flags, a page for each, and forms that record what is decided; it works without scripts.
+
+A page's form carries the id of the decision that it will make, and the digest of the text that it shows. So a form that
+is sent twice, because an answer was lost or the app was killed, is one decision, and nobody decides on a text that they
+did not see.
+"""
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import jinja2
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from scanner.errors import BrickscanError, Refused
+from scanner.evidence.page import about, environment, visible
+from scanner.printable import printable, safe
+from scanner.results.decided import LONGEST_NOTE, Made, new_id
+from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Changed, Desk, Place
+from schemas.words import Decision
+
+MOST_BYTES = 64 * 1024
+"""Most bytes of a form: the longest note takes 48 kB at most."""
+
+MEANS = {
+    Decision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
+    Decision.QUOTED: "the mark is there, in words of somebody else",
+    Decision.DISMISSED: "the mark is not there: the flag is false",
+    Decision.UNCLEAR: "looked at, and left open",
+}
+
+_SHOWN = 60
+
+
+def app_of(desk: Desk) -> Starlette:
+    """The app for one reviewer's desk, as ASGI; scanner.review.access has to stand before it."""
+    found = (
+        Route("/", functools.partial(_list, desk), methods=["GET"]),
+        Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
+        Route("/decide", functools.partial(_decide, desk), methods=["POST"]),
+        Route("/style.css", _style, methods=["GET"]),
+        Route("/review.js", _script, methods=["GET"]),
+    )
+    return Starlette(routes=found, exception_handlers={BrickscanError: _wrong, HTTPException: _wrong})
+
+
+async def _list(desk: Desk, request: Request) -> Response:
+    asked, first = _asked(request.query_params), _number(request.query_params.get("first", "0"))
+    listed = await run_in_threadpool(desk.list, asked, first)
+    more = first + len(listed.entries) < listed.total
+    return _page(
+        "review_list.html.j2",
+        title="Flags to review",
+        by=printable(desk.by),
+        asked=asked,
+        states=list(STATES),
+        listed=listed,
+        earlier=asked.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
+        later=asked.address("/", first=first + LINES_A_PAGE) if more else None,
+        **await _told(desk, asked, request),
+    )
+
+
+async def _flag(desk: Desk, request: Request) -> Response:
+    asked, place = _asked(request.query_params), _place(request.query_params)
+    looked = await run_in_threadpool(desk.look, asked, place)
+    return _page(
+        "review_flag.html.j2",
+        **await run_in_threadpool(about, looked.explained),
+        by=printable(desk.by),
+        asked=asked,
+        flag=asked.address("", **place._asdict())[1:],
+        looked=looked,
+        text_sha256=looked.explained.row["text_sha256"].hex(),
+        decision_id=new_id(),
+        means=MEANS,
+        longest=LONGEST_NOTE,
+        back=asked.address("/"),
+        before=looked.before and asked.address("/flag", **looked.before._asdict()),
+        after=looked.after and asked.address("/flag", **looked.after._asdict()),
+        **await _told(desk, asked, request),
+    )
+
+
+async def _decide(desk: Desk, request: Request) -> Response:
+    form = await _form(request)
+    on = _query(form.get("flag", ""))
+    asked, place = _asked(on), _place(on)
+    note = form.get("note", "").replace("\r\n", "\n").strip()
+    made = Made(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
+    row = await run_in_threadpool(desk.decide, place, form.get("text_sha256", ""), made)
+    after = form.get("next", "")
+    address = after if after.startswith("/flag?") else asked.address("/")
+    return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
+
+
+async def _told(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
+    """What was recorded by the form that led here."""
+    row = await run_in_threadpool(desk.recorded, request.query_params.get("recorded", ""))
+    if row is None:
+        return {"recorded": None}
+    name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
+    again = asked.address("/flag", path=row["path"], row=row["row"])
+    return {"recorded": {"name": name, "decision": row["decision"], "again": again}}
+
+
+async def _style(_request: Request) -> Response:
+    return Response(_templates().get_template("review.css.j2").render(), media_type="text/css")
+
+
+async def _script(_request: Request) -> Response:
+    return Response((Path(__file__).parent / "review.js").read_bytes(), media_type="text/javascript")
+
+
+def _wrong(request: Request, error: Exception) -> Response:
+    """A page that says what was wrong; a form that came too late can be filled in again."""
+    if isinstance(error, HTTPException):
+        status, said = error.status_code, error.detail
+    else:
+        status, said = (409 if isinstance(error, Changed) else 404 if isinstance(error, Refused) else 503), str(error)
+    return _page("review_wrong.html.j2", status, title="This was not done", said=safe(said))
+
+
+def _asked(given: Mapping[str, str]) -> Asked:
+    return Asked(given.get("state", "open"), *(given.get(name, "") for name in ("user", "account", "key")))
+
+
+def _place(given: Mapping[str, str]) -> Place:
+    return Place(given.get("path", ""), _number(given.get("row", "")))
+
+
+def _number(said: str) -> int:
+    if not (said.isascii() and said.isdigit()) or len(said) > 18:
+        raise Refused(f"{said[:40]!r} is no number of a row; go back to the list")
+    return int(said)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Fields of a form.
+
+    Raises:
+        HTTPException: it is too long, or no form of this app.
+    """
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"A form has {MOST_BYTES:,} bytes at most: shorten the note.")
+    return _query(body.decode("latin-1"))
+
+
+def _query(said: str) -> dict[str, str]:
+    """Fields of an address or a form, the last of each name. Raises HTTPException: it is none of this app."""
+    try:
+        fields = parse_qs(said, keep_blank_values=True, errors="strict", max_num_fields=20)
+    except ValueError:
+        raise HTTPException(400, "This is no form of this app.") from None
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def _page(template: str, status: int = 200, **shown: object) -> Response:
+    return HTMLResponse(_templates().get_template(template).render(served=True, **shown), status)
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    """Those of evidence, and of this package beside them."""
+    evidence = jinja2.PackageLoader("scanner.evidence", ".")
+    found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.review", "."), evidence]))
+    found.filters |= {"printable": printable, "visible": visible}
+    return found

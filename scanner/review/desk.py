@@ -1,0 +1,166 @@
+"""What a reviewer has before them: the list of flags that they ask for, one flag, and what is decided on it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+import polars as pl
+
+from scanner.errors import Refused
+from scanner.evidence.case import find_case
+from scanner.evidence.explanation import Explainer, Explanation
+from scanner.evidence.precision import Precision, precision
+from scanner.evidence.site import Line, line_of
+from scanner.results import decisions, standing_decisions
+from scanner.results.decided import DECIDED_ON, Made, decide, on_documents
+from scanner.results.flag_list import Wanted, newest
+from scanner.results.queries import ask
+
+LINES_A_PAGE = 100
+
+STATES: Mapping[str, bool | None] = {"open": False, "decided": True, "all": None}
+"""States of the list: flags on which nobody decided, on which somebody did, or both."""
+
+
+class Changed(Refused):
+    """What is to be decided on is not what was on the page; nothing was recorded."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
+
+    Raises:
+        Refused: a state that there is not.
+    """
+
+    state: str = "open"
+    user: str = ""
+    account: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in STATES:
+            raise Refused(f"state {self.state[:40]!r}: allowed are {', '.join(STATES)}")
+
+    @property
+    def wanted(self) -> Wanted:
+        """The same for the list of flags."""
+        users, accounts, keys = ((value,) if value else () for value in (self.user, self.account, self.key))
+        return Wanted(users=users, accounts=accounts, keys=keys, decided=STATES[self.state])
+
+    def address(self, page: str, **more: object) -> str:
+        """Address of a page of the app that goes on with this."""
+        told = {name: value for name, value in (asdict(self) | more).items() if value != ""}
+        return f"{page}?{urlencode(told)}"
+
+
+class Place(NamedTuple):
+    """Which document."""
+
+    path: str
+    row: int
+
+
+class Entry(NamedTuple):
+    """A flag in the list, what stands on it, and where its page is."""
+
+    line: Line
+    decided: list[dict[str, Any]]
+    address: str
+
+
+class Listed(NamedTuple):
+    """Some flags of those that were asked for; first: how many come before them; total: how many there are."""
+
+    entries: list[Entry]
+    first: int
+    total: int
+    measured: Precision
+
+
+class Looked(NamedTuple):
+    """One flag; number: its place among `total` that were asked for, from 1, None: it is not among them."""
+
+    explained: Explanation
+    decided: list[dict[str, Any]]
+    number: int | None
+    total: int
+    before: Place | None
+    after: Place | None
+
+
+class Desk:
+    """The flags of one folder of results, for one reviewer. May be called from several threads.
+
+    Args:
+        explainer: of the results.
+        by: the reviewer.
+    """
+
+    def __init__(self, explainer: Explainer, by: str) -> None:
+        self._explainer, self.by = explainer, by
+        self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
+        self._results, self._rate = explainer.results, explainer.rate
+
+    def list(self, asked: Asked, first: int) -> Listed:
+        """LINES_A_PAGE of the flags that are asked for, newest first, from a place on."""
+        found = newest(self._results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=False)
+        rows = list(found.rows.slice(first).iter_rows(named=True))
+        told = on_documents(self._results, rows)
+        standing = ask(self._results, lambda: standing_decisions(self._results).collect())
+        entries = [
+            Entry(line_of(row), told.get(_document(row), []), asked.address("/flag", path=row["path"], row=row["row"]))
+            for row in rows
+        ]
+        return Listed(entries, first, found.totals.entries, precision(standing))
+
+    def look(self, asked: Asked, place: Place) -> Looked:
+        """One flag, and those beside it in the list.
+
+        Raises:
+            Refused: there is no such flag.
+        """
+        case = find_case(self._results, self._rate, f"{place.path}:{place.row}")
+        with self._explaining:
+            (explained,) = self._explainer.explain_cases([case])
+        rows = newest(self._results, self._rate, asked.wanted, None, fold=False, canaries=False).rows
+        places = [Place(*row) for row in rows.select("path", "row").iter_rows()]
+        told = on_documents(self._results, [case.row]).get(_document(case.row), [])
+        if place not in places:  # decided meanwhile, and open ones are asked for: go on with the first
+            return Looked(explained, told, None, len(places), None, next(iter(places), None))
+        at = places.index(place)
+        before, after = places[at - 1] if at else None, places[at + 1] if at + 1 < len(places) else None
+        return Looked(explained, told, at + 1, len(places), before, after)
+
+    def decide(self, place: Place, text_sha256: str, made: Made) -> Mapping[str, Any]:
+        """Record a decision on a flag as its page showed it. Returns its row.
+
+        Raises:
+            Changed: another text stands there now, or the form was used for another decision before.
+            Refused: there is no such flag.
+            ScanFailed: the table cannot be written.
+        """
+        case = find_case(self._results, self._rate, f"{place.path}:{place.row}")
+        if case.row["text_sha256"].hex() != text_sha256:
+            raise Changed(
+                "another text stands there now than the one that was on your page: look at it, and decide again"
+            )
+        row = decide(self._results, case.row, made)
+        if (*_document(row), row["decision"], row["note"] or "") != (*_document(case.row), made.decision, made.note):
+            raise Changed(
+                f"this form was sent before, and recorded as {row['decision']}: reload the flag to change that"
+            )
+        return row
+
+    def recorded(self, decision_id: str) -> Mapping[str, Any] | None:
+        """A decision by its id; None: there is none."""
+        same = pl.col("decision_id") == decision_id
+        found = ask(self._results, lambda: decisions(self._results).filter(same).collect())
+        return found.row(0, named=True) if len(found) else None
+
+
+def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in DECIDED_ON)

@@ -1,0 +1,122 @@
+"""Segments of documents, fixed by their texts' form: which scored positions each has, what it scores.
+
+Who cuts a text into segments looks at no key, so that they are fixed before any draw: to the law of the best part
+(scanner.watermark.spans) a segment is one look more.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import Positions, Tokens
+from scanner.watermark.search import log10_p_of
+from scanner.watermark.spans import SHORTEST, best_of_scales, least_log10_p, looks, windows
+
+
+class Segments(NamedTuple):
+    """Ranges of each of D documents, in order; two of one document share nothing.
+
+    offsets: int64[D+1]; begin, end: int64[S], within the document, of its tokens or of its scored positions; number:
+    int64[S], which of the segments of its text each is.
+    """
+
+    offsets: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    number: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, documents: int) -> "Segments":
+        """Segments of so many documents without any."""
+        return cls(np.zeros(documents + 1, np.int64), *(np.empty(0, np.int64) for _ in range(3)))
+
+    @property
+    def many(self) -> NDArray[np.int64]:
+        """int64[D]."""
+        return np.diff(self.offsets)
+
+    @property
+    def whose(self) -> NDArray[np.int64]:
+        """int64[S], of which document each is."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.many)
+
+    def only(self, documents: NDArray[np.int64]) -> "Segments":
+        """Those of some documents, int64[d], in that order."""
+        count = self.many[documents]
+        offsets = np.concatenate([[0], np.cumsum(count)])
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[documents] - offsets[:-1], count)
+        return Segments(offsets, *(values[rows] for values in self[1:]))
+
+
+class Parts(NamedTuple):
+    """What is looked at of each of D documents besides the whole: windows or not, and which segments."""
+
+    windows: bool
+    segments: Segments
+
+    @classmethod
+    def windows_alone(cls, documents: int) -> "Parts":
+        """Windows of so many documents."""
+        return cls(True, Segments.none(documents))
+
+    def only(self, documents: NDArray[np.int64]) -> "Parts":
+        """The same of some documents, int64[d]."""
+        return Parts(self.windows, self.segments.only(documents))
+
+    def looks(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
+        """At how many parts of documents of so many scored positions, int64[D], the whole counted: int64[D]."""
+        by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
+        return by_windows + self.segments.many
+
+    def places(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
+
+        And which segment of its text each is, int64[L], −1: none. Segments come first, before windows of their place.
+        """
+        of_windows = windows(scored) if self.windows else np.array([[0, scored]])
+        own = self.segments.only(np.array([document]))
+        number = np.concatenate([own.number, np.full(len(of_windows), -1)])
+        return np.concatenate([np.stack([own.begin, own.end], axis=1), of_windows]), number
+
+
+def joined_segments(several: list[Segments]) -> Segments:
+    """Those of several batches as of one."""
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([one.many for one in several]))])
+    begin, end, number = (np.concatenate(values) for values in list(zip(*several, strict=True))[1:])
+    return Segments(offsets, begin, end, number)
+
+
+def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
+    """Segments that are looked at, by their scored positions: of SHORTEST at least, and less than the whole.
+
+    Args:
+        segments: of all documents of a batch, by their tokens.
+        tokens: of the batch.
+        positions: of some of its documents.
+        documents: int64[D], which these are.
+    """
+    of_these = segments.only(documents)
+    whose = of_these.whose
+    at, first = tokens.offsets[documents[whose]], positions.offsets[whose]
+    # places of positions increase over the whole batch
+    begin, end = (np.searchsorted(positions.index, at + edge) - first for edge in (of_these.begin, of_these.end))
+    kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[whose])
+    offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
+    return Segments(offsets, begin[kept], end[kept], of_these.number[kept])
+
+
+def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
+    """What each segment scores, float64[S], from running sums of its D documents (scanner.watermark.spans)."""
+    first = (positions.offsets[:-1] + np.arange(len(positions.scored)))[segments.whose]
+    return np.asarray(sums[first + segments.end] - sums[first + segments.begin], np.float64)
+
+
+def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts) -> NDArray[np.float64]:
+    """log10 of the smallest p of any part of each document: float64[D]; 0 of a document without positions."""
+    least = least_log10_p(law, best_of_scales(sums, positions, windows=parts.windows))
+    segments = parts.segments
+    score = scores_of(segments, sums, positions)
+    np.minimum.at(least, segments.whose, log10_p_of(law, score, segments.end - segments.begin))
+    return least

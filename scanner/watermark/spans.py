@@ -1,0 +1,156 @@
+"""Windows of a document: which there are, what each scores, and what p-value the best of them has.
+
+A document of T scored positions is tested at several scales that T alone decides: windows of 24·√2^i positions, each a
+quarter of its length after the one before and one that ends with the document, and the document itself. What a window
+scores is the difference of two running sums of what the positions add, so that no draw is computed twice.
+
+**Why p holds.** Under H0 the draws are independent, and the score of every window, under every message, increases in
+each of them. So the scores are positively associated (Esary, Proschan and Walkup 1967): that all of N of them stay
+below their limits is at least as likely as if they were independent. With p_j of a window under a message,
+
+    P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N,
+
+so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
+fixed before any draw (scanner.watermark.segments) are looks like windows: N = looks · messages then.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import Positions
+from scanner.watermark.pvalues import log10_any_of
+from scanner.watermark.search import log10_p_of
+
+SHORTEST = 24
+"""Scored positions of the shortest windows."""
+
+QUARTER = 4
+"""Windows begin so many a length apart."""
+
+
+def _length(scale: int) -> int:
+    """24·√2^scale, rounded up."""
+    square = SHORTEST**2 << scale
+    root = math.isqrt(square)
+    return root + (root * root < square)
+
+
+LENGTHS = np.array([_length(scale) for scale in range(64)], np.int64)
+"""Lengths of the windows of each scale, in scored positions."""
+
+
+class Best(NamedTuple):
+    """The largest score of D documents at each of S scales, the last of which is the whole document.
+
+    length: int64[D, S], of the windows, 0 where a document has none of a scale; score: float64[D, S].
+    """
+
+    length: NDArray[np.int64]
+    score: NDArray[np.float64]
+
+
+def looks(scored: ArrayLike) -> NDArray[np.int64]:
+    """How many windows documents of so many scored positions have, the whole counted: int64 of the same shape."""
+    t = np.asarray(scored, np.int64)
+    count = (t > 0).astype(np.int64)
+    for length in LENGTHS[: scales_of(int(t.max(initial=0)))].tolist():
+        count += np.where(t > length, -(-(t - length) // (length // QUARTER)) + 1, 0)
+    return count
+
+
+def scales_of(scored: int) -> int:
+    """How many scales have windows shorter than a document of so many positions."""
+    return int(np.searchsorted(LENGTHS, scored))
+
+
+def windows(scored: int) -> NDArray[np.int64]:
+    """All windows of a document: int64[W, 2], first position and that after the last; the whole comes last."""
+    found = []
+    for length in LENGTHS[: scales_of(scored)].tolist():
+        last = scored - length
+        begins = np.append(np.arange(0, last, length // QUARTER), last)
+        found.append(np.stack([begins, begins + length], axis=1))
+    return np.concatenate([*found, np.array([[0, scored]] * (scored > 0), np.int64).reshape(-1, 2)])
+
+
+def log10_in_document(log10_p: ArrayLike, looks: ArrayLike, messages: int) -> NDArray[np.float64]:
+    """log10 p of the smallest p of any part under any of M messages: 1 − (1 − p)^(looks · M).
+
+    Args:
+        log10_p: of the part and message of smallest p.
+        looks: how many parts its document has, the whole counted.
+        messages: M.
+    """
+    # with two powers, since looks · M may be beyond 2^53
+    return log10_any_of(log10_any_of(log10_p, messages), np.maximum(looks, 1))
+
+
+def least_log10_p(law: Law, best: Best) -> NDArray[np.float64]:
+    """log10 of the smallest p of any window: float64[D]; 0 of a document without positions."""
+    log10_p = np.where(best.length > 0, log10_p_of(law, best.score, best.length), 0.0)
+    return np.asarray(log10_p.min(axis=1, initial=0.0), np.float64)
+
+
+@kernel
+def running_sums(terms: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the first 0 … T positions of each document add, in their order: float64[P + D].
+
+    Those of document d begin at offsets[d] + d.
+
+    Args:
+        terms: float64[P], what each scored position adds.
+        offsets: int64[D+1].
+    """
+    documents = len(offsets) - 1
+    sums = np.empty(len(terms) + documents)
+    for d in range(documents):
+        total = 0.0
+        sums[offsets[d] + d] = total
+        for p in range(offsets[d], offsets[d + 1]):
+            total += terms[p]
+            sums[p + d + 1] = total
+    return sums
+
+
+def totals(sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
+    """The last running sum of each document, which is its score: float64[D]."""
+    return np.asarray(sums[positions.offsets[1:] + np.arange(len(positions.scored))], np.float64)
+
+
+def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: bool = True) -> Best:
+    """The window of largest score of each scale.
+
+    Args:
+        sums: of `running_sums`.
+        positions: of the D documents.
+        windows: false: the documents as a whole alone.
+    """
+    lengths = LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
+    return Best(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))
+
+
+@kernel
+def _best_of_scales(
+    sums: NDArray[np.float64], offsets: NDArray[np.int64], lengths: NDArray[np.int64], quarter: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    documents, scales = len(offsets) - 1, len(lengths)
+    length_of, score_of = np.zeros((documents, scales + 1), np.int64), np.zeros((documents, scales + 1))
+    for d in range(documents):
+        scored = offsets[d + 1] - offsets[d]
+        own = sums[offsets[d] + d : offsets[d + 1] + d + 1]
+        length_of[d, scales], score_of[d, scales] = scored, own[scored]
+        for scale in range(scales):
+            length = lengths[scale]
+            if length >= scored:
+                break
+            step, last = length // quarter, scored - length
+            most = own[scored] - own[last]
+            for begin in range(0, last, step):
+                most = max(most, own[begin + length] - own[begin])
+            length_of[d, scale], score_of[d, scale] = length, most
+    return length_of, score_of

@@ -1,0 +1,114 @@
+"""Arrow schemas of audits: what decoys counted, and what was judged."""
+
+import pyarrow as pa
+
+from schemas.tables import TIME
+
+AUDIT_COUNTS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),
+        pa.field("shard_id", pa.string(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),  # the LIVE_AUDIT_KINDS that begin with decoy
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("gamma", pa.string()),
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("dedup", pa.string(), nullable=False),
+        pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
+        pa.field("decoy", pa.int64()),  # number of fixed decoy key, shadow, or part of users; null: a key a document
+        pa.field("threshold", pa.float64(), nullable=False),  # of p
+        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard
+        pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each message
+        pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
+        pa.field("expected", pa.float64(), nullable=False),  # expected hits, if the law holds
+        pa.field("hits_squared", pa.float64(), nullable=False),  # this and the next two: summed over texts
+        pa.field("hits_times_expected", pa.float64(), nullable=False),
+        pa.field("expected_squared", pa.float64(), nullable=False),
+        pa.field("scanned_at", TIME, nullable=False),
+        pa.field("label", pa.string()),  # the format's label; null: written before labels
+        # in rows of kind RESERVED_TEXT only
+        pa.field("key_id", pa.string()),
+        pa.field("message", pa.int64()),
+        pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
+        pa.field("account_id", pa.string()),  # null also where p is above 1e-3
+        pa.field("stratum", pa.string()),  # the stratum, in rows whose kind is one of STRATA
+    ]
+)
+"""Counts of the decoys of each shard; rows enter with the shard, exactly once, and any group of them adds up.
+
+Each text whose best message is a reserved one at p ≤ 0.1 has a row of kind RESERVED_TEXT besides, with the least
+threshold that its corrected p is at or below: verdicts do not show the message.
+"""
+
+RESERVED_TEXT = "reserved_text"
+
+AUDITS = pa.schema(
+    [
+        pa.field("audit_id", pa.string(), nullable=False),
+        pa.field("at", TIME, nullable=False),
+        pa.field("version", pa.string(), nullable=False),
+        pa.field("config_sha256", pa.string(), nullable=False),
+        pa.field("corpus", pa.string(), nullable=False),  # paths
+        pa.field("seed", pa.string(), nullable=False),  # seed of the drawn keys, which mark nothing
+        pa.field("kind", pa.string(), nullable=False),  # see AUDIT_KINDS
+        pa.field("measure", pa.string(), nullable=False),  # rate | uniformity
+        pa.field("test", pa.string(), nullable=False),  # exact | z; for names_wrong, whose texts
+        pa.field("method", pa.string(), nullable=False),
+        pa.field("key_id", pa.string()),  # null: drawn keys
+        pa.field("commitment", pa.string()),  # commitment of that key
+        pa.field("gamma", pa.string()),
+        pa.field("window", pa.int64()),  # null, as gamma and dedup: all cases of a format together
+        pa.field("dedup", pa.string()),
+        pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
+        pa.field("threshold", pa.float64()),  # of p; null for uniformity
+        pa.field("tests", pa.int64(), nullable=False),
+        pa.field(
+            "cluster", pa.string(), nullable=False
+        ),  # taken for independent: document, account, key, message, users
+        pa.field("clusters", pa.int64(), nullable=False),
+        pa.field("hits", pa.int64()),  # p at or below the threshold
+        pa.field("expected", pa.float64()),  # expected hits: the sum of the largest attainable p ≤ threshold
+        pa.field("low", pa.float64()),  # limits of the mean of hits, simultaneous over the family
+        pa.field("high", pa.float64()),
+        pa.field("design_effect", pa.float64()),  # variance between clusters over the binomial one, at least 1
+        pa.field("bound", pa.float64()),  # times the expectation: rates above it are too small
+        pa.field("p_value", pa.float64(), nullable=False),  # of hits as many, or p-values as small; 0 below 1e-308
+        pa.field("smallest_excess", pa.float64()),  # least true over expected rate that would be seen; null: none
+        pa.field("family", pa.int64(), nullable=False),  # rows that are judged together
+        pa.field("family_error", pa.float64(), nullable=False),
+        pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
+        pa.field("label", pa.string()),  # the format's label; null: all of a method together, or written before labels
+        pa.field("stratum", pa.string()),  # the stratum, in rows whose kind is one of STRATA
+    ]
+)
+"""Rows of audits of the false-positive rate: one per threshold, or per test of uniformity."""
+
+NAMES_KINDS = ("names_unmarked", "names_group", "names_wrong")
+
+AUDIT_KINDS = ("law", "law_total", "law_best_total", "figure", *NAMES_KINDS, "key", "key_messages")
+
+CANARY_KINDS = ("canary_found", "canary_right", "canary_wrong")
+
+STRATA = ("decoy_length", "decoy_host", "decoy_tokenizer", "decoy_script")
+
+KNOCKOFFS = {"knockoff": 0.5, "knockoff_first": 0.1}
+
+LIVE_AUDIT_KINDS = (
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_fixed", *STRATA),
+    *("reserved", "shadow", "unheld"),
+    *KNOCKOFFS,
+    *CANARY_KINDS,
+)
+"""Law: keys drawn for every document, one case; all cases of a method; these, the best of all messages. Figure: the
+paper's, a few keys over one corpus. Names: synthetic texts under keys with groups: unmarked ones, which are flagged;
+those that fit a group and no user of it, whose best user is named; those of some users, where somebody else is named.
+Key: one of the registry, the best of its messages; its messages one by one.
+
+In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
+messages one by one; the best window of a document, of one message and of all; the posts of an account, by their
+pooled score and by their evidence over nights; a few keys for all documents, which share
+n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one
+message, which has no reserved ones. Strata: decoys of one message, by parts of the traffic. Unheld: flags for a message
+that no user held, reserved ones included. Knockoff: each of some messages that nobody has, against a user's drawn for
+the text: hits are those that the user's beats (0.5), or texts in which it is among the first tenth (0.1). Canaries
+(texts that are known to be marked): that were found; and named right; that are named for another user."""

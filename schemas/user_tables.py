@@ -1,0 +1,39 @@
+"""Arrow schemas of users and the messages that they hold."""
+
+import pyarrow as pa
+
+from schemas.tables import TIME
+
+USER_EVENTS = pa.schema(
+    [
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("user_id", pa.string()),  # null once the name was erased
+        pa.field("event", pa.string(), nullable=False),  # allocated | removed
+        pa.field("at", TIME, nullable=False),
+    ]
+)
+"""Events of users and their messages: one `allocated` and at most one `removed` per (key_id, message)."""
+
+USERS = pa.schema(
+    [
+        *USER_EVENTS,
+        # all null in events of a version that kept no chain (scanner.registry.chain)
+        pa.field("seq", pa.int64()),  # number of the event in the chain, from 0
+        pa.field("salt", pa.binary()),  # 16 random bytes; null once the name was erased
+        pa.field("seal", pa.binary()),  # digest of salt and name, kept once both were erased; null before
+        pa.field("head", pa.binary()),  # the chain's head after this event, the last of its block; null for others
+    ]
+)
+"""The users table: events of USER_EVENTS, append-only, and the hash chain over them."""
+
+USER_LIST = pa.schema(
+    [
+        pa.field("user_id", pa.string()),  # null once the name was erased
+        pa.field("key_id", pa.string(), nullable=False),
+        pa.field("message", pa.int64(), nullable=False),
+        pa.field("allocated_at", TIME, nullable=False),
+        pa.field("removed_at", TIME),  # null while the user holds it
+    ]
+)
+"""List of users: one row per message that was ever given."""

@@ -1,0 +1,77 @@
+"""A flag as it travels to other systems: one neutral record, whose version grows when a field changes its meaning."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class VerdictDocument(_Frozen):
+    """Where the text stood."""
+
+    path: str  # of its file
+    row: int  # within the file, from 0
+    doc_id: str | None  # as its platform calls it
+    account_id: str | None  # who posted it
+    created_at: datetime | None  # when it was posted
+
+
+class VerdictKey(_Frozen):
+    """Under which key the mark is; the key itself stands nowhere."""
+
+    key_id: str
+    commitment: str | None  # hexadecimal; None: the scan did not end, or its format has none
+    format: str | None
+    tokenizer_sha256: str | None
+
+
+class VerdictP(_Frozen):
+    """Logarithms to base 10."""
+
+    log10_p: float | None  # of the message alone
+    log10_p_global: float  # corrected for all messages of all keys that were tested
+    messages_tested: int | None
+    keys_tested: int | None
+    basis: str | None  # over what p holds: key, key-<bits>-bits or assumed; None: as key
+    false_positive_rate: float  # at which it was flagged
+    expected_by_chance: float | None  # texts of its scan that chance brings as far; None: the scan did not end
+
+
+class VerdictSpan(_Frozen):
+    """A part of the text that is marked by itself: characters (code points) of the text as it stands."""
+
+    char_from: int
+    char_to: int  # the one after the last
+    key_id: str
+    message: int | None
+    user_id: str | None
+    naming: str
+    log10_p_global: float
+
+
+class Verdict(_Frozen):
+    """A flag: a document contains text marked for somebody. It does not say who wrote or posted it."""
+
+    version: Literal[1] = 1
+    id: str = Field(pattern=r"^brickscan-[0-9a-f]{32}$")  # the same whenever this document and text are told
+    document: VerdictDocument
+    text_sha256: str  # of its bytes, hexadecimal
+    key: VerdictKey
+    message: int | None
+    user_id: str | None  # for whom the text was marked; None: nobody is named, for the reason `naming`
+    naming: str
+    named: tuple[str, ...]  # all who are named, the first is user_id
+    p: VerdictP
+    proof: str | None  # whether it was computed again by a path that shares no code with the scan
+    audit: str | None  # how the audit of its scan ended; None: it has not
+    spans: tuple[VerdictSpan, ...]
+    says: tuple[str, ...]  # sentences for people
+    does_not_say: tuple[str, ...]
+    scan_id: str
+    scanned_at: datetime
+    scan_version: str | None  # of brickscan; None: the scan did not end
+    replay: str  # the command that computes it again, where the scan's configuration is

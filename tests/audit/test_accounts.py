@@ -1,0 +1,112 @@
+"""The laws of accounts in the audit of a scan: they hold, and what counts twice raises the alarm."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from scanner.audit.in_every_scan import account_decoys
+from scanner.audit.in_every_scan.account_decoys import AccountDecoys
+from scanner.audit.in_every_scan.decoy_keys import Decoys
+from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.detection import accounts
+from scanner.detection.accounts import AccountJudge, Pooled, Posts
+from scanner.detection.scan_plan import Plan, open_keys
+from scanner.detection.under_test import Origin
+from scanner.registry import Holders
+from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.watermark.pooled import log10_evidence, pooled_positions
+from scanner.watermark.positions import Positions, Tokens
+from schemas.words import AuditState
+from tests.support.audited_scan import Key, make, pieces
+
+pytestmark = pytest.mark.usefixtures("opened_once")
+KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
+ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
+
+
+def audited(folder, human_texts) -> tuple[LiveAudit, int]:
+    """Accounts of people, whose posts all end with a signature of theirs; and how many are flagged."""
+    plan = make(folder, ["nothing"], *KEYS)
+    texts = pieces(human_texts, 15, ACCOUNTS * POSTS, 5)
+    signed = [f"{text}\n{texts[i // POSTS]} {texts[i // POSTS + 1]}" for i, text in enumerate(texts)]
+    posts = Posts(
+        signed,
+        np.arange(ACCOUNTS + 1) * POSTS,
+        np.tile(np.arange(POSTS) // 2, ACCOUNTS),
+        [f"account {i}" for i in range(ACCOUNTS)],
+        [None] * len(signed),
+    )
+    judge = AccountJudge(
+        open_keys(plan.registry, plan.keys), [4.0, 4.0], Holders.load(plan.registry, ["k0", "k1"]),
+        nights=1, dedup="ngram", min_scored=16, false_positive_rate=1e-6,
+    )  # fmt: skip
+    decoys = decoys_of(plan)
+    flagged = judge.judge(posts, datetime.now(UTC), decoys)
+    return judged(plan, decoys), len(flagged)
+
+
+def decoys_of(plan: Plan) -> AccountDecoys:
+    """Of every account."""
+    return AccountDecoys(Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT)
+
+
+def judged(plan: Plan, decoys: AccountDecoys) -> LiveAudit:
+    open_tables(plan.results)
+    file = write_file(plan.results, "audit_counts", decoys.rows())
+    assert file is not None
+    commit(plan.results, "audit_counts", [Entry(UNIT, (file,))])
+    return audit_scan(plan, "scan", ["none"], units=[UNIT])
+
+
+def wrong(audit: LiveAudit) -> set[str]:
+    return {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
+
+
+@pytest.mark.seconds
+def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
+    audit, flagged = audited(tmp_path, human_texts)
+    assert (audit.state, flagged) == (AuditState.NO_ALARM, 0)
+    of_accounts = [row for row in audit.rows if row["kind"] in ("decoy_accounts", "decoy_evidence")]
+    assert {row["label"].split(";")[0] for row in of_accounts} == {"greenlist-v2", "gumbel-v2"}
+    assert all(row["tests"] > ACCOUNTS / 3 for row in of_accounts)
+    assert {row["verdict"] for row in of_accounts} <= {"holds", "conservative", "undecided"}
+
+
+@pytest.mark.seconds
+def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts, monkeypatch):
+    def twice(rule, _reach, posts, begins, dedup):
+        of_posts = rule.positions(posts, dedup)
+        return Positions(of_posts.index, of_posts.offsets[begins])
+
+    monkeypatch.setattr(accounts, "pooled_positions", twice)
+    audit, flagged = audited(tmp_path, human_texts)
+    assert audit.state == AuditState.ALARM
+    assert flagged > 100
+    assert wrong(audit) == {"decoy_accounts", "decoy_evidence"}
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("times", [1, 2])
+def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypatch, times):
+    """As after a resume that took up once more what it had: 2,500 accounts of 30 short posts."""
+
+    def again(law, score, scored, begins, nights):
+        return log10_evidence(
+            law, np.repeat(score, times), np.repeat(scored, times), times * begins, np.repeat(nights, times)
+        )
+
+    monkeypatch.setattr(account_decoys, "log10_evidence", again)
+    plan = make(tmp_path, ["nothing"], KEYS[1])
+    (test,), decoys, random = open_keys(plan.registry, plan.keys), decoys_of(plan), np.random.default_rng(1)
+    posts_each = 30
+    for few in range(0, 2_500, 100):
+        ids = random.integers(0, 49_000, 100 * posts_each * 20, dtype=np.uint32)
+        tokens, begins = Tokens(ids, np.arange(0, len(ids) + 1, 20)), np.arange(101) * posts_each
+        positions = pooled_positions(test.watermark.rule, 4, tokens, begins, "ngram")
+        nights = np.tile(np.arange(posts_each) // 2, 100)
+        posts = Posts([], begins, nights, [f"account {few + i}" for i in range(100)], [])
+        decoys.see(posts, [Pooled(test, tokens, positions)])
+    audit = judged(plan, decoys)
+    assert wrong(audit) == ({"decoy_evidence"} if times == 2 else set())
+    assert (audit.state == AuditState.ALARM) == (times == 2)

@@ -1,0 +1,63 @@
+"""How small an excess the audit sees: tables of `make audit-power` against nights drawn and judged text by text."""
+
+import numpy as np
+import pytest
+
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
+from scanner.audit.statistics.intervals import moments
+from scanner.audit.statistics.judgement import counts, judge
+from schemas.words import AuditVerdict
+from tests.bench.audit_power import DOCUMENTS, MESSAGES, Row, night
+
+TEXTS, OF_TEXT, LEVELS, ERROR = 100, 500, THRESHOLDS[:5], 1e-3
+CELL = 3
+"""Of the levels: 1e-4, where five hits are expected."""
+
+
+def seen_text_by_text(law: np.ndarray, random: np.random.Generator) -> bool:
+    """Whether a night alarms of which each p-value is drawn, each text is a cluster, and all levels are judged."""
+    p = random.random((TEXTS, OF_TEXT))
+    hits = np.stack([(p <= level).sum(axis=1) for level in law], axis=1)
+    sums = moments(hits, np.full(TEXTS, OF_TEXT), np.broadcast_to(LEVELS, (TEXTS, len(LEVELS))))
+    return any(said.verdict == AuditVerdict.TOO_SMALL for said in judge(counts(sums), ERROR))
+
+
+@pytest.mark.seconds
+def test_a_cell_is_what_brute_force_finds():
+    """Of 300 nights the excess of the table is seen in nine of ten, give or take four standard errors (0.07).
+
+    Clusters that are drawn have design effects above 1 by chance, which the table leaves out: 0.03 more below.
+    """
+    row = Row("", LEVELS, TEXTS * OF_TEXT, TEXTS, np.array(LEVELS), ERROR / len(LEVELS))
+    excess = row.smallest(CELL, 20_000, 1, row.critical())
+    random = np.random.default_rng(6)
+    share = [
+        np.mean([seen_text_by_text(row.law(CELL, r), random) for _ in range(300)]) for r in (excess, excess / 1.6, 1.0)
+    ]
+    assert 0.9 - 0.1 < share[0] < 0.9 + 0.07
+    assert share[1] < 0.5
+    assert share[2] < 0.02
+
+
+@pytest.mark.parametrize("documents", DOCUMENTS)
+def test_a_law_that_is_right_at_1e_6_and_a_thousand_times_too_small_at_1e_12_is_caught(documents):
+    """Of 4,000 nights decoys of all messages see it in all but one in 1,000; the other rows in 1 % at most."""
+    alpha = np.array(DEEP)
+    excess = 10 ** (np.maximum(0.0, -np.log10(alpha) - 6) / 2)
+    assert excess[[5, -1]].tolist() == [1.0, 1000.0]
+    of_one, of_all, reserved = night(documents, MESSAGES, now=True)
+    assert (of_all.levels, of_all.tests) == (DEEP, documents // 100 * MESSAGES)
+    critical = of_all.critical()
+    assert of_all.seen(alpha * excess, 4000, 1, critical) >= 3996
+    assert of_all.seen(alpha, 4000, 2, critical) <= 8  # 2 expected at most
+    for row in (of_one, reserved):
+        few = len(row.levels)
+        assert row.seen(row.chance * excess[:few], 4000, 3, row.critical()) <= 40
+
+
+def test_what_a_scan_judges_was_less_before():
+    after, before = ([row._replace(chance=None) for row in night(200_000, MESSAGES, now=now)] for now in (True, False))
+    assert [row.tests for row in after] == [50_000, 2000 * MESSAGES, 200_000 * MESSAGES // 20]
+    assert [row.tests for row in before] == [4000, 2000 * MESSAGES, 200_000 * MESSAGES // 20]
+    assert [len(row.levels) for row in after] == [8, 12, 8]
+    assert {len(row.levels) for row in before} == {8}

@@ -1,0 +1,64 @@
+"""The law of spans in the audit of a scan: it holds, and overlapping windows counted as one look are caught."""
+
+import polars as pl
+import pytest
+
+from scanner.audit.in_every_scan import decoys
+from scanner.results.tables import read_whole
+from scanner.watermark.search import corrected
+from schemas.words import AuditState
+from tests.support.audited_scan import Key, make, pieces, scan
+
+pytestmark = pytest.mark.usefixtures("opened_once")
+SPANS = "spans = { windows = true }"
+KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
+
+
+def scanned(folder, texts: list[str], more: str = SPANS):
+    plan = make(folder, texts, *KEYS, more=more)
+    audit = scan(plan)
+    counts = read_whole(plan.results, "audit_counts").filter(pl.col("kind") == "decoy_spans").collect()
+    return audit, counts
+
+
+@pytest.mark.seconds
+def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_texts):
+    """2,400 texts, under one message and under all of a key."""
+    audit, counts = scanned(tmp_path, pieces(human_texts, 60, 2_400, 20))
+    assert audit.state == AuditState.NO_ALARM
+    assert set(counts["label"].str.split(";").list.first()) == {"greenlist-v2", "gumbel-v2"}
+    assert set(counts["messages"]) == {1, 40}
+    judged = [row for row in audit.rows if row["kind"] == "decoy_spans"]
+    assert {row["verdict"] for row in judged} <= {"holds", "conservative", "undecided"}
+    (often,) = (
+        row for row in judged if row["label"] == "gumbel-v2;h=4" and row["messages"] == 1 and row["threshold"] == 0.1
+    )
+    assert often["hits"] > often["tests"] / 300
+
+
+@pytest.mark.seconds
+def test_windows_counted_as_one_look_raise_the_alarm(tmp_path, human_texts, monkeypatch):
+    monkeypatch.setattr(decoys, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    audit, _ = scanned(tmp_path, pieces(human_texts, 60, 600, 20))
+    assert audit.state == AuditState.ALARM
+    wrong = {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
+    assert wrong == {"decoy_spans"}
+
+
+@pytest.mark.seconds
+def test_segments_counted_as_one_look_raise_the_alarm_and_else_do_not(tmp_path, human_texts, monkeypatch):
+    """600 texts of six paragraphs each, of which the best is told."""
+    paragraphs = pieces(human_texts, 35, 3_600, 20)
+    texts = ["\n\n".join(paragraphs[i : i + 6]) for i in range(0, len(paragraphs), 6)]
+    audit, counts = scanned(tmp_path / "right", texts, more="spans = { segments = true }")
+    assert audit.state == AuditState.NO_ALARM
+    assert counts.filter(pl.col("threshold") == 0.1)["hits"].sum() > 20
+    monkeypatch.setattr(decoys, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
+    audit, _ = scanned(tmp_path / "wrong", texts, more="spans = { segments = true }")
+    assert audit.state == AuditState.ALARM
+    assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} == {"decoy_spans"}
+
+
+def test_nothing_of_spans_is_counted_where_they_are_off(tmp_path, human_texts):
+    _, counts = scanned(tmp_path, pieces(human_texts, 60, 20), more="")
+    assert counts.is_empty()

@@ -1,0 +1,263 @@
+"""What spans find, where, how well their law holds and what they cost: `python -m tests.bench.spans`.
+
+Found: marked texts of the demo's model, put whole into text by people at a random place (`paste` of the evaluation),
+so that they make up a share of all tokens, under the demo's keys with all their messages. Beside the whole document
+alone stands the whole with spans, at equal total error: half of it each. IoU: positions that are both in the marked
+text and in the best span for its message, over those in either. Null: the smallest p of any window of documents of
+random tokens, each an independent draw of the law. Cost: CPU seconds of the detector without and with spans, of the
+same texts, in alternating runs.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.demo.demo_keys import KEYS, MESSAGES, SECRETS, TOKENIZER
+from scanner.audit.statistics.intervals import binomial_limits
+from scanner.cluster.reports import Piece
+from scanner.cluster.worker import Worker
+from scanner.detection.scan_plan import make_plan
+from scanner.evaluation.attacks import Tools, paste
+from scanner.results.tables import open_tables
+from scanner.tokens import load_tokenizer, sha256_file
+from scanner.watermark import Tokens
+from scanner.watermark.formats import make_format
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.passing_spans import Among, Limit, told
+from scanner.watermark.search import corrected, passes, search
+from scanner.watermark.segments import Parts
+from scanner.watermark.span_search import search_parts, spans_of
+from scanner.watermark.spans import best_of_scales, least_log10_p, log10_in_document, looks, running_sums
+from tests.bench.inputs import texts
+from tests.bench.mixed_draws import beside_winmax, power
+from tests.bench.scan import GROUPS, NO_AUDIT, make_scan, shards_of
+
+DEMO = Path(__file__).parents[2] / "jobs" / "demo"
+RATE = 1e-6
+_RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])  # a few rows are no valid text
+SHARES = (0.1, 0.25, 0.5, 1.0)
+LEVELS = (0.1, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
+
+
+class Marked(NamedTuple):
+    """A text, and the message that it is marked for."""
+
+    text: str
+    message: int
+
+
+def sample() -> tuple[dict[str, list[Marked]], list[str]]:
+    """Texts of the demo by key, and those by people."""
+    truth = pl.read_parquet(DEMO / "truth.parquet").to_dicts()
+    stored: dict[str, str] = {}
+    for path in sorted(DEMO.glob("sample-[12].parquet")):
+        for row in pq.read_table(path, columns=["doc_id", "text"]).cast(_RAW).to_pylist():
+            stored[(row["doc_id"] or b"").decode()] = (row["text"] or b"").decode(errors="ignore")
+    marked: dict[str, list[Marked]] = {}
+    for row in truth:
+        if row["kind"] == "marked" and row["message"] is not None and stored.get(row["doc_id"]):
+            marked.setdefault(row["key_id"], []).append(Marked(stored[row["doc_id"]], row["message"]))
+    return marked, [stored[row["doc_id"]] for row in truth if row["kind"] == "human" and stored.get(row["doc_id"])]
+
+
+def opened(key_id: str) -> Any:
+    """A key of the demo."""
+    name, parameters = KEYS[key_id]
+    return make_format(name, parameters).open(bytes.fromhex((SECRETS / f"{key_id}.key").read_text().strip()))
+
+
+def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> Iterator[str]:
+    """Lines of the table for a key; each text is put into so many texts by people."""
+    mark, messages = opened(key_id), MESSAGES[key_id]
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    tools = Tools.load(TOKENIZER, human=human)
+    for share in SHARES:
+        before, after = np.zeros((2, len(marked)))
+        missed, overlaps, spent, times = 0, [], [0.0, 0.0], hosts if share < 1 else 1
+        for i, host in ((i, host) for i in range(len(marked)) for host in range(times)):
+            one, random = marked[i], np.random.default_rng([i, int(100 * share), *([host] * (host > 0))])
+            text = paste(one.text, share, random, tools) if share < 1 else one.text
+            ids, stand = tokenizer.reference.places(text)
+            tokens = Tokens(ids, np.array([0, len(ids)]))
+            positions = mark.rule.positions(tokens, "ngram")
+            began, limit = time.process_time(), Limit(RATE, messages, 2)
+            whole = search(mark, tokens, positions, messages)
+            spent[0] += time.process_time() - began
+            spans = spans_of(mark, tokens, positions, limit, whole)
+            spent[1] += time.process_time() - began
+            right = [span for span in spans if span.message == one.message]
+            here = bool((whole.message[0] == one.message)[0])
+            before[i] += here and bool(passes(whole.log10_p_global[0, 0], RATE))
+            after[i] += bool(right) or (here and bool(passes(corrected(whole.log10_p_global[0, 0], 1, 2), RATE)))
+            among = Among(mark, tokens, positions, Parts.windows_alone(1), limit, True)
+            sums = running_sums(mark.terms(tokens, positions, one.message), positions.offsets)
+            missed += not right and bool(told(among, np.array([0]), np.array([one.message]), sums))
+            if right:
+                begin = text.index(one.text)
+                at = stand[positions.index, 0]
+                true = (at >= begin) & (at < begin + len(one.text))
+                of_span = np.zeros(len(at), bool)
+                of_span[right[0].begin : right[0].end] = True
+                overlaps.append((true & of_span).sum() / (true | of_span).sum())
+        told_iou = f"{median(overlaps):.2f} ({np.quantile(overlaps, 0.1):.2f})" if overlaps else "-"
+        shares = f"{_share(before, times)} | {_share(after, times)} | {_rise(after - before, times)}"
+        yield (
+            f"| {key_id} | {share:.0%} | {shares} | {missed} of {len(overlaps) + missed} | {told_iou} "
+            f"| {spent[1] / max(spent[0], 1e-9):.1f} |"
+        )
+
+
+def _share(hits: Any, times: int) -> str:
+    """A share of texts in their hosts, with 95 % over other texts like these (drawn anew with their hosts)."""
+    low, high = _drawn_anew(hits / times)
+    return f"{hits.sum():.0f} of {len(hits) * times} ({low:.2f} to {high:.2f})"
+
+
+def _rise(more: Any, times: int) -> str:
+    low, high = _drawn_anew(more / times)
+    return f"{100 * more.mean() / times:+.0f} ({100 * low:+.0f} to {100 * high:+.0f})"
+
+
+def _drawn_anew(values: Any) -> tuple[float, float]:
+    random = np.random.default_rng(0)
+    means = values[random.integers(len(values), size=(10_000, len(values)))].mean(axis=1)
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+
+
+def of_draws(documents: int) -> Iterator[str]:
+    """What is found in documents of so many draws, and how WinMax fares beside it (mixed_draws.py)."""
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    for key_id, texts_of in sample()[0].items():
+        mark, terms = opened(key_id), []
+        for one in texts_of:
+            tokens = tokenizer.encode([one.text])
+            terms.append(mark.terms(tokens, mark.rule.positions(tokens, "ngram"), one.message))
+        yield from power(key_id, mark.law, terms, 300, 10_000, documents)
+        yield from power(key_id, mark.law, terms, 200, 500, documents)
+        yield from beside_winmax(key_id, mark.law, terms, 60, 300, documents // 2, 10 * documents)
+
+
+def null(mark: Any, documents: int) -> Iterator[str]:
+    """Hits of the smallest p of any window, against what is stated at most."""
+    hits, done = np.zeros(len(LEVELS), np.int64), 0
+    random = np.random.default_rng(1)
+    while done < documents:
+        lengths = random.integers(30, 200, 20_000)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tokens = Tokens(random.integers(0, 2**32, offsets[-1], dtype=np.uint32), offsets)
+        positions = mark.rule.positions(tokens, "none")  # 32-bit tokens under a window of 4 never come twice
+        best = best_of_scales(running_sums(mark.terms(tokens, positions, 0), positions.offsets), positions)
+        log10_p = log10_in_document(least_log10_p(mark.law, best), looks(positions.scored), 1)
+        hits += (log10_p[:, None] <= np.log10(LEVELS)).sum(axis=0)
+        done += len(lengths)
+    for level, count in zip(LEVELS, hits.tolist(), strict=True):
+        limits = binomial_limits(count, done, 0.025)
+        low, high = limits.low / level, limits.high / level
+        yield f"{mark.label}: p <= {level:g}: {count} of {done}: {count / done / level:.3f} ({low:.3f} to {high:.3f})"
+
+
+def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
+    """CPU seconds of tokenising and searching, without and with spans."""
+    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    chosen = texts(corpus, 200.0)[:: max(1, 100_000 // documents)][:documents]
+    groups = {"one message": None, "100,000 users": 316}
+    for name, of_groups in groups.items():
+        marks = NumberedGreenList(bytes(32), 4, Fraction(1, 4), of_groups), NumberedGumbel(bytes(32), 4, of_groups)
+        for mark in marks:
+            messages = 1 if of_groups is None else of_groups**2
+            spent: list[list[float]] = [[], []]
+            for run in range(2 * pairs + 2):
+                began = time.process_time()
+                tokens = tokenizer.encode(chosen)
+                positions = mark.rule.positions(tokens, "ngram")
+                if run % 2:
+                    search_parts(mark, tokens, positions, messages, 2.0, Limit(RATE, messages, 2.0))
+                else:
+                    search(mark, tokens, positions, messages, 2.0)
+                spent[run % 2].append(time.process_time() - began)
+            without, with_spans = median(spent[0][1:]), median(spent[1][1:])
+            yield (
+                f"{mark.label}, {name}, {tokenizer.backend}, {len(chosen)} texts: {without:.2f} s without, "
+                f"{with_spans:.2f} s with spans: {with_spans / without:.2f}"
+            )
+
+
+def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
+    """CPU seconds of all that a worker does, without parts, with segments and with both, in turns."""
+    parts = ("", "spans = { segments = true }\n", "spans = { windows = true, segments = true }\n")
+    forms: dict[str, dict[str, int]] = {
+        "one message": {"messages": 1},
+        "100,000 users": {"messages": GROUPS**2, "groups": GROUPS},
+    }
+    for name, form in forms.items():
+        with tempfile.TemporaryDirectory() as folder:
+            calls = []
+            for number, of_parts in enumerate(parts):
+                config = make_scan(
+                    Path(folder) / str(number), TOKENIZER, keys=1, workers=1, paths=[corpus], audit=NO_AUDIT,
+                    format="greenlist-v2", **form,
+                )  # fmt: skip
+                config.write_text(of_parts + config.read_text())
+                plan = make_plan(config)
+                open_tables(plan.results)
+                worker, shards = Worker(plan, "bench"), shards_of(plan, 4)
+                worker.prepare()
+                pieces = [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards]
+                calls.append(lambda worker=worker, pieces=pieces: [[*worker.scan(piece)] for piece in pieces])
+            spent = np.array([[_seconds(call) for call in calls] for _ in range(pairs + 1)][1:])
+        ratios = [spent[:, i] / spent[:, 0] for i in (1, 2)]
+        told = [f"{np.median(one):.2f} ({one.min():.2f} to {one.max():.2f})" for one in ratios]
+        yield (
+            f"whole scan, greenlist-v2, {name}, {pairs} alternating runs, {np.median(spent[:, 0]):.2f} s without: "
+            f"segments {told[0]} times, windows and segments {told[1]} times"
+        )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Print what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--found", type=int, default=0, metavar="N", help="texts of each key")
+    parser.add_argument("--hosts", type=int, default=1, help="texts by people that each is put into")
+    parser.add_argument("--draws", type=int, default=0, metavar="N", help="documents of simulated draws")
+    parser.add_argument("--null", type=float, default=0.0, metavar="N", help="documents of each mark")
+    parser.add_argument("--cost", type=Path, metavar="CORPUS", help="a Parquet file of texts")
+    parser.add_argument("--scan", type=Path, metavar="CORPUS", help="whole scans of a Parquet file of texts")
+    parser.add_argument("--documents", type=int, default=1_000)
+    asked = parser.parse_args()
+    if asked.found:
+        print("| key | marked | whole alone | with spans | points | missed | IoU, median (a tenth below) | times |")
+        marked, human = sample()
+        for key_id, of_key in sorted(marked.items(), key=lambda one: one[0] == "demo-paper"):  # which takes longest
+            for line in found(key_id, of_key[: asked.found], human, asked.hosts):
+                print(line, flush=True)
+    for line in of_draws(asked.draws) if asked.draws else ():
+        print(line, flush=True)
+    if asked.null:
+        for mark in (NumberedGreenList(bytes(32), 4, Fraction(1, 4)), NumberedGumbel(bytes(32), 4)):
+            for line in null(mark, int(asked.null)):
+                print(line, flush=True)
+    for line in whole_scan(asked.scan, 3) if asked.scan else ():
+        print(line, flush=True)
+    if asked.cost:
+        for line in cost(asked.cost, asked.documents, 3):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Posts of accounts through whole scans: pooled, named, committed once, erased, dropped with their window."""
+
+import shutil
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from scanner import results
+from scanner.cluster import account_pass
+from scanner.errors import Refused
+from scanner.results.erasure import erase_user
+from scanner.results.tables import read_whole
+from tests.support.two_keys import message_of
+
+pytestmark = pytest.mark.usefixtures("without_ray")
+
+KINDS = ("decoy_accounts", "decoy_evidence")
+ON = "accounts = { nights = 1 }"
+
+
+def accounts_in(night) -> pl.DataFrame:
+    return read_whole(night.results, "accounts").collect().sort("account_id")
+
+
+@pytest.fixture
+def posted(night, registry, marked, plain):
+    """Accounts: `bot` posts 30 short texts for alice, `human` as many of people, `template` the same text each time."""
+    night.configure(more=ON, columns='account = "who"\ntime = "at"')
+    alice = message_of(registry, "green", "alice")
+    write(night, "a", alice, marked, plain, range(1))
+    write(night, "b", alice, marked, plain, range(1, 30))
+    return night
+
+
+def write(night, name, alice, marked, plain, seeds) -> None:
+    rows = [("bot", marked(alice, 14, seed)) for seed in seeds]
+    rows += [("human", plain(14, 1000 + seed)) for seed in seeds]
+    rows += [("template", marked(alice, 14, 1)) for _ in seeds] + [(None, marked(alice, 14, seed)) for seed in seeds]
+    who, texts = zip(*rows, strict=True)
+    night.write(name, texts, who=pl.Series(who, dtype=pl.String).to_arrow(), at=[datetime.now(UTC)] * len(rows))
+
+
+def test_short_posts_are_found_together(posted):
+    night, began = posted, datetime.now(UTC) - timedelta(minutes=5)
+    outcome = night.scan()
+    assert outcome.exit_code == 0
+    assert (outcome.accounts.looked_at, outcome.accounts.flagged) == (3, 1)
+    assert not night.verdicts()["flagged"].any()
+    (row,) = accounts_in(night).to_dicts()
+    assert (row["account_id"], row["user_id"], row["naming"]) == ("bot", "alice", "named")
+    assert (row["posts"], row["texts"], row["nights"]) == (30, 30, 1)
+    assert began <= row["first_post"] <= row["last_post"] <= datetime.now(UTC)
+    assert row["log10_p_global"] <= -6
+    kinds = read_whole(night.results, "audit_counts").collect()["kind"].unique()
+    assert set(KINDS) <= set(kinds)
+    assert results.accounts(night.results).collect().to_dicts() == [row]
+    assert results.accounts(night.results, 1e-300).collect().is_empty()
+    assert night.scan().accounts is None
+    assert accounts_in(night).to_dicts() == [row]  # committed once
+    erase_user(night.results, ["alice"])
+    (erased,) = accounts_in(night).to_dicts()
+    assert (erased["user_id"], erased["naming"]) == (None, "removed")
+    files = [pl.read_parquet(file) for file in Path(night.results, "account_posts").glob("*.parquet")]
+    assert set(pl.concat(files)["account_id"]) == {"human", "template"}  # nor in files that nothing needs any more
+
+
+RUN = ("scan_id", "scanned_at")
+
+
+def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
+    night, real = posted, account_pass.commit
+
+    def dies(results, name, entries):
+        if name == account_pass.TABLE:
+            raise OSError("the disk is gone")
+        return real(results, name, entries)
+
+    monkeypatch.setattr(account_pass, "commit", dies)
+    with pytest.raises(OSError, match="the disk is gone"):
+        night.scan()
+    monkeypatch.setattr(account_pass, "commit", real)
+    assert accounts_in(night).is_empty()
+    again = night.scan()
+    assert again.work.skipped == again.work.shards  # all documents were done
+    resumed = accounts_in(night).drop(RUN)
+    units = set(resumed["shard_id"])
+    counts = read_whole(night.results, "audit_counts").filter(pl.col("kind").is_in(KINDS)).collect()
+    assert set(counts["shard_id"]) == units
+    assert counts.filter(pl.col("threshold") == 0.1).group_by("kind").agg(pl.col("texts").sum())["texts"].to_list() == [
+        3,
+        3,
+    ]
+    shutil.rmtree(night.results)
+    night.scan()
+    assert accounts_in(night).drop(RUN).equals(resumed)
+
+
+def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, monkeypatch):
+    night = posted
+    night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
+    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2000, 1, 1))
+    first = night.scan()
+    assert (first.accounts.looked_at, first.accounts.flagged) == (3, 0)
+    night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/b.parquet"])
+    second = night.scan()
+    assert (second.accounts.looked_at, second.accounts.flagged) == (3, 1)
+    (row,) = accounts_in(night).to_dicts()
+    assert (row["account_id"], row["posts"], row["nights"]) == ("bot", 30, 30)
+    assert row["tests"] == 2 / 0.5
+    posts = read_whole(night.results, "account_posts").collect()
+    assert len(posts) == 90
+    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2999, 1, 1))
+    night.configure(more="accounts = { nights = 30 }", columns='account = "who"')
+    night.scan()
+    assert read_whole(night.results, "account_posts").collect().is_empty()
+
+
+def test_accounts_need_a_column_and_a_weight(night):
+    night.configure(more=ON)
+    with pytest.raises(Refused, match=r"accounts needs input\.account"):
+        night.plan()
+    night.configure(more=f"{ON}\nweights = {{ document = 0.9 }}", columns='account = "who"')
+    with pytest.raises(Refused, match=r"weights\.account is missing"):
+        night.plan()
+    night.configure(more="weights = { document = 0.8, account = 0.2 }", columns='account = "who"')
+    kept = night.plan()
+    night.configure(more=f"{ON}\nweights = {{ document = 0.8, account = 0.2 }}", columns='account = "who"')
+    with_accounts = night.plan()
+    assert [kept.tested_among(key) for key in kept.keys] == [with_accounts.tested_among(key) for key in kept.keys]
+    assert kept.decides != with_accounts.decides

@@ -1,0 +1,28 @@
+"""A night on Ray whose canaries are found for others, as after a users table was swapped, ends with 5."""
+
+import pytest
+
+from jobs.scan_json import of_outcome
+from jobs.summary import summary
+from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
+from scanner.registry import make_canaries
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_night_whose_canaries_carry_each_others_messages_ends_with_5(night, own_registry, marked, plain):
+    made = make_canaries(own_registry, ["green"], 2, 0.9).made
+    night.configure(columns='account = "account"', audit="canaries = 20")
+    texts = [marked(made[1 - i % 2].message, 60, i) for i in range(20)]
+    accounts = [made[i % 2].account_id for i in range(20)]
+    night.write("a", [*texts, plain(60, 1)], account=[*accounts, "somebody"])
+    outcome = night.scan()
+    assert (outcome.exit_code, outcome.audit.state) == (5, "canaries lost")
+    last = night.last_scan()
+    assert (last["exit_code"], last["audit"], last["documents"]) == (5, "canaries lost", 21)
+    counted = outcome.audit.canaries
+    assert (counted.due, counted.came, counted.found, counted.right) == (20, 20, 0, 0)
+    assert counted.wrong == night.verdicts()["flagged"].sum() >= 18
+    said = " ".join(summary(outcome, night.results, 1e-6).split())
+    assert f"canaries: {counted.wrong} of 20 were {CANARY_SAID['canary_wrong']}" in said
+    assert "They came and were not found" in said
+    assert of_outcome(outcome, night.plan())["exit_code"] == 5

@@ -1,0 +1,167 @@
+"""Units and variants of texts have shares of the false-positive rate; equal ones are what each look cost before."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from scanner.detection.detector import Detector
+from scanner.detection.normalising import normalise
+from scanner.detection.scan_plan import make_plan, open_prover
+from scanner.detection.shares import Weights, recorded_tests
+from scanner.detection.under_test import KeyUnderTest, Origin
+from scanner.errors import Refused
+from scanner.evidence.replaying import replay
+from scanner.registry import Holders, load_registry, open_key, tokenizer_path
+from scanner.tokens import load_tokenizer
+from scanner.watermark.search import corrected, passes
+from schemas.tables import DOCUMENTS
+from tests import reference
+from tests.support.command_line import call
+from tests.support.two_keys import message_of
+
+RATE = 1e-6
+UNEQUAL = "variants = { normalised = true }\nweights = { document = 0.8, as_written = 0.9, normalised = 0.1 }\n"
+
+
+@pytest.fixture
+def said(registry):
+    """Verdicts on texts under both keys, proved, by the weights that are asked."""
+    under_test = [
+        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
+        for key in load_registry(registry).keys
+    ]
+
+    def scan(texts: list[str], weights: Weights) -> list[dict]:
+        detector = Detector(
+            under_test,
+            Holders.load(registry, [test.key.key_id for test in under_test]),
+            keys_tested=2,
+            dedup="ngram",
+            min_scored=16,
+            false_positive_rate=RATE,
+            prover=open_prover(registry, under_test, 2, "ngram", RATE, weights=weights),
+            weights=weights,
+        )
+        rows = [{"row": i, "text": text.encode()} for i, text in enumerate(texts)]
+        return detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("s", "s", "p"))[0].to_pylist()
+
+    return scan
+
+
+def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, marked, plain):
+    alice = message_of(registry, "green", "alice")
+    weights = Weights(document=0.8, as_written=0.9, normalised=0.1)
+    texts = [marked(alice, 60, 1), marked(alice, 60, 2).upper(), *(plain(60, seed).title() for seed in range(20))]
+    rows = said(texts, weights)
+    of_variant = {None: 2 / (0.8 * 0.9), "normalised": 2 / (0.8 * 0.1)}
+    assert {row["variant"] for row in rows} == set(of_variant)
+    assert [(row["user_id"], row["proof"], row["variant"]) for row in rows[:2]] == [
+        ("alice", "proved", None), ("alice", "proved", "normalised"),
+    ]  # fmt: skip
+    for row in rows:
+        tests = of_variant[row["variant"]]
+        assert (row["keys_tested"], recorded_tests(row)) == (int(np.ceil(tests)), pytest.approx(tests, rel=1e-15))
+        assert (row["tests"] is None) == (row["variant"] == "normalised")  # of 25 tests nothing more need be told
+        whole = reference.log10_any_of(row["log10_p"], row["messages_tested"] * tests)
+        assert row["log10_p_global"] == pytest.approx(whole, rel=1e-9, abs=1e-12)
+
+
+def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
+    """Not that of smallest p: else the weights would be chosen after the texts were read."""
+    texts = ["  ".join(plain(30, seed).split(" ")) + plain(30, seed + 1) for seed in range(60)]
+    alone = [said([normalise(text) for text in texts], Weights()), said(texts, Weights())]
+    weights = Weights(as_written=0.99, normalised=0.01)
+    switched = 0
+    for row, normalised, raw in zip(said(texts, weights), *alone, strict=True):
+        better = normalised["log10_p_global"] < raw["log10_p_global"]
+        p = {name: corrected(one["log10_p_global"], 1, 1 / weight) for name, one, weight in
+             (("normalised", normalised, 0.01), (None, raw, 0.99))}  # fmt: skip
+        assert row["variant"] == min((None, "normalised"), key=lambda name: p[name])
+        switched += better and row["variant"] is None
+    assert switched > 0
+
+
+def test_a_text_that_nobody_marked_is_flagged_at_the_rate_whatever_the_weights():
+    """10^6 texts, 2 keys, both variants, independent p-values; at 0.1 the count has a standard deviation of 300."""
+    draws = np.random.default_rng(17).random((10**6, 2, 2))
+    for shares in ([0.9, 0.1], [0.5, 0.5], [0.3, 0.2]):
+        tests = [2 / share for share in shares]
+        flagged = passes(corrected(np.log10(draws), 1, np.array(tests)), 0.1).any(axis=(1, 2)).sum()
+        expected = 10**6 * (1 - 0.9 ** sum(shares))
+        assert abs(flagged - expected) < 5 * 300
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ("weights = { as_written = 0.9, normalised = 0.2 }", "as_written and normalised sum to more than 1"),
+        ("weights = { document = 1.5 }", r"weights\.document"),
+        ("weights = { document = 0 }", r"weights\.document"),
+        ("weights = { normalised = 0.1 }", r"weights\.as_written is missing"),
+        ("variants = { normalised = true }\nweights = { as_written = 0.9 }", r"weights\.normalised is missing"),
+        ("weights = { spam = 0.1 }", r"weights\.spam"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(night, more, wrong):
+    night.configure(more=more)
+    with pytest.raises(Refused, match=wrong):
+        make_plan(night.config)
+
+
+def test_shares_that_sum_to_one_as_they_are_written_are_taken(night):
+    for ninth in range(1, 10):
+        one, other = (str(float(Fraction(n, 10))) for n in (ninth, 10 - ninth))
+        night.configure(
+            more=f"variants = {{ normalised = true }}\nweights = {{ as_written = {one}, normalised = {other} }}"
+        )
+        assert night.plan().weights == Weights(1.0, float(one), float(other))
+
+
+def test_equal_shares_are_what_shard_ids_were_made_of(night):
+    """Ids of nights that were scanned before there were weights; other weights are another look, and so other ids."""
+    plain, normalised = "", "variants = { normalised = true }\n"
+    made = {}
+    for more in (
+        plain,
+        "weights = { document = 1.0 }\n",
+        "weights = { as_written = 1.0 }\n",
+        normalised,
+        normalised + "weights = { as_written = 0.5, normalised = 0.5 }\n",
+        UNEQUAL,
+        "weights = { as_written = 0.9, normalised = 0.1 }\n",
+    ):
+        night.configure(more=more)
+        made[more] = night.plan().decides
+    before = [*made.values()]
+    assert before[0] == before[1] == before[2]
+    assert before[3] == before[4]
+    assert len(set(before)) == 4
+    assert (json.loads(before[0])["keys_tested"], json.loads(before[3])["keys_tested"]) == (2, 4)
+    assert json.loads(before[3]).keys() - json.loads(before[0]).keys() == {"variants"}
+    # a share that is kept for what is off changes nothing when that is turned on
+    assert json.loads(before[5])["weights"] == {"document": 0.8, "as_written": 0.9, "normalised": 0.1}
+    assert json.loads(before[6])["weights"] == {"document": 1.0, "as_written": 0.9}
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_flags_of_unequal_weights_are_replayed_and_can_be_claimed(night, registry, marked, tmp_path):
+    alice = message_of(registry, "green", "alice")
+    night.configure(more=UNEQUAL)
+    night.write("a", [marked(alice, 80, 1), marked(alice, 80, 2).upper()])
+    night.scan()
+    rows = night.verdicts()
+    assert rows["tests"].to_list() == [25 / 9, None]
+    assert rows["variant"].to_list() == [None, "normalised"]
+    for row in ("a:0", "a:1"):
+        found = replay(night.config, row)
+        assert found.equal, [field for field in found.fields if not field.equal]
+    case = tmp_path / "case"
+    assert call("replay", night.config, "a:0", "--proof", case)[0] == 0
+    claim = json.loads((case / "claim.json").read_text())
+    assert claim["tests"] == 25 / 9
+    whole = reference.log10_any_of(claim["log10_p"], claim["messages"] * claim["tests"])
+    assert claim["log10_p_global"] == pytest.approx(whole, rel=1e-9)
+    assert "corrected for 2.77778 tests" in " ".join(call("explain", night.config, "a:0")[1].split())

@@ -1,0 +1,282 @@
+"""`brickscan export` against servers that implement the published calls: what is sent, once, through kills.
+
+The contracts are written down here from roostorg/coop's docs/api/report.md and from the lexicon
+tools.ozone.moderation.emitEvent of bluesky-social/atproto, as they stood in 2026.
+"""
+
+import csv
+import io
+import json
+import shlex
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from scanner.errors import ScanFailed
+from scanner.exports import sending
+from scanner.exports.bodies import COLUMNS
+from scanner.exports.receivers import ozone_or_coop
+from scanner.exports.sending import Answer, sent
+from schemas.verdict import Verdict
+from tests.support.command_line import call
+from tests.support.hostile_pages import HOSTILE
+from tests.support.night import Night
+from tests.support.two_keys import message_of
+from tests.support.without_ray import open_once, put_in_the_place_of_ray
+
+TOKEN = "tok-5f2c9a"
+STRING = {"type": "string"}
+ITEM = {"type": "object", "required": ["id", "typeId"], "properties": {"id": STRING, "typeId": STRING}}
+COOP = {
+    "type": "object",
+    "required": ["reporter", "reportedAt", "reportedItem"],
+    "additionalProperties": False,
+    "properties": {
+        "reporter": ITEM | {"required": ["kind", "typeId", "id"], "properties": {"kind": {"const": "user"}}},
+        "reportedAt": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT"},
+        "reportedForReason": {"type": "object", "properties": {"policyId": STRING, "reason": STRING}},
+        "reportedItem": ITEM | {"required": ["id", "typeId", "data"]},
+    },
+}
+OZONE = {
+    "type": "object",
+    "required": ["event", "subject", "createdBy"],
+    "additionalProperties": False,
+    "properties": {
+        "event": {
+            "type": "object",
+            "required": ["$type", "reportType"],
+            "properties": {"$type": {"const": "tools.ozone.moderation.defs#modEventReport"}, "comment": STRING},
+        },
+        "subject": {
+            "type": "object",
+            "required": ["$type", "did"],
+            "properties": {"$type": {"const": "com.atproto.admin.defs#repoRef"}, "did": {"pattern": "^did:"}},
+        },
+        "createdBy": {"type": "string", "pattern": "^did:"},
+        "externalId": STRING,
+        "modTool": {"type": "object", "required": ["name"]},
+    },
+}
+
+
+class Console(ThreadingHTTPServer):
+    """A Coop and an Ozone: they check tokens and bodies as published; Ozone takes an externalId once."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.taken: list[dict] = []
+        self.dies_after = None  # so many more are taken, and then the connection is cut without an answer
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_args):
+        pass
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        console: Console = self.server
+        if self.path == "/api/v1/report":
+            allowed, schema = self.headers["X-API-KEY"] == TOKEN, COOP
+        else:
+            assert self.path == "/xrpc/tools.ozone.moderation.emitEvent"
+            allowed, schema = self.headers["Authorization"] == f"Bearer {TOKEN}", OZONE
+            if any(one.get("externalId") == body.get("externalId") for one in console.taken):
+                self._answer(400, {"error": "DuplicateExternalId", "message": "exists"})
+                return
+        if not allowed:
+            self._answer(401, {"errors": [{"status": 401, "type": ["/errors/unauthorized"], "title": "no"}]})
+            return
+        jsonschema.validate(body, schema)
+        console.taken.append(body)
+        if console.dies_after is not None:
+            console.dies_after -= 1
+            if console.dies_after < 0:
+                self.close_connection = True
+                return
+        self._answer(201, {"reportId": f"report-{len(console.taken)}"})
+
+    def _answer(self, status, body):
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory, registry, marked, words) -> Night:
+    """Ten hostile flags, whose accounts are DIDs but for one; ids that a spreadsheet would compute."""
+    folder = tmp_path_factory.mktemp("export")
+    alice = message_of(registry, "green", "alice")
+    texts = [f"{hostile}\n{marked(alice, 80, seed)}\U0001f600" for seed, hostile in enumerate(HOSTILE)]
+    ids = [f"{first}cmd|' /C calc'!A{i}" for i, first in enumerate("=+-@\t\r\n＝ x")]
+    accounts = [f"did:plc:{i}" for i in range(9)] + ["=nobody"]
+    with pytest.MonkeyPatch.context() as patch:
+        put_in_the_place_of_ray(patch)
+        open_once(patch)
+        night = Night(folder, registry)
+        night.configure(columns='account = "account"')
+        night.write("a", texts, doc_id=ids, account=accounts)
+        night.scan()
+    return night
+
+
+@pytest.fixture
+def console(scanned, monkeypatch) -> Iterator[Console]:
+    shutil.rmtree(Path(scanned.results) / "sent", ignore_errors=True)
+    server = Console()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    token = scanned.folder / "token"
+    token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
+    monkeypatch.setenv("OZONE_TOKEN", TOKEN)
+    about = f"""\
+[export.coop]
+url = "{server.url}"
+token = "file:token"
+item_type = "post"
+reporter_type = "system"
+[export.ozone]
+url = "{server.url}/"
+token = "env:OZONE_TOKEN"
+created_by = "did:plc:moderator"
+"""
+    scanned.configure(columns='account = "account"')
+    scanned.config.write_text(scanned.config.read_text() + about)
+    with pytest.MonkeyPatch.context() as patch:
+        open_once(patch)
+        yield server
+    server.shutdown()
+    server.server_close()
+    scanned.configure(columns='account = "account"')
+
+
+def export(night: Night, *arguments: str) -> tuple[int, str, str]:
+    return call("export", night.config, "--format", *arguments)
+
+
+def test_a_verdict_is_what_its_schema_says_and_replays(scanned):
+    code, out, err = export(scanned, "verdict")
+    assert (code, err) == (0, "")
+    code, schema, _ = call("schema", "verdict")
+    verdicts = [json.loads(line) for line in out.splitlines()]
+    assert len(verdicts) == len({verdict["id"] for verdict in verdicts}) == 10
+    for verdict in verdicts:
+        jsonschema.validate(verdict, json.loads(schema))
+        Verdict.model_validate(verdict)
+        assert (verdict["user_id"], verdict["key"]["commitment"] is not None) == ("alice", True)
+    _, *arguments = shlex.split(verdicts[0]["replay"])
+    assert call(*arguments)[0] == 0
+    assert export(scanned, "verdict")[1] == out
+
+
+def test_no_cell_of_a_table_is_a_formula(scanned):
+    code, out, _ = export(scanned, "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert (code, len(rows), tuple(rows[0])) == (0, 10, COLUMNS)
+    cells = [value for row in rows for value in row.values()]
+    assert not [value for value in cells if value[:1] in set("=+@\t\r\n＝＋－＠")]
+    assert {value for value in cells if value.startswith("-")} == {row["log10_p_global"] for row in rows}  # numbers
+
+
+def test_label_studio_gets_characters_of_the_text(scanned):
+    code, out, _ = export(scanned, "label-studio")
+    tasks = json.loads(out)
+    assert (code, len(tasks)) == (0, 10)
+    for task in tasks:
+        (prediction,) = task["predictions"]
+        for region in prediction["result"]:
+            value = region["value"]
+            assert task["data"]["text"][value["start"] : value["end"]] == value["text"] != ""
+            assert (region["type"], region["from_name"], region["to_name"]) == ("labels", "label", "text")
+
+
+def test_nothing_is_sent_unless_it_is_asked_for(scanned, console):
+    code, out, err = export(scanned, "coop")
+    assert (code, console.taken, sent(scanned.results).collect().height) == (0, [], 0)
+    assert "nothing was sent: --send sends this" in err
+    for line in out.splitlines():
+        jsonschema.validate(json.loads(line), COOP)
+    assert TOKEN not in out + err
+    assert export(scanned, "csv", "--send")[0] == 2
+
+
+@pytest.mark.parametrize("form", ["coop", "ozone"])
+def test_each_flag_is_sent_once(scanned, console, form):
+    most = {"coop": 10, "ozone": 9}[form]  # one account is no DID
+    code, out, err = export(scanned, form, "--send")
+    assert (code, len(console.taken)) == (int(most < 10), most), out + err
+    code, out, _ = export(scanned, form, "--send")
+    assert (len(console.taken), f"{most} sent before" in out) == (most, True)
+
+
+@pytest.mark.parametrize(("form", "again"), [("coop", False), ("coop", True), ("ozone", False)])
+def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
+    """The connection is cut when three were taken, and a fourth whose answer nobody hears."""
+    console.dies_after = 3
+    code, _, err = export(scanned, form, "--send")
+    assert (code, len(console.taken), "cannot be sent to" in err) == (1, 4, True)
+    assert TOKEN not in err
+    console.dies_after = None
+    code, out, _ = export(scanned, form, "--send", *["--again"] * again)
+    ids = [one.get("externalId") or one["reportedItem"]["id"] for one in console.taken]
+    most = {"coop": 10, "ozone": 9}[form]
+    assert len(set(ids)) == most
+    assert len(ids) == most + again  # Coop's contract does not say that it drops repeats: only who asks risks one
+    assert (code, "1 in doubt" in out) == (int(not again), form == "coop" and not again)
+
+
+def test_a_process_that_dies_before_or_after_it_sent_leaves_a_doubt_and_no_second_report(scanned, console, monkeypatch):
+    def dies(*_args) -> Answer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sending, "_post", dies)
+    assert export(scanned, "coop", "--send")[0] == 130
+    monkeypatch.undo()
+    monkeypatch.setenv("OZONE_TOKEN", TOKEN)
+    code, out, _ = export(scanned, "coop", "--send")
+    assert (code, len(console.taken), "1 in doubt, 9 sent" in out) == (1, 9, True)
+
+
+@pytest.mark.usefixtures("console")
+def test_no_repr_of_a_receiver_shows_its_token(scanned):
+    for name in ("coop", "ozone"):
+        receiver = ozone_or_coop(scanned.config, name)[1]()
+        assert any(TOKEN in value for value in receiver.headers.value.values())
+        assert TOKEN not in repr(receiver)
+
+
+def test_a_wrong_token_and_a_wrong_place_are_told_and_mended(scanned, console):
+    (scanned.folder / "token").write_text("other")
+    code, out, err = export(scanned, "coop", "--send")
+    assert (code, "the token was not accepted" in err, console.taken) == (1, True, [])
+    assert "other" not in out + err
+    (scanned.folder / "token").chmod(0o644)
+    assert "others must not read it" in export(scanned, "coop", "--send")[2]
+    (scanned.folder / "token").chmod(0o600)
+    (scanned.folder / "token").write_text(TOKEN)
+    assert export(scanned, "coop", "--send")[0] == 0
+    assert len(console.taken) == 10
+    for url in ("http://coop.example", "ftp://127.0.0.1", "https://u:p@coop.example", "https://"):
+        scanned.config.write_text(scanned.config.read_text().replace(console.url, url, 1))
+        code, _, err = export(scanned, "coop", "--send")
+        assert (code, "is no address to send to" in err) == (2, True), url
+        scanned.config.write_text(scanned.config.read_text().replace(url, console.url, 1))
+
+
+def test_a_redirect_takes_the_token_nowhere():
+    answered = sending._NoRedirect().redirect_request(None, None, 302, "", {}, "http://evil.example")
+    assert answered is None
+    with pytest.raises(ScanFailed, match="cannot be sent to"):
+        sending._post("http://127.0.0.1:1/", {}, {})

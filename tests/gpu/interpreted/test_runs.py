@@ -1,0 +1,145 @@
+"""Searches of version 2 on the interpreted kernels, with and without groups, against those of the CPU, bit for bit."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from scanner.gpu import runs as device_runs
+from scanner.gpu.batch import Batch
+from scanner.gpu.gumbel import bound
+from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
+from scanner.watermark.native.gumbel_runs import score_of_number
+from scanner.watermark.native.runs import Asked, steps_of
+from tests.gpu.interpreted.sides import CPU
+from tests.watermark.native2.known2 import SECRET, Pair, marked, pair
+from tests.watermark.pairs import ragged, sum_error
+from tests.watermark.strategies import random_documents
+
+GREENS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)]
+
+
+def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram") -> None:
+    tokens = ragged(documents)
+    positions = one.fast.rule.positions(tokens, dedup)
+    found = on_device(one.fast, CPU).search(tokens, positions, count)
+    wanted = one.fast.search(tokens, positions, count)
+    for name in ("message", "score"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+        assert getattr(found, name).dtype == getattr(wanted, name).dtype
+    assert (found.own is None) == (wanted.own is None)
+    if wanted.own is not None:
+        np.testing.assert_array_equal(found.own.score, wanted.own.score)
+        assert found.own.scored.tolist() == wanted.own.scored.tolist()
+
+
+@pytest.mark.parametrize(
+    "one", [*(pair("greenlist", 1, gamma=gamma) for gamma in GREENS), pair("gumbel", 1)], ids=lambda one: one.fast.label
+)
+def test_without_groups(one):
+    """Very short texts, in which many messages tie; one with more steps than take turns at a time; and a marked one."""
+    own = marked(one.fast, 32, 20, 4)
+    documents = [*random_documents(33, [2, 0, 1, 135], vocabulary=2**32 - 1), own]
+    assert_searched_alike(one, documents, 33)
+
+
+@pytest.mark.parametrize(("method", "groups"), [("greenlist", 300), ("greenlist", 2), ("gumbel", 19)])
+def test_with_groups(method, groups):
+    """Spliced texts of users of one group and of several look into more than one."""
+    one = pair(method, 2, groups)
+    three = [0, min(1, groups - 1), groups**2 - 1]
+    spliced = [token for message in three for token in marked(one.fast, message, 40, 8, seed=message)]
+    documents = [*random_documents(groups, [8, 0, 2]), spliced]
+    assert_searched_alike(one, documents, groups**2)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_the_plain_reference_finds_the_same(method):
+    one = pair(method, 2, 19)
+    document = [int(token) for token in marked(one.fast, 200, 40, 5)]
+    tokens = ragged([document])
+    found = on_device(one.fast, CPU).search(tokens, one.fast.rule.positions(tokens, "ngram"), 19**2)
+    wanted = one.plain.search(document)
+    there = found.message[0] >= 0
+    assert found.message[0][there].tolist() == [candidate.message for candidate in wanted]
+    for got, candidate in zip(found.score[0], wanted, strict=False):
+        room = 0 if method == "greenlist" else sum_error(len(document), candidate.score)
+        assert abs(got - candidate.score) <= room
+
+
+def test_more_blocks_than_a_program_has(monkeypatch):
+    monkeypatch.setattr(device_runs, "MOST_BLOCKS", 2)
+    for one, count in ((pair("greenlist", 0), 2 * 256 + 40), (pair("gumbel", 0), 4 * 16 + 3)):
+        assert_searched_alike(one, random_documents(1, [6, 1], vocabulary=2**32 - 1), count)
+
+
+def test_a_run_that_begins_far_on_and_what_reaches_its_floor():
+    one = pair("greenlist", 1, 65_536)
+    tokens = ragged(random_documents(2, [9]))
+    steps = steps_of(tokens, one.fast.rule.positions(tokens, "ngram"), np.arange(8, dtype=np.uint64) << np.uint64(40))
+    asked = Asked(np.zeros(2, np.int64), np.array([0, 65_535 << 16]), 300, 2, 5, np.array([3.0, np.inf]))
+    mark = on_device(one.fast, CPU)
+    for found, wanted in zip(mark._best(steps, asked), one.fast.best_of_runs(steps, asked), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:
+    tokens = ragged(documents)
+    positions = one.fast.rule.positions(tokens, "none")
+    steps = steps_of(tokens, positions, one.fast._nonces(tokens, positions))
+    batch = Batch.put(one.fast.sub_keys.chacha, *steps, CPU)
+    rows = np.zeros(len(documents), np.int64)
+    return device_runs.Runs(batch, steps.scored, rows, count, 2, 4, np.full(len(documents), np.inf))
+
+
+def test_counters_of_more_digits_count_alike():
+    one = pair("greenlist", 1)
+    runs = laid_out(one, random_documents(8, [40]), 300)
+    short, *longer = (device_runs.all_counts(runs, rule_of(one.fast), levels) for levels in device_runs.LEVELS)
+    assert short.max() > 3
+    assert all((short == counts).all() for counts in longer)
+
+
+@pytest.mark.long
+def test_counters_do_not_overflow():
+    one = pair("greenlist", 0, gamma=Fraction(255, 256))
+    documents = [np.arange(length, dtype=np.uint32) for length in (255, 256, 300)]
+    assert_searched_alike(one, documents, 40, "none")
+
+
+def test_sums_bound_every_score_from_above_and_closely():
+    """Each thread that takes turns cuts off a logarithm of its own."""
+    one, count = pair("gumbel", 0), 40
+    runs = laid_out(one, random_documents(5, [90, 1, 4], vocabulary=2**32 - 1), count)
+    sums = device_runs.all_sums(runs).numpy()
+    key, batch = one.fast.sub_keys.chacha, runs.batch
+    for d, scored in enumerate(runs.scored.tolist()):
+        begin, end = int(batch.begins[d]), int(batch.ends[d])
+        ids, nonces = batch.ids.numpy().view(np.uint32)[begin:end], batch.nonces.numpy()[begin:end]
+        flat = np.ascontiguousarray(nonces).view(np.uint64)[:, 0]
+        exact = np.array([score_of_number(key, ids, flat, number) for number in range(count)])
+        room = bound(sums[d], np.full(count, scored)) - exact
+        assert room.min() >= 0
+        turns = max(32 // -(-count // 16), 1)
+        assert (room <= np.log(2) * (min(2 * turns, scored) * (0.0861 + 2**-3) + 1e-4 * scored + 1e-4)).all()
+
+
+def test_runs_are_taken_in_as_many_parts_as_there_is_memory_for(monkeypatch):
+    monkeypatch.setattr(device_runs, "SUMS_BYTES", 2 * 32 * 50)
+    for method in ("greenlist", "gumbel"):
+        assert_searched_alike(pair(method, 1), random_documents(6, [5, 3, 9, 2, 2]), 50)
+
+
+def test_documents_too_long_for_the_device_are_searched_on_the_cpu(monkeypatch):
+    for name, method in (("gumbel-v2", "gumbel"), ("greenlist-v2", "greenlist")):
+        monkeypatch.setitem(BEST_OF_RUNS, name, BEST_OF_RUNS[name]._replace(longest=4))
+        assert_searched_alike(pair(method, 0), random_documents(6, [5, 3, 9, 2]), 50)
+
+
+def test_its_repr_says_where_and_it_is_never_pickled():
+    one = pair("gumbel", 1, 19)
+    mark = on_device(one.fast, CPU)
+    assert repr(mark) == f"{one.fast!r} on cpu"
+    assert SECRET.hex() not in repr(mark)
+    with pytest.raises(TypeError, match="never pickled"):
+        mark.__reduce__()

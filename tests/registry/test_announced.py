@@ -1,0 +1,98 @@
+"""The public list of commitments: appended to, numbered, counted, and what shows that a line is gone."""
+
+from hashlib import sha256
+
+import pytest
+
+from scanner.registry import load_registry, new_key
+from tests.support.command_line import call
+from tests.support.two_keys import TOKENIZER
+
+
+def add(folder, key_id):
+    new_key(folder, key_id, format="greenlist-v2", window=4, gamma="1/4", messages=20, tokenizer=TOKENIZER)
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """A list of three keys, published one by one, and copies of it on the way."""
+    for number, key_id in enumerate(("spring", "summer", "autumn"), start=1):
+        add(tmp_path / "registry", key_id)
+        code, out, err = call("keys", "publish", tmp_path / "list.txt", "--registry", tmp_path / "registry")
+        assert (code, err) == (0, "")
+        assert f"{number} commitment" in out
+        assert "; 1 of them new" in out
+        (tmp_path / f"copy-{number}.txt").write_bytes((tmp_path / "list.txt").read_bytes())
+    return tmp_path
+
+
+def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed):
+    lines = [line.split(" ") for line in (listed / "list.txt").read_text().splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [("1", "spring"), ("2", "summer"), ("3", "autumn")]
+    assert [line[3] for line in lines] == [key.commitment for key in load_registry(listed / "registry").keys]
+    head = "0" * 64
+    for line in lines:
+        head = sha256(f"brickscan commitments 1\n{head}\n{' '.join(line[:4])}".encode()).hexdigest()
+        assert line[4] == head
+    for number in (1, 2):
+        assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
+
+
+def test_what_is_published_is_published_once_and_short_keys_never(listed):
+    before = (listed / "list.txt").read_bytes()
+    short = new_key(listed / "registry", "short", format="vllm-gumbel", messages=1, tokenizer=TOKENIZER)
+    assert short.commitment is None
+    code, out, _ = call("keys", "publish", listed / "list.txt", "--registry", listed / "registry")
+    assert (code, out.splitlines()[-1].endswith("; 0 of them new")) == (0, True)
+    assert (listed / "list.txt").read_bytes() == before
+
+
+def test_a_list_as_it_was_written_is_counted(listed):
+    for more in ([], ["--earlier", listed / "copy-2.txt"], ["--registry", listed / "registry"]):
+        code, out, err = call("keys", "verify", listed / "list.txt", *more)
+        assert (code, err) == (0, "")
+        assert out.startswith("3 commitments published, head ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[1:],
+        lambda lines: [lines[0], lines[2]],
+        lambda lines: [lines[1], lines[0], lines[2]],
+        lambda lines: [lines[0].replace("spring", "sprung"), *lines[1:]],
+        lambda lines: [*lines[:2], lines[2].replace(" autumn ", " winter ")],
+        lambda lines: [lines[0], lines[1][:-1] + ("0" if lines[1][-1] != "0" else "1"), lines[2]],
+        lambda lines: [*lines, "rubbish"],
+    ],
+)
+def test_a_line_that_is_changed_or_gone_is_refused_by_both(listed, change):
+    path = listed / "list.txt"
+    path.write_text("".join(line + "\n" for line in change(path.read_text().splitlines())))
+    before = path.read_bytes()
+    for arguments in (["verify", path], ["publish", path, "--registry", listed / "registry"]):
+        code, _, err = call("keys", *arguments)
+        assert code == 2
+        assert f"{path}, line " in err
+    assert path.read_bytes() == before
+
+
+def test_lines_off_the_end_are_missed_by_who_kept_a_copy_and_by_the_registry(listed):
+    path = listed / "copy-2.txt"
+    assert call("keys", "verify", path)[0] == 0
+    code, _, err = call("keys", "verify", path, "--earlier", listed / "list.txt")
+    assert code == 3
+    assert "line 3 of the earlier copy, of key autumn, is not in the list" in err
+    code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
+    assert code == 3
+    assert "key autumn of the registry is not in the list" in err
+
+
+def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
+    add(listed / "other", "spring")
+    call("keys", "publish", listed / "anew.txt", "--registry", listed / "other")
+    code, _, err = call("keys", "verify", listed / "anew.txt", "--earlier", listed / "copy-1.txt")
+    assert code == 3
+    assert "line 1 of the earlier copy" in err
+    call("keys", "publish", listed / "list.txt", "--registry", listed / "other")  # two registries, one list
+    assert call("keys", "verify", listed / "list.txt", "--registry", listed / "other")[1].startswith("4 commitments")

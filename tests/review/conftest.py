@@ -1,0 +1,56 @@
+"""One scan of hostile texts, ids, accounts and a user, and one browser, for all tests of a process."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scanner.registry import add_users
+from tests.support.browser import launched
+from tests.support.hostile_pages import HOSTILE
+from tests.support.night import Night
+from tests.support.two_keys import marked_text, message_of
+from tests.support.without_ray import open_once, put_in_the_place_of_ray
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+MALLORY = "<img src=x onerror=alert(1)>\"'&"
+FILE = "<b onclick=x>\n%2F&=?#"
+
+
+@pytest.fixture(scope="package")
+def scanned(tmp_path_factory, registry, words) -> Night:
+    """Flags of alice and of a user whose name is markup; ids, accounts and the file's name are markup too."""
+    folder = tmp_path_factory.mktemp("review")
+    own = Path(shutil.copytree(registry, folder / "registry"))
+    add_users(own, ["green"], [MALLORY])
+    marked = marked_text(own, words)
+    alice, mallory = (message_of(own, "green", user) for user in ("alice", MALLORY))
+    texts = [f"{hostile}\n{marked(alice, 80, seed)}\n{hostile}" for seed, hostile in enumerate(HOSTILE)]
+    texts += [marked(mallory, 90, 50), None]
+    ids = [*HOSTILE, "plain", "none"]
+    with pytest.MonkeyPatch.context() as patch:
+        put_in_the_place_of_ray(patch)
+        open_once(patch)
+        night = Night(folder, own)
+        night.configure(columns='account = "account"')
+        night.write(FILE, texts, doc_id=ids, account=ids[::-1])
+        night.scan()
+    return night
+
+
+@pytest.fixture
+def night(scanned) -> Iterator[Night]:
+    """That scan, with no decision."""
+    shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
+    yield scanned
+    shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
+
+
+@pytest.fixture(scope="package")
+def browser() -> "Iterator[Browser]":
+    with launched() as browser:
+        yield browser

@@ -1,0 +1,264 @@
+"""The review app in a real browser and by plain requests: decided by keys alone, by two at once, through a kill."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlencode
+
+import pytest
+
+from scanner import results
+from scanner.evidence.explanation import Explainer
+from scanner.review import desk
+from scanner.review.serving import Server
+from tests.review.conftest import MALLORY
+from tests.support.hostile_pages import HOSTILE
+from tests.support.without_ray import open_once
+
+FLAGS = len(HOSTILE) + 1
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _opened_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        open_once(patch)
+        yield
+
+
+@contextmanager
+def serving(night, by: str, port: int = 0) -> Iterator[Server]:
+    server = Server(Explainer(night.config), by, port)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.end()
+        thread.join()
+
+
+def opened(browser, **options):
+    """A context whose waits end before a test takes minutes."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(10_000)
+    return context
+
+
+def loaded(page) -> None:
+    """Until a flag is there, and keys are listened to."""
+    page.get_by_role("heading", name="Your decision").wait_for()
+    page.wait_for_load_state()
+
+
+def decided(night) -> list[tuple]:
+    return results.decisions(night.results).select("doc_id", "decided_by", "decision", "note").collect().rows()
+
+
+def quiet(page) -> list[object]:
+    """Gathers what a page says or runs that it should not."""
+    said: list[object] = []
+    for event in ("pageerror", "dialog", "popup", "download"):
+        page.on(event, lambda about: said.append(about))
+    page.on("console", lambda message: said.append(message.text))
+    return said
+
+
+def test_all_flags_are_decided_by_keys_alone(browser, night):
+    """Markup in ids, accounts, names, texts and the file's name stays text; nothing is asked of other hosts."""
+    with serving(night, "<b>ruth</b>") as app:
+        context = opened(browser)
+        page = context.new_page()
+        said, asked = quiet(page), []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(app.address)
+        assert "token" not in page.url
+        assert page.locator("tbody tr").count() == FLAGS
+        assert MALLORY in page.locator("tbody").inner_text()
+        page.keyboard.press("o")
+        for number in range(FLAGS):
+            loaded(page)
+            assert f"1 of {FLAGS - number}" in page.locator("nav").first.inner_text()
+            before = page.url
+            if number == 1:
+                page.keyboard.press("n")
+                page.keyboard.type("c: 'quoted' <script>alert(1)</script>\n\u202e=1+1")
+                page.keyboard.press("Escape")
+            page.keyboard.press("cqdu"[number % 4])
+            page.wait_for_url(lambda url, before=before: url != before)
+            page.get_by_role("status").wait_for()
+        page.wait_for_load_state()
+        assert page.locator("tbody").count() == 0
+        assert "All that were flagged are decided on." in page.locator("main").inner_text()
+        page.keyboard.press("z")
+        page.wait_for_url("**/flag?**")
+        assert "<b>ruth</b>" in page.locator("main").inner_text()
+        own = re.match(r"http://[\d.:]+/", app.address)[0]
+        assert [url for url in asked if not url.startswith(own)] == []
+        assert said == []
+        context.close()
+    rows = decided(night)
+    assert [row[2] for row in rows] == [("confirmed", "quoted", "dismissed", "unclear")[i % 4] for i in range(FLAGS)]
+    assert sorted(row[0] for row in rows) == sorted([*HOSTILE, "plain"])
+    assert rows[1][3] == "c: 'quoted' <script>alert(1)</script>\n\u202e=1+1"
+
+
+def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
+    with serving(night, "ruth") as app:
+        context = opened(browser, java_script_enabled=False)
+        page = context.new_page()
+        page.goto(app.address)
+        page.get_by_label("marked for").fill(MALLORY)
+        page.get_by_role("button", name="Show").click()
+        page.get_by_role("link", name="plain").click()
+        page.get_by_label(re.compile("Why")).fill("seen")
+        page.get_by_role("button", name="dismissed").click()
+        assert "Recorded: plain is dismissed" in page.get_by_role("status").inner_text()
+        context.close()
+        context = opened(browser)
+        page = context.new_page()
+        page.goto(app.address)
+        page.keyboard.press("o")
+        loaded(page)
+        held = "new KeyboardEvent('keydown', {key: 'c', repeat: true, bubbles: true})"
+        page.evaluate(f"document.body.dispatchEvent({held})")
+        page.wait_for_timeout(100)
+        context.close()
+    assert decided(night) == [("plain", "ruth", "dismissed", "seen")]
+
+
+def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
+    with serving(night, "ruth") as one, serving(night, "omar") as other:
+        context = opened(browser)
+        pages = [context.new_page(), context.new_page()]
+        for page, app in zip(pages, (one, other), strict=True):
+            page.goto(app.address)
+            page.keyboard.press("o")
+        for page in pages:
+            loaded(page)
+        titles = {page.title() for page in pages}
+        assert len(titles) == 1  # both look at the same flag, which nobody decided on
+        for page, key in zip(pages, "cd", strict=True):
+            page.keyboard.press(key)
+        for page in pages:
+            page.get_by_role("status").wait_for()
+            page.wait_for_load_state()
+            page.keyboard.press("z")
+            page.wait_for_url(lambda url: "recorded" not in url)
+        for page in pages:
+            page.reload()
+            shown = page.locator("#decide + ul").inner_text()
+            assert "ruth" in shown and "confirmed" in shown and "omar" in shown and "dismissed" in shown  # noqa: PT018
+        context.close()
+    assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "confirmed")]
+
+
+@pytest.mark.parametrize("after_the_commit", [False, True])
+def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, night, monkeypatch, after_the_commit):
+    """No answer comes; the app starts again on its port, and the browser sends the form again."""
+    kept = desk.decide
+
+    def dies(*arguments):
+        if after_the_commit:
+            kept(*arguments)
+        raise ConnectionAbortedError
+
+    context = opened(browser)
+    page = context.new_page()
+    with serving(night, "ruth") as app:
+        port = int(app.address.split(":")[2].partition("/")[0])
+        page.goto(app.address)
+        page.keyboard.press("o")
+        page.get_by_label(re.compile("Why")).fill("a long reason")
+        with monkeypatch.context() as patch:
+            patch.setattr(desk, "decide", dies)
+            page.get_by_role("button", name="quoted").click()
+            page.wait_for_load_state()
+    assert len(decided(night)) == after_the_commit
+    with serving(night, "ruth", port) as app:
+        tab = context.new_page()
+        tab.goto(app.address)
+        assert tab.locator("tbody tr").count() == FLAGS - after_the_commit
+        page.reload()  # the form, as it was
+        assert "quoted" in page.get_by_role("status").inner_text()
+    context.close()
+    assert [row[1:] for row in decided(night)] == [("ruth", "quoted", "a long reason")]
+
+
+class Asking:
+    """Plain requests to an app."""
+
+    def __init__(self, server: Server) -> None:
+        self.host, _, self.token = server.address.removeprefix("http://").partition("/?token=")
+        self.cookie = self.ask("GET", f"/?token={self.token}")[1]["set-cookie"].partition(";")[0]
+
+    def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+        connection = HTTPConnection(self.host, timeout=20)
+        told = {name: value for name, value in headers.items() if value}
+        connection.request(method, path, body, {"Host": self.host} | told)
+        answer = connection.getresponse()
+        found = (answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode())
+        connection.close()
+        return found
+
+    def form(self) -> dict[str, str]:
+        """What a reviewer's browser would send for the first flag."""
+        _, _, page = self.ask("GET", "/", Cookie=self.cookie)
+        first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
+        _, _, page = self.ask("GET", first, Cookie=self.cookie)
+        fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+        return {name: value.replace("&amp;", "&") for name, value in fields} | {"decision": "confirmed", "note": ""}
+
+    def post(self, form: dict[str, str], **headers: str) -> tuple[int, dict[str, str], str]:
+        told = {"Cookie": self.cookie, "Origin": f"http://{self.host}"} | headers
+        return self.ask("POST", "/decide", urlencode(form), **told)
+
+
+def test_only_who_has_the_address_gets_in(night):
+    with serving(night, "ruth") as app:
+        asking = Asking(app)
+        for path in ("/", "/flag?path=a&row=0", "/style.css", "/?token=", "/?token=x", "/nothing"):
+            status, headers, said = asking.ask("GET", path)
+            assert (status, "alice" in said) == (403, False), path
+            assert "script-src 'self'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert headers["cache-control"] == "no-store"
+        for host in ("evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "0.0.0.0"):
+            assert asking.ask("GET", f"/?token={asking.token}", Host=host)[0] == 421
+            assert asking.ask("GET", "/", Host=host, Cookie=asking.cookie)[0] == 421
+        _, headers, _ = asking.ask("GET", f"/?token={asking.token}")
+        assert {"httponly", "samesite=strict"} <= set(headers["set-cookie"].lower().split("; "))
+        assert asking.ask("GET", "/", Cookie=asking.cookie)[0] == 200
+        form = asking.form()
+        for origin in ("", "null", "http://evil.example", "http://127.0.0.1:1", f"https://{asking.host}"):
+            assert asking.post(form, Origin=origin)[0] == 403, origin
+        assert asking.post(form, Cookie="")[0] == 403
+        assert asking.ask("GET", "/decide", Cookie=asking.cookie)[0] == 405
+    assert decided(night) == []
+
+
+def test_a_form_is_one_decision_on_the_text_that_it_showed(night):
+    with serving(night, "ruth") as app:
+        asking = Asking(app)
+        form = asking.form()
+        assert asking.post(form | {"text_sha256": "0" * 64})[0] == 409
+        assert [asking.post(form)[0] for _ in range(2)] == [303, 303]
+        status, _, said = asking.post(form | {"decision": "dismissed"})
+        assert (status, "recorded as confirmed" in said) == (409, True)
+        for wrong in (
+            {"decision_id": "x"},
+            {"decision": "<b>"},
+            {"note": "x" * 5_000},
+            {"flag": "path=%ff&row=0"},
+            {"flag": "path=a&row=-1"},
+            {"flag": "state=%3Cb%3E"},
+        ):
+            status, _, said = asking.post(form | wrong)
+            assert status in (400, 404), wrong
+            assert "<b>" not in said
+        assert asking.post(form | {"note": "x" * 70_000})[0] == 413
+        assert asking.post({})[0] == 404
+        status, headers, _ = asking.post(form | {"next": "http://evil.example/"})
+        assert headers["location"].startswith("/?state=open")
+    assert [row[2] for row in decided(night)] == ["confirmed"]

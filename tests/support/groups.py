@@ -1,0 +1,65 @@
+"""A key with groups of users who hold the same messages in every run, and texts that are marked for them."""
+
+import hashlib
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.detection.under_test import KeyUnderTest
+from scanner.registry import list_users, load_registry, new_key, open_key, restore_users
+from scanner.tokens import load_tokenizer
+from scanner.watermark.native.numbered import Numbered
+from schemas.registry import is_reserved
+from schemas.user_tables import USER_EVENTS
+from tests.support.two_keys import TOKENIZER
+from tests.watermark.pairs import ragged
+
+GROUPS = 40
+USERS = [f"user-{i:04}" for i in range(600)]
+
+
+def give_messages(folder) -> None:
+    """To all users the same in every run: of two that fell into one group by chance, either may be the better."""
+    free = [message for message in range(GROUPS**2) if not is_reserved(message)]
+    drawn = np.random.default_rng(1).permutation(free)[: len(USERS)].tolist()
+    row = {"key_id": "k", "event": "allocated", "at": datetime.now(UTC)}
+    rows = [row | {"message": message, "user_id": user} for message, user in zip(drawn, USERS, strict=True)]
+    restore_users(folder, pa.Table.from_pylist(rows, USER_EVENTS))
+
+
+def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
+    parameters = {"window": 2, **parameters} | ({"gamma": "1/4"} if "green" in form else {})
+    (folder / "secrets").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    secret = folder / "secrets" / "k.key"
+    secret.write_text(hashlib.sha256(b"groups").hexdigest())
+    secret.chmod(0o600)
+    made = new_key(folder, "k", format=form, messages=GROUPS**2, tokenizer=TOKENIZER, **parameters)
+    give_messages(folder)
+    tokenizer = load_tokenizer(TOKENIZER, made.tokenizer.sha256)
+    return folder, KeyUnderTest(load_registry(folder).keys[0], open_key(folder, made), tokenizer)
+
+
+def writer(key, words):
+    """Text of so many words for a message: of 20 random ones the best; `shared`: only in steps that a group shares."""
+    mark = key[1].watermark
+    assert isinstance(mark, Numbered)
+
+    def make(message: int, length: int, seed: int, shared: bool = False) -> str:
+        generator = np.random.default_rng(seed)
+        chosen = generator.integers(len(words.words), size=2).tolist()
+        while len(chosen) < length:
+            drawn = generator.integers(len(words.words), size=20).tolist()
+            tokens = ragged([words.tokens[[*chosen[-2:], one]] for one in drawn])
+            positions = mark.rule.positions(tokens, "none")
+            best = int(mark.score(tokens, positions, message).argmax())
+            chosen.append(drawn[best if not shared or mark.group_steps(tokens, positions)[0] else 0])
+        return "".join(" " + words.words[i] for i in chosen)
+
+    return make
+
+
+def held(key) -> dict[str, int]:
+    rows = list_users(key[0], ["k"])
+    return dict(zip(rows["user_id"], rows["message"], strict=True))

@@ -1,0 +1,101 @@
+"""Where tokens stand by their lengths is where the reference says that they do."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.demo.demo_keys import TOKENIZER
+from scanner.tokens import HuggingFaceTokenizer, Standing
+from scanner.tokens.golden import golden_strings
+from scanner.tokens.standing import lengths_of
+
+DEMO = TOKENIZER.read_bytes()
+_LETTERS = [*"▁abcdefgh .,>\n", *(f"<0x{byte:02X}>" for byte in range(256))]
+SENTENCE_PIECE = {
+    "version": "1.0",
+    "normalizer": {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ],
+    },
+    "added_tokens": [],
+    "decoder": None,
+    "model": {
+        "type": "BPE",
+        "vocab": {token: number for number, token in enumerate([*_LETTERS, "ab", "▁a", "▁▁"])},
+        "merges": ["a b", "▁ a", "▁ ▁"],
+        "byte_fallback": True,
+    },
+}
+
+
+def trimmed() -> bytes:
+    """The demo's tokenizer, that tells of no white space where tokens stand."""
+    told = json.loads(DEMO)
+    told["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return json.dumps(told).encode()
+
+
+def lower_case() -> bytes:
+    """One whose tokens are not the bytes of the text."""
+    return json.dumps(json.loads(DEMO) | {"normalizer": {"type": "Lowercase"}}).encode()
+
+
+TOKENIZERS = {
+    "demo": lambda: DEMO,
+    "sentence piece": lambda: json.dumps(SENTENCE_PIECE).encode(),
+    "trimmed": trimmed,
+    "lower case": lower_case,
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def standing(request) -> tuple[HuggingFaceTokenizer, Standing]:
+    reference = HuggingFaceTokenizer(TOKENIZERS[request.param]())
+    return reference, Standing(reference)
+
+
+def plainly(reference: HuggingFaceTokenizer, text: str, character: int) -> int:
+    return sum(begin < character for begin in reference.begins(text).tolist())
+
+
+def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) -> None:
+    random = np.random.default_rng(1)
+    characters = [sorted(random.integers(len(text) + 1, size=7).tolist()) for text in texts]
+    told = standing.before(texts, reference.encode(texts), characters)
+    wanted = [plainly(reference, text, at) for text, of_text in zip(texts, characters, strict=True) for at in of_text]
+    assert told.tolist() == wanted
+
+
+def test_golden_strings(standing):
+    reference, of_it = standing
+    same(reference, of_it, [text[:300] for text in golden_strings(DEMO)[::7]])
+
+
+@given(st.lists(st.text(st.sampled_from("ab \n>é😀▁A"), max_size=20), min_size=1, max_size=4))
+def test_mixed_texts(standing, texts):
+    same(*standing, texts)
+
+
+def test_no_text_no_characters(standing):
+    reference, of_it = standing
+    assert of_it.before([], reference.encode([]), []).tolist() == []
+    assert of_it.before(["a", ""], reference.encode(["a", ""]), [[], [0]]).tolist() == [0]
+
+
+def test_lengths_are_known_where_tokens_are_the_text():
+    known = {name: lengths_of(make()) is not None for name, make in TOKENIZERS.items()}
+    assert known == {"demo": True, "sentence piece": True, "trimmed": True, "lower case": False}
+
+
+def test_white_space_is_of_its_token():
+    reference = HuggingFaceTokenizer(trimmed())
+    ids, stand = reference.places("a\n\n bc")
+    assert len(ids) == len(reference.begins("a\n\n bc"))
+    assert stand[-1, 0] == 4
+    assert reference.begins("a\n\n bc")[-1] == 3

@@ -1,0 +1,102 @@
+"""The best number of each window against scores of every number in every window, and what a search of them misses."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from scanner.watermark.coarse_windows import coarse_of, ranges
+from scanner.watermark.format import SearchesWindows
+from scanner.watermark.native import window_search
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.runs import steps_of
+from scanner.watermark.positions import only
+from tests.watermark.marked_tokens import marked_tokens, plain_tokens
+from tests.watermark.pairs import SECRET, ragged
+
+MARKS = {
+    "greenlist-v2": lambda groups: NumberedGreenList(SECRET, 2, Fraction(1, 4), groups),
+    "greenlist-v2, eight bits": lambda groups: NumberedGreenList(SECRET, 2, Fraction(3, 8), groups),
+    "gumbel-v2": lambda groups: NumberedGumbel(SECRET, 2, groups),
+}
+every_mark = pytest.mark.parametrize("name", MARKS)
+
+
+def texts(seed: int, lengths: list[int]):
+    generator = np.random.default_rng(seed)
+    return ragged([plain_tokens(generator, length) for length in lengths])
+
+
+def test_windows_are_of_every_other_scale_and_half_a_length_apart():
+    tokens = texts(1, [30, 402, 20, 25])
+    positions = MARKS["gumbel-v2"](None).rule.positions(tokens, "none")
+    wanted = []
+    for d, scored in enumerate([28, 400, 18, 23]):
+        for length in (24, 48, 96, 192, 384):
+            if 30 < length < scored:
+                begins = [*range(0, scored - length, length // 2), scored - length]
+                wanted += [(d, begin, begin + length) for begin in begins]
+    first, begin, end = coarse_of(positions, 60)
+    whose = np.repeat(np.arange(4), np.diff(first))
+    at = positions.offsets[whose]
+    assert np.stack([whose, begin - at, end - at], axis=1).tolist() == [list(one) for one in wanted]
+
+
+@every_mark
+def test_the_best_number_of_each_window_is_that_of_a_plain_search(name):
+    """300 numbers, of which the last word is not full; the bound is never below the score."""
+    mark, tokens, count = MARKS[name](None), texts(2, [90, 500, 10]), 300
+    positions = mark.rule.positions(tokens, "ngram")
+    first, begin, end = coarse_of(positions, 0)
+    steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
+    number, bound = mark.best_of_windows(steps, (first, begin, end), count)
+    there = ranges(positions, begin, end)
+    scores = np.stack([mark.score(tokens, there, message) for message in range(count)])
+    assert len(begin) > 40
+    best = scores[number, np.arange(len(begin))]
+    if "greenlist" in name:
+        assert best.tolist() == bound.tolist() == scores.max(axis=0).tolist()
+        assert number.tolist() == scores.argmax(axis=0).tolist()
+    else:
+        assert (bound >= best).all()
+        assert (bound >= scores.max(axis=0)).all()
+        assert (best >= scores.max(axis=0) * 0.97).all()
+
+
+@every_mark
+@pytest.mark.parametrize("groups", [None, 30])
+def test_a_marked_window_is_told_with_its_message(name, groups):
+    mark, generator = MARKS[name](groups), np.random.default_rng(3)
+    count = 900 if groups else 300
+    assert isinstance(mark, SearchesWindows)
+    text = [*plain_tokens(generator, 300), *marked_tokens(mark, 31, 110, generator), *plain_tokens(generator, 200)]
+    tokens = ragged([plain_tokens(generator, 400), text])
+    positions = mark.rule.positions(tokens, "ngram")
+    windows = coarse_of(positions, 0)
+    window, message = mark.in_windows(tokens, positions, windows, count, 0.1)
+    first, begin, end = windows
+    marked = (message == 31) & (window >= first[1])
+    assert marked.any()
+    there = ranges(positions, begin[window[marked]], end[window[marked]])
+    assert mark.law.log10_p(mark.score(tokens, there, 31), there.scored).min() < -10
+    assert len(window) < 0.5 * len(begin)
+
+
+@every_mark
+@pytest.mark.parametrize("groups", [None, 30])
+def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkeypatch):
+    monkeypatch.setattr(window_search, "GROUPS_BY_CHANCE", 1.0)
+    mark, tokens = MARKS[name](groups), texts(4, [300, 40, 3, 200])
+    positions = mark.rule.positions(tokens, "ngram")
+    count = 900 if groups else 300
+    windows = coarse_of(positions, 0)
+    window, message = mark.in_windows(tokens, positions, windows, count, 1.0)
+    found = []
+    for d in range(4):
+        alone = only(positions, [d])
+        if len(alone.index) <= 24:
+            continue
+        own, its = mark.in_windows(tokens, alone, coarse_of(alone, 0), count, 1.0)
+        found += [(int(windows[0][d]) + int(w), int(m)) for w, m in zip(own, its, strict=True)]
+    assert list(zip(window.tolist(), message.tolist(), strict=True)) == found
+    assert found
