@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from jobs.keys import new
+from jobs.new_key import new
 from jobs.text import tell
 from scanner.errors import Refused
 

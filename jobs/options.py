@@ -93,6 +93,14 @@ key_ids_option = click.option(
 )
 yes_option = click.option("--yes", is_flag=True, help="Do it without asking.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+held_by_option = click.option(
+    "--held-by",
+    metavar="WHO",
+    help="Who else has the secret, such as a site that serves the model: whoever has it can mark text for anybody. "
+    "Whoever asks about a flag is told.",
+)
+DATE = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+"""Kind of argument: a date, or a minute, in UTC."""
 
 
 def sure(what: Sequence[str], yes: bool, dry_run: bool) -> bool:

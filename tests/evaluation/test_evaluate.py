@@ -115,9 +115,14 @@ def batches(folder: Path) -> dict[str, int]:
 
 DRIVER = """\
 import sys, time
+import pytest
 from jobs.cli import run
 from jobs.evaluate import module
 from scanner.cluster import evaluate
+from tests.support.without_ray import put_in_the_place_of_ray
+
+if sys.argv[2:] == ["without Ray"]:
+    put_in_the_place_of_ray(pytest.MonkeyPatch())
 
 def waits(number: int) -> None:
     if number == 2:
@@ -135,15 +140,15 @@ sys.exit(run(module, ["--config", sys.argv[1]]))
 
 @pytest.mark.usefixtures("prompts", "without_ray")
 def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
-    """Two drivers, each a process with a cluster of its own; what they leave is finished in this one."""
-    units = 12
+    """Two drivers, each a process of its own, the first with Ray; what they leave is finished in this one."""
+    units = 6
     path = config(
-        tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 12").replace(", 1000000, 1000000000", ""), tokens=60
+        tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 6").replace(", 1000000, 1000000000", ""), tokens=60
     )
 
-    def until_two_are_written() -> subprocess.Popen[str]:
+    def until_two_are_written(*how: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(path)],
+            [sys.executable, "-c", DRIVER, str(path), *how],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -170,7 +175,7 @@ def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_pat
     ended = batches(tmp_path)
     assert len(ended) == 2
 
-    process = until_two_are_written()
+    process = until_two_are_written("without Ray")
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     before = batches(tmp_path)
