@@ -27,6 +27,7 @@ _COMMANDS = {
     "review": "jobs.review:review",
     "decide": "jobs.decide:decide",
     "export": "jobs.export:export",
+    "webhook": "jobs.webhook:webhook",
     "status": "jobs.status:status",
     "quarantine": "jobs.quarantine:quarantine",
     "check": "jobs.check:check",

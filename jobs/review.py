@@ -2,11 +2,10 @@
 
 import click
 
+from jobs.apps import needs_extra, serve
 from jobs.decide import by_option, login_name
 from jobs.options import results_argument, results_at, scanned
 from jobs.text import tell
-from scanner.errors import Refused
-from scanner.interrupts import Terminated
 from scanner.printable import printable
 
 PORT = 8747
@@ -28,23 +27,16 @@ def review(results: str, port: int, by: str | None) -> None:
     Example:
       brickscan review nightly.toml --by ruth
     """
-    try:
-        from scanner.review.serving import Server
-    except ModuleNotFoundError as error:
-        raise Refused(f"review needs {error.name}; install it with `pip install 'brickscan[review]'`") from None
+    with needs_extra("review"):
+        from scanner.review.serving import ReviewServer
     from scanner.evidence.explanation import Explainer
 
     place = results_at(results)
     if not scanned(place):
         return
-    server = Server(Explainer(place.config or place.folder), by or login_name(), port)
+    server = ReviewServer(Explainer(place.config or place.folder), by or login_name(), port)
     tell(
         f"review: {server.address}",
         f"as {printable(server.by)}; whoever has this address can see all flags and decide; Ctrl-C ends the app",
     )
-    try:
-        server.run()
-    except Terminated:
-        raise
-    except KeyboardInterrupt:
-        tell("review: ended")
+    serve(server, "review")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from schemas.registry import MAX_MESSAGES, MOST_NUMBERS, Gamma, KeyId, PathText, TokenizerFile
+from schemas.words import Decision
 
 Dedup = Literal["ngram", "context", "none"]
 
@@ -171,6 +172,29 @@ class EvidenceConfig(_Frozen):
 Reference = Annotated[str, Field(pattern=r"^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$")]
 
 
+class CoopWebhookConfig(_Frozen):
+    """Decisions that come back from Coop (`brickscan webhook`): Coop's ids of the actions that stand for each."""
+
+    key: Reference  # where Coop's webhook signature verification key is, file:PATH or env:NAME: a public key as PEM
+    confirmed: tuple[str, ...] = ()  # actions that say: the mark is there, and whoever posted it answers for it
+    quoted: tuple[str, ...] = ()  # actions that say: the mark is there, in words of somebody else
+    dismissed: tuple[str, ...] = ()  # actions that say: the mark is not there, the flag is false
+    unclear: tuple[str, ...] = ()  # actions that say: looked at, and left open
+
+    @property
+    def actions(self) -> dict[str, Decision]:
+        """The decision of each action, by its id."""
+        listed = {Decision(name): getattr(self, name) for name in Decision}
+        return {action: decision for decision, actions in listed.items() for action in actions}
+
+    @model_validator(mode="after")
+    def _each_action_decides_one_thing(self) -> "CoopWebhookConfig":
+        named = [action for name in Decision for action in getattr(self, name)]
+        if not named or len(set(named)) != len(named) or not all(named):
+            raise ValueError("confirmed, quoted, dismissed and unclear must name one action or more, each action once")
+        return self
+
+
 class CoopConfig(_Frozen):
     """A ROOST Coop that flags are sent to (`brickscan export --format coop`)."""
 
@@ -180,6 +204,7 @@ class CoopConfig(_Frozen):
     reporter_type: str  # Coop's id of the user type that reports come from
     reporter: str = "brickscan"  # id of the reporting user
     policy: str | None = None  # Coop's id of the policy that reports name
+    webhook: CoopWebhookConfig | None = None  # which of its actions are decisions on flags
 
 
 class OzoneConfig(_Frozen):

@@ -20,7 +20,8 @@ NEW_BYTES = 32
 _MOST_READ = 2048
 """Most bytes that are read of a file, more than any secret's text has."""
 
-_TOO_OPEN = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
+_CHANGEABLE = stat.S_IWOTH | stat.S_IWGRP
+_TOO_OPEN = stat.S_IROTH | _CHANGEABLE
 
 
 def secret_path(reference: str, base: Path | str) -> Path | None:
@@ -64,6 +65,21 @@ def read_secret(
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
     return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, told)
+
+
+def read_public_key(reference: str, base: Path | str) -> bytes:
+    """A public key as PEM behind a reference, `file:PATH` or `env:NAME`; others may read its file, and not change it.
+
+    Raises:
+        SecretError: nothing is there, others can change it, or it is too long. Names the place only.
+    """
+    path, name = secret_path(reference, base), reference.removeprefix("env:")
+    if path is None and name not in os.environ:
+        raise SecretError(f"environment variable {name} is not set; it should hold a public key as PEM")
+    raw = os.environb[os.fsencode(name)] if path is None else _read_file(path, _CHANGEABLE)
+    if len(raw) >= _MOST_READ:
+        raise SecretError(f"{reference}: holds no public key (PEM of fewer than {_MOST_READ} bytes)")
+    return raw
 
 
 def read_token(reference: str, base: Path | str) -> str:
@@ -117,7 +133,7 @@ def _make_private_folders(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
-def _read_file(path: Path) -> bytes:
+def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
     """The file's first bytes, more than any secret has; rights are checked on what was opened, after links."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -127,10 +143,13 @@ def _read_file(path: Path) -> bytes:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             raise SecretError(f"secret file {path}: is not a regular file; give the path of a file of hexadecimal text")
-        if mode & _TOO_OPEN:
+        if mode & refused:
+            told = f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; "
+            if refused == _CHANGEABLE:
+                raise SecretError(f"{told}its group or others must not write it: chmod 644 it, and compare the key")
             raise SecretError(
-                f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; others must not read it, nor its group or "
-                "others write it: chmod 600 it, and make a new key if it may have been read"
+                f"{told}others must not read it, nor its group or others write it: chmod 600 it, and make a new key "
+                "if it may have been read"
             )
         return os.read(descriptor, _MOST_READ)
     except OSError as error:

@@ -88,9 +88,14 @@ def decide(results: str, flag: Mapping[str, Any], made: Made) -> Mapping[str, An
     open_tables(results, ["decisions"])
     file = write_file(results, "decisions", [pa.RecordBatch.from_pylist([row], DECISIONS)])
     commit(results, "decisions", [Entry(made.decision_id, (file,) if file else ())])
-    same = pl.col("decision_id") == made.decision_id
-    there = ask(results, lambda: decisions(results).filter(same).collect())
-    return there.row(0, named=True) if len(there) else row  # its night may have been dropped since
+    return recorded(results, made.decision_id) or row  # its night may have been dropped since
+
+
+def recorded(results: str, decision_id: str) -> Mapping[str, Any] | None:
+    """The row of a decision; None: there is none."""
+    same = pl.col("decision_id") == decision_id
+    found = ask(results, lambda: decisions(results).filter(same).collect())
+    return found.row(0, named=True) if len(found) else None
 
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:

@@ -22,8 +22,9 @@ from starlette.routing import Route
 from scanner.errors import BrickscanError, Refused
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
-from scanner.results.decided import LONGEST_NOTE, Made, new_id
-from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Changed, Desk, Place
+from scanner.results.decided import LONGEST_NOTE, Made, new_id, recorded
+from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Desk
+from scanner.review.seen import Changed, Place
 from schemas.words import Decision
 
 MOST_BYTES = 64 * 1024
@@ -103,7 +104,7 @@ async def _decide(desk: Desk, request: Request) -> Response:
 
 async def _told(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
     """What was recorded by the form that led here."""
-    row = await run_in_threadpool(desk.recorded, request.query_params.get("recorded", ""))
+    row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)

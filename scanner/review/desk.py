@@ -6,26 +6,21 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-import polars as pl
-
 from scanner.errors import Refused
 from scanner.evidence.case import find_case
 from scanner.evidence.explanation import Explainer, Explanation
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
-from scanner.results import decisions, standing_decisions
+from scanner.results import standing_decisions
 from scanner.results.decided import DECIDED_ON, Made, decide, on_documents
 from scanner.results.flag_list import Wanted, newest
 from scanner.results.queries import ask
+from scanner.review.seen import Changed, Place, flag_as_seen
 
 LINES_A_PAGE = 100
 
 STATES: Mapping[str, bool | None] = {"open": False, "decided": True, "all": None}
 """States of the list: flags on which nobody decided, on which somebody did, or both."""
-
-
-class Changed(Refused):
-    """What is to be decided on is not what was on the page; nothing was recorded."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +50,6 @@ class Asked:
         """Address of a page of the app that goes on with this."""
         told = {name: value for name, value in (asdict(self) | more).items() if value != ""}
         return f"{page}?{urlencode(told)}"
-
-
-class Place(NamedTuple):
-    """Which document."""
-
-    path: str
-    row: int
 
 
 class Entry(NamedTuple):
@@ -103,14 +91,14 @@ class Desk:
     def __init__(self, explainer: Explainer, by: str) -> None:
         self._explainer, self.by = explainer, by
         self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
-        self._results, self._rate = explainer.results, explainer.rate
+        self.results, self._rate = explainer.results, explainer.rate
 
     def list(self, asked: Asked, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, newest first, from a place on."""
-        found = newest(self._results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=False)
+        found = newest(self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=False)
         rows = list(found.rows.slice(first).iter_rows(named=True))
-        told = on_documents(self._results, rows)
-        standing = ask(self._results, lambda: standing_decisions(self._results).collect())
+        told = on_documents(self.results, rows)
+        standing = ask(self.results, lambda: standing_decisions(self.results).collect())
         entries = [
             Entry(line_of(row), told.get(_document(row), []), asked.address("/flag", path=row["path"], row=row["row"]))
             for row in rows
@@ -123,12 +111,12 @@ class Desk:
         Raises:
             Refused: there is no such flag.
         """
-        case = find_case(self._results, self._rate, f"{place.path}:{place.row}")
+        case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
-        rows = newest(self._results, self._rate, asked.wanted, None, fold=False, canaries=False).rows
+        rows = newest(self.results, self._rate, asked.wanted, None, fold=False, canaries=False).rows
         places = [Place(*row) for row in rows.select("path", "row").iter_rows()]
-        told = on_documents(self._results, [case.row]).get(_document(case.row), [])
+        told = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in places:  # decided meanwhile, and open ones are asked for: go on with the first
             return Looked(explained, told, None, len(places), None, next(iter(places), None))
         at = places.index(place)
@@ -143,23 +131,13 @@ class Desk:
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """
-        case = find_case(self._results, self._rate, f"{place.path}:{place.row}")
-        if case.row["text_sha256"].hex() != text_sha256:
-            raise Changed(
-                "another text stands there now than the one that was on your page: look at it, and decide again"
-            )
-        row = decide(self._results, case.row, made)
-        if (*_document(row), row["decision"], row["note"] or "") != (*_document(case.row), made.decision, made.note):
+        flag = flag_as_seen(self.results, self._rate, place, text_sha256)
+        row = decide(self.results, flag, made)
+        if (*_document(row), row["decision"], row["note"] or "") != (*_document(flag), made.decision, made.note):
             raise Changed(
                 f"this form was sent before, and recorded as {row['decision']}: reload the flag to change that"
             )
         return row
-
-    def recorded(self, decision_id: str) -> Mapping[str, Any] | None:
-        """A decision by its id; None: there is none."""
-        same = pl.col("decision_id") == decision_id
-        found = ask(self._results, lambda: decisions(self._results).filter(same).collect())
-        return found.row(0, named=True) if len(found) else None
 
 
 def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:

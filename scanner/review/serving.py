@@ -1,8 +1,10 @@
-"""The review app on a port of 127.0.0.1."""
+"""Apps on a port of this machine, among them the review app for one reviewer."""
 
 import socket
+from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from scanner.errors import Refused
 from scanner.evidence.explanation import Explainer
@@ -11,12 +13,69 @@ from scanner.review.access import Access
 from scanner.review.app import app_of
 from scanner.review.desk import Desk
 
+OWN = "127.0.0.1"
+
 _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
+_AT_ONCE = 64
+"""Most connections at a time; others are answered 503."""
+
 
 class Server:
-    """The app for one reviewer; the port is taken from when this is made.
+    """An app that listens; the port is taken from when this is made.
+
+    Args:
+        host: address of this machine.
+        port: 0 for any that is free.
+        app_on: makes the app of the port.
+
+    Raises:
+        Refused: another program has the port, or the address is not this machine's.
+    """
+
+    def __init__(self, host: str, port: int, app_on: Callable[[int], ASGIApp]) -> None:
+        try:
+            family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.socket(family, kind)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(place)
+            self._socket.listen()  # whoever is told the address need not wait for the app
+        except OSError as error:
+            raise Refused(
+                f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
+            ) from None
+        config = uvicorn.Config(
+            app_on(self._socket.getsockname()[1]),
+            log_config=None,
+            access_log=False,  # addresses hold names of documents, and once the token
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            limit_concurrency=_AT_ONCE,
+            timeout_graceful_shutdown=_SECONDS_TO_END,
+        )
+        self._server = uvicorn.Server(config)
+
+    @property
+    def port(self) -> int:
+        """Port that it has."""
+        return int(self._socket.getsockname()[1])
+
+    def run(self) -> None:
+        """Serve until an interrupt, which is raised again in the end, or until `end` is called."""
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
+
+    def end(self) -> None:
+        """Have `run` return, from another thread."""
+        self._server.should_exit = True
+
+
+class ReviewServer(Server):
+    """The review app, on 127.0.0.1 alone.
 
     Args:
         explainer: of the results.
@@ -30,35 +89,15 @@ class Server:
     def __init__(self, explainer: Explainer, by: str, port: int) -> None:
         if not by.strip() or len(by) > LONGEST_NAME:
             raise Refused(f"--by: a name of 1 to {LONGEST_NAME} characters is asked")
-        self.by = by
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind(("127.0.0.1", port))
-            self._socket.listen()  # whoever is told the address need not wait for the app
-        except OSError as error:
-            self._socket.close()
-            raise Refused(f"--port {port}: cannot be listened on ({error.strerror}); name another, or 0") from None
-        access = Access(app_of(Desk(explainer, by)), self._socket.getsockname()[1])
-        self.address = access.address
-        config = uvicorn.Config(
-            access,
-            log_config=None,
-            access_log=False,  # addresses hold names of documents, and once the token
-            server_header=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=_SECONDS_TO_END,
-        )
-        self._server = uvicorn.Server(config)
+        self.by, app = by, app_of(Desk(explainer, by))
 
-    def run(self) -> None:
-        """Serve until an interrupt, which is raised again in the end, or until `end` is called."""
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._socket.close()
+        def guarded(taken: int) -> Access:
+            self._access = Access(app, taken)
+            return self._access
 
-    def end(self) -> None:
-        """Have `run` return, from another thread."""
-        self._server.should_exit = True
+        super().__init__(OWN, port, guarded)
+
+    @property
+    def address(self) -> str:
+        """With the token; whoever has it can see all flags and decide."""
+        return self._access.address

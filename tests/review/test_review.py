@@ -12,7 +12,7 @@ import pytest
 from scanner import results
 from scanner.evidence.explanation import Explainer
 from scanner.review import desk
-from scanner.review.serving import Server
+from scanner.review.serving import ReviewServer
 from tests.review.conftest import MALLORY
 from tests.support.hostile_pages import HOSTILE
 from tests.support.without_ray import open_once
@@ -28,8 +28,8 @@ def _opened_once() -> Iterator[None]:
 
 
 @contextmanager
-def serving(night, by: str, port: int = 0) -> Iterator[Server]:
-    server = Server(Explainer(night.config), by, port)
+def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
+    server = ReviewServer(Explainer(night.config), by, port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -189,7 +189,7 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
 class Asking:
     """Plain requests to an app."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ReviewServer) -> None:
         self.host, _, self.token = server.address.removeprefix("http://").partition("/?token=")
         self.cookie = self.ask("GET", f"/?token={self.token}")[1]["set-cookie"].partition(";")[0]
 

@@ -1,0 +1,142 @@
+"""The app that takes signed webhooks of ROOST Coop: one address, which answers with what became of a delivery.
+
+Whoever can reach the address can send to it; what Coop did not sign costs one verification and is counted. Coop sends
+again what got no answer or a 5xx, and shows a 4xx as failed.
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from scanner.detection.scan_plan import read_config, results_of
+from scanner.errors import BrickscanError, Refused
+from scanner.printable import printable
+from scanner.registry.secrets import read_public_key
+from scanner.review.inbox import Inbox, NotTaken, Outcome
+from scanner.review.serving import Server
+from scanner.review.signature import Signatures
+
+PATH = "/coop"
+
+MOST_BYTES = 256 * 1024
+"""Most bytes of a body: Coop's have ids, names of policies and a note."""
+
+SECONDS_TO_READ = 10.0
+"""Seconds for a body to come in."""
+
+_STATUS = {
+    Outcome.RECORDED: 200,
+    Outcome.BEFORE: 200,
+    Outcome.NOT_SIGNED: 401,
+    Outcome.TOO_LARGE: 413,
+    Outcome.MALFORMED: 400,
+    Outcome.NO_DECISION: 422,
+    Outcome.UNKNOWN_ITEM: 404,
+    Outcome.CHANGED: 409,
+    Outcome.OVERTAKEN: 409,
+}
+
+
+class Webhook:
+    """What was delivered, and what became of it.
+
+    Args:
+        inbox: takes what is signed.
+        signatures: tells it from the rest.
+        tell: takes a line about a delivery; lines about what is not signed grow rarer as it goes on.
+    """
+
+    def __init__(self, inbox: Inbox, signatures: Signatures, tell: Callable[[str], None]) -> None:
+        self._inbox, self._signatures, self._tell = inbox, signatures, tell
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self.app = Starlette(routes=[Route(PATH, self._coop, methods=["POST"])])
+
+    def summary(self) -> str:
+        """How many deliveries came to what, in a line."""
+        with self._counting:
+            return ", ".join(f"{count:,} {name}" for name, count in sorted(self._counts.items())) or "nothing came"
+
+    async def _coop(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(SECONDS_TO_READ):
+                body = await _body(request)
+        except (TimeoutError, ClientDisconnect):
+            return Response(status_code=408)
+        if body is None:
+            return self._answer(Outcome.TOO_LARGE, f"a body has {MOST_BYTES:,} bytes at most", signed=False)
+        told = request.headers.getlist("coop-signature")
+        if len(told) != 1 or not self._signatures.holds(told[0], body):
+            said = "Coop-Signature: no signature of this body by the key that [export.coop.webhook] names"
+            return self._answer(Outcome.NOT_SIGNED, said, signed=False)
+        try:
+            outcome, row = await run_in_threadpool(self._inbox.take, body)
+        except NotTaken as refused:
+            return self._answer(refused.outcome, str(refused))
+        except BrickscanError as error:
+            return self._say("failed", str(error), 503, answer="cannot be recorded now; send it again later")
+        return self._answer(outcome, _decided(row))
+
+    def _answer(self, outcome: Outcome, said: str, *, signed: bool = True) -> Response:
+        return self._say(outcome, said, _STATUS[outcome], signed=signed)
+
+    def _say(self, outcome: str, said: str, status: int, *, signed: bool = True, answer: str = "") -> Response:
+        with self._counting:
+            self._counts[outcome] += 1
+            count = self._counts[outcome]
+        if signed or count & (count - 1) == 0:  # anybody can fill a log with what is not signed
+            self._tell(f"{outcome}: {said}" if signed else f"{outcome} ({count:,} so far): {said}")
+        return JSONResponse({"outcome": outcome, "said": answer or said}, status)
+
+
+def _decided(row: Mapping[str, Any]) -> str:
+    document = printable(row["doc_id"] or f"{row['path']}:{row['row']}", 60)
+    return f"{document} is {row['decision']}, by {printable(row['decided_by'], 60)}"
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body as it was sent; None: it is too long."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            return None
+    return bytes(body)
+
+
+class WebhookServer(Server):
+    """The app that takes webhooks of ROOST Coop.
+
+    Args:
+        config_file: of the scan; has a section [export.coop.webhook].
+        host: address of this machine.
+        port: 0 for any that is free.
+        tell: takes a line about a delivery.
+
+    Raises:
+        Refused: there is no such section, its key is none, or the port cannot be had.
+    """
+
+    def __init__(self, config_file: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
+        config = read_config(config_file)
+        coop = config.export.coop if config.export else None
+        if coop is None or coop.webhook is None:
+            raise Refused(f"{config_file}: has no section [export.coop.webhook]; docs/guides/export.md shows one")
+        pem = read_public_key(coop.webhook.key, config_file.absolute().parent)
+        inbox = Inbox(results_of(config, config_file), config.false_positive_rate, coop, coop.webhook)
+        self._webhook = Webhook(inbox, Signatures(pem, coop.webhook.key), tell)
+        super().__init__(host, port, lambda _port: self._webhook.app)
+        self.address = f"http://{host}:{self.port}{PATH}"
+
+    def summary(self) -> str:
+        """How many deliveries came to what, in a line."""
+        return self._webhook.summary()
