@@ -34,7 +34,7 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         ScanFailed: the cluster cannot be reached or started.
     """
     if ray.is_initialized():
-        yield _workers(config)
+        yield room(config)
         return
     address = config.address or os.environ.get("RAY_ADDRESS")
     options: dict[str, Any] = {"address": address} if address else _embedded(config)
@@ -46,7 +46,7 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         where = f"cluster at {address!r}" if address else "embedded cluster"
         raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
     try:
-        yield _workers(config)
+        yield room(config)
     finally:
         ray.shutdown()
 
@@ -87,5 +87,6 @@ def _embedded(config: ClusterConfig) -> dict[str, Any]:
     }
 
 
-def _workers(config: ClusterConfig) -> int:
+def room(config: ClusterConfig) -> int:
+    """Number of workers: as configured, or one for each CPU that the cluster has now."""
     return config.workers or max(int(ray.cluster_resources().get("CPU", 1)), 1)  # type: ignore[no-untyped-call]

@@ -58,30 +58,45 @@ class FinishedPack:
 
 @dataclass
 class Work:
-    """A piece, the shard that it belongs to, how often it failed, and whether its actor may hold nothing else.
+    """A piece, the shard that it belongs to, and whether its actor may hold nothing else.
 
-    large: a document that was set aside for its size; lost: one that is not scored any more, only identified.
+    failed_on: for each attempt that failed, the node whose worker died of it, None where none died; large: a document
+    that was set aside for its size; lost: one that is not scored any more, only identified; nodes: how many nodes died
+    over it.
     """
 
     piece: Piece
     shard: "OpenShard"
-    attempts: int = 0
+    failed_on: list[str | None] = field(default_factory=list)
     alone: bool = False
     large: bool = False
     lost: Lost | None = None
+    nodes: int = 0
 
     @property
     def path(self) -> str:
         """Path of its file."""
         return self.piece.shard.file.path
 
+    @property
+    def single(self) -> bool:
+        """Whether it is a single document."""
+        return self.piece.stop - self.piece.start == 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is its whole shard."""
+        rows = self.piece.shard.rows
+        return (self.piece.start, self.piece.stop) == (rows.start, rows.stop)
+
 
 @dataclass
 class PackWork:
-    """A pack, and whether its actor may hold nothing else."""
+    """A pack, whether its actor may hold nothing else, and how many nodes died over it."""
 
     pack: Pack
     alone: bool = False
+    nodes: int = 0
 
 
 @dataclass

@@ -1,46 +1,45 @@
-"""A fixed pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
+"""A pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
 
 A piece that kills its actor, raises, needs more memory than a worker may take or makes no progress is tried again, then
-halved, down to the document that is to blame. Attempts are counted here, never by Ray. An actor that dies may take the
-result of the piece before with it, so whatever was near a death is from then on given to an actor alone: no document is
-blamed for its neighbour. Documents that a worker sets aside for their size come last, alone, and not all are tried
-where others of their file failed. An actor is asked whose a lost document is. A pack of small shards is one piece of
-work; when it fails, each of its shards becomes a piece.
+halved, down to the document that is to blame (scanner.cluster.todo). Attempts are counted there, never by Ray, and a
+node that is gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it,
+so whatever was near a death is from then on given to an actor alone: no document is blamed for its neighbour. Documents
+that a worker sets aside for their size come last, alone. An actor is asked whose a lost document is. A pack of small
+shards is one piece of work; when it fails, each of its shards becomes a piece.
+
+An actor whose node is gone is replaced by one that starts wherever there is room, and nobody waits for it. Where nodes
+join the cluster, more actors are started.
 """
 
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
-from scanner.cluster.pieces import Finished, FinishedPack, Lost, Pack, PackWork, Work, whole_shard
-from scanner.cluster.reports import Busy, PackReport, Piece, Report
+from scanner.cluster.nodes import Gone, Nodes, node_of, own_node
+from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork, Work
+from scanner.cluster.reports import Busy
+from scanner.cluster.todo import Todo
 from scanner.errors import BrickscanError, Refused, ScanFailed
-from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
 IN_FLIGHT = 2
 """Pieces that an actor holds: one that it works on, and one that waits."""
 
-ATTEMPTS = 3
-"""Attempts at a whole shard, and again at a single document; a part in between is halved at once, which is another
-attempt.
-"""
-
-LARGE_ATTEMPTS = 2
-"""Attempts at a document that was set aside for its size."""
-
-LARGE_LOST = 3
-"""Lost documents of a file from which on no other document of it that was set aside for its size is tried."""
-
 START_ATTEMPTS = 5
-"""Most actors that may die before one of them is ready."""
+"""Most actors that may die before one of them is ready; with their nodes, twice as many as there are actors more."""
+
+GROW_SECONDS = 5.0
+"""Seconds between two looks at how many actors the cluster has room for."""
+
+UNREACHABLE_SECONDS = 120.0
+"""Longest time for which an actor may be out of reach; Ray finds out in a quarter of it that a node is gone."""
 
 _WAIT_SECONDS = 1.0
 _PARTS = 16
@@ -63,8 +62,8 @@ class _Slot:
     """An actor and the work that it was given, in order. `work` None: it was asked to prepare itself.
 
     deadline: on the monotonic clock, for a sign of life from what it was given first; preparing has none, since Ray may
-    have to wait for a machine; begun: a reference to be had once its process runs; behind: rows of what it was given
-    first that are done with.
+    have to wait for a machine; begun: a reference to its node's id, to be had once its process runs; behind: rows of
+    what it was given first that are done with; out_of_reach: it did not answer, and was asked for a sign of life.
     """
 
     actor: Any
@@ -73,10 +72,16 @@ class _Slot:
     ready: bool = False
     deadline: float = math.inf
     behind: int = 0
+    out_of_reach: bool = False
+
+    @property
+    def waiting(self) -> list[Work | PackWork]:
+        """The work that it was given and has not begun."""
+        return [work for _, work in list(self.given)[1:] if work is not None]
 
     def takes(self, work: Work | PackWork, most: int) -> bool:
         """Whether it can be given a piece, and then holds at most so many."""
-        if not self.ready or len(self.given) >= most:
+        if not self.ready or self.out_of_reach or len(self.given) >= most:
             return False
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
 
@@ -99,28 +104,35 @@ class Pool:
 
     Args:
         start: makes an actor.
-        workers: how many actors there are at a time.
+        workers: how many actors there are at a time, at first.
         stall_seconds: seconds without a sign of life after which a piece is given up; a Busy sets another time.
         on_devices: an actor holds a device, which an error may have made useless to its process for good.
+        room: how many actors the cluster has room for now, since nodes join it; None: as many as at first.
     """
 
     def __init__(
-        self, start: Callable[[], Any], workers: int, stall_seconds: float = math.inf, *, on_devices: bool = False
+        self,
+        start: Callable[[], Any],
+        workers: int,
+        stall_seconds: float = math.inf,
+        *,
+        on_devices: bool = False,
+        room: Callable[[], int] | None = None,
     ) -> None:
         self._start = start
         self._stall_seconds = stall_seconds
         self._on_devices = on_devices
         self._slots = [self._new_slot() for _ in range(workers)]
-        self._todo: deque[Work | PackWork] = deque()
-        self._failed_starts = 0
+        self._room, self._grow_at = room, time.monotonic() + GROW_SECONDS
+        self._nodes = Nodes()
+        self._todo = Todo(self._nodes)
+        self._failed_starts = self._lost_starts = 0
         self._began = False
         self._warned: set[str] = set()
         self.waited = 0.0  # seconds for actors, by which one sees whether they wait for the driver
         self._idle = 0.0  # seconds without an answer before any actor is ready
         self._complain_at = _COMPLAIN_EVERY
         self._told = -math.inf
-        self._in_parts = 0  # documents of parts of shards, that are done
-        self._large_lost: Counter[str] = Counter()  # lost large documents, by path
 
     def run(self, shards: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
         """Work through shards and packs of them. Yields finished ones, and None about every second meanwhile.
@@ -129,8 +141,9 @@ class Pool:
             Refused: an actor refused to begin, and none had begun before.
             ScanFailed: results cannot be written, or no actor can be started.
         """
-        self._todo.extend(PackWork(unit) if isinstance(unit, Pack) else whole_shard(unit) for unit in shards)
+        self._todo.add(shards)
         while self._todo or any(work for slot in self._slots for _, work in slot.given):
+            self._grow()
             self._hand_out()
             heads = {slot.given[0][0]: slot for slot in self._slots if slot.given}
             part = max(1, len(heads) // _PARTS)
@@ -163,7 +176,7 @@ class Pool:
     @property
     def under_way(self) -> int:
         """Documents of unfinished shards that are done."""
-        return self._in_parts + sum(slot.behind for slot in self._slots)
+        return self._todo.in_parts + sum(slot.behind for slot in self._slots)
 
     def close(self) -> None:
         """End all actors."""
@@ -172,8 +185,16 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        begun = actor.__ray_ready__.remote()  # asked first, since an actor does one thing after the other
+        begun = actor.__ray_call__.remote(own_node)  # asked first, since an actor does one thing after the other
         return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
+
+    def _grow(self) -> None:
+        """Start more actors for the work that waits, where nodes have joined the cluster."""
+        if self._room is None or time.monotonic() < self._grow_at:
+            return
+        self._grow_at = time.monotonic() + GROW_SECONDS
+        more = min(self._room() - len(self._slots), len(self._todo))
+        self._slots += [self._new_slot() for _ in range(more)]
 
     def _complain(self, waited: float) -> None:
         """Say once a minute that no actor is ready, and what it waits for: a CPU of the cluster, or its machine."""
@@ -186,21 +207,11 @@ class Pool:
         begun, _ = ray.wait([slot.begun for slot in self._slots], timeout=0)
         _log.warning(_PREPARING if begun else _NOT_BEGUN, self._idle)
 
-    def _give_up(self, path: str) -> None:
-        """Try no large document of a file of which enough were lost."""
-        if self._large_lost[path] < LARGE_LOST:
-            return
-        what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
-        for work in self._todo:
-            if isinstance(work, Work) and work.large and work.lost is None and work.path == path:
-                work.lost = Lost(work.piece.start, "out_of_memory", what)
-
     def _hand_out(self) -> None:
         for most in range(1, IN_FLIGHT + 1):
             for slot in self._slots:
-                if self._todo and slot.takes(self._todo[0], most):
-                    work = self._todo.popleft()
-                    slot.give(work)
+                if self._todo and slot.takes(self._todo.first, most):
+                    slot.give(self._todo.take())
                     if len(slot.given) == 1:
                         slot.deadline = time.monotonic() + self._stall_seconds
 
@@ -208,7 +219,7 @@ class Pool:
         """Take an answer about the first work that an actor was given: a sign of life, its result, or its end."""
         ref, work = slot.given[0]
         try:
-            found = ray.get(ref if work is None else next(ref))
+            found = ray.get(ref if work is None or slot.out_of_reach else next(ref))
         except RayTaskError as error:
             if work is not None and (self._on_devices or isinstance(error.cause, MemoryError)):
                 # by another actor: what this one holds on to, or a device, would be missing to all that follows
@@ -216,8 +227,13 @@ class Pool:
             else:
                 self._begin_next(slot)
             return self._raised(error.cause, work)
+        except ActorUnavailableError:
+            self._ask_again(slot)
+            return None
         except RayError as error:
-            return self._died(slot, error)
+            return self._died(slot, str(error))
+        if slot.out_of_reach:
+            return self._died(slot, "it could not be reached for a while")
         if isinstance(found, Busy):
             slot.deadline = time.monotonic() + found.seconds
             slot.behind = found.behind
@@ -225,14 +241,14 @@ class Pool:
         self._begin_next(slot)
         if work is None:
             slot.ready = self._began = True
-            self._failed_starts = 0
+            self._failed_starts = self._lost_starts = 0
             if found and found not in self._warned:
                 self._warned.add(found)
                 _log.warning("%s", found)
             return None
         if isinstance(work, PackWork):
-            return self._unpack(work, found)
-        return self._close_piece(work, found) if work.lost is None else self._lose(work, work.lost, found)
+            return self._todo.unpack(work, found)
+        return self._todo.done(work, found) if work.lost is None else self._todo.lose(work, found)
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
@@ -245,96 +261,46 @@ class Pool:
         if isinstance(cause, BrickscanError):
             raise ScanFailed(str(cause)) from None
         reason = "out_of_memory" if isinstance(cause, MemoryError) else "failed"
-        return self._failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
+        return self._todo.failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
-    def _died(self, slot: _Slot, error: RayError) -> Finished | None:
-        """Replace a dead actor. The work that it was doing is to blame."""
-        _log.warning("a worker died: %s", str(error).splitlines()[0])
+    def _ask_again(self, slot: _Slot) -> None:
+        """Ask an actor that cannot be reached for a sign of life: Ray finds out whether it, or its node, is gone."""
+        if not slot.out_of_reach:
+            slot.out_of_reach, slot.deadline = True, time.monotonic() + UNREACHABLE_SECONDS
+        self._todo.put_back(slot.waiting)
+        slot.given = deque([(slot.actor.__ray_ready__.remote(), slot.given[0][1])])
+
+    def _died(self, slot: _Slot, said: str) -> Finished | None:
+        """Replace a dead actor. The work that it was doing is to blame, unless its node is gone."""
+        node_id = node_of(slot.begun)
+        gone = self._nodes.gone(node_id)
+        _log.warning("a worker died%s: %s", " with its node" if gone else "", said.splitlines()[0])
         work = self._replace(slot)
         if work is None:
-            self._failed_starts += 1
-            if self._failed_starts >= START_ATTEMPTS:
-                raise ScanFailed(f"{START_ATTEMPTS} workers died while they started: {error}") from None
+            self._failed_starts += gone is None
+            self._lost_starts += gone is Gone.DIED
+            most = START_ATTEMPTS + 2 * len(self._slots)
+            if self._failed_starts >= START_ATTEMPTS or self._lost_starts >= most:
+                dead = max(self._failed_starts, self._lost_starts)
+                raise ScanFailed(f"{dead} workers died while they started: {said}") from None
             return None
+        if gone is not None:
+            return self._todo.node_lost(work, gone)
         what = "the worker died while it scanned this; it may have needed more than cluster.worker_memory_mb"
-        return self._failed(work, "killed_worker", what)
+        return self._todo.failed(work, "killed_worker", what, node_id)
 
     def _stalled(self, slot: _Slot) -> Finished | None:
         """Replace an actor that makes no progress."""
+        if slot.out_of_reach:
+            return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")
         _log.warning("a worker made no progress, and is ended")
         work = self._replace(slot)
         what = "the worker made no progress; the time it has grows with cluster.stall_seconds"
-        return None if work is None else self._failed(work, "timed_out", what)
+        return None if work is None else self._todo.failed(work, "timed_out", what)
 
     def _replace(self, slot: _Slot) -> Work | PackWork | None:
         """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""
         ray.kill(slot.actor)  # it may only be out of reach
-        _, work = slot.given.popleft()
-        waiting = [later for _, later in slot.given if later is not None]
-        for later in waiting:
-            later.alone = True
-        self._todo.extendleft(reversed(waiting))
+        self._todo.put_back(slot.waiting)
         self._slots[self._slots.index(slot)] = self._new_slot()
-        return work
-
-    def _failed(self, work: Work | PackWork, reason: str, detail: str) -> Finished | None:
-        if isinstance(work, PackWork):
-            _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
-            self._todo.extendleft(whole_shard(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
-            return None
-        if work.lost is not None:
-            return self._lose(work, work.lost, UNKNOWN)
-        work.attempts += 1
-        work.alone = True
-        (shard, start, stop), rows = work.piece, work.shard.finished.shard.rows
-        single, whole = stop - start == 1, (start, stop) == (rows.start, rows.stop)
-        attempts = LARGE_ATTEMPTS if work.large else ATTEMPTS if single or whole else 1
-        if work.attempts < attempts:
-            work.shard.finished.retries += 1
-            self._todo.appendleft(work)
-            return None
-        if single:
-            work.lost = Lost(start, reason, detail)
-            self._todo.appendleft(work)
-            self._large_lost[work.path] += work.large
-            self._give_up(work.path)
-            return None
-        work.shard.finished.retries += 1
-        _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
-        middle = (start + stop) // 2
-        work.shard.open_pieces += 1
-        self._todo.extendleft(
-            Work(Piece(shard, *part), work.shard, alone=True) for part in ((middle, stop), (start, middle))
-        )
-        return None
-
-    def _unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
-        """Give out the finished shards of a pack; its other shards become pieces."""
-        counted = zip(work.pack.shards, report.counts, strict=True)
-        done = {shard: counts for shard, counts in counted if counts is not None}
-        self._todo.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
-        return FinishedPack(done, report)
-
-    def _lose(self, work: Work, lost: Lost, whose: Identity) -> Finished | None:
-        """Give a document up, now that everything about it is known."""
-        work.shard.finished.lost.append(lost._replace(whose=whose))
-        self._in_parts += 1
-        return self._close_piece(work, None)
-
-    def _close_piece(self, work: Work, report: Report | None) -> Finished | None:
-        finished = work.shard.finished
-        if report is not None:
-            finished.reports.append(report)
-            finished.fault = finished.fault or report.fault
-            self._in_parts += report.counts.documents
-            work.shard.open_pieces += len(report.set_aside)
-            self._todo.extend(
-                Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True)
-                for row in report.set_aside
-            )
-            self._give_up(work.path)
-        work.shard.open_pieces -= 1
-        if work.shard.open_pieces:
-            return None
-        self._in_parts -= finished.documents
-        return finished
+        return slot.given[0][1]

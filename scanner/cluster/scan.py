@@ -14,9 +14,9 @@ import ray
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Totals
-from scanner.cluster.connect import cluster, worker_memory
+from scanner.cluster.connect import cluster, room, worker_memory
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
-from scanner.cluster.gpus import share_gpus
+from scanner.cluster.gpus import fit_gpus, share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
 from scanner.cluster.second_pass import flagged_without, second_pass
@@ -203,7 +203,11 @@ class _Scan:
         seen = ray.put(earlier)
         memory, stall_seconds = worker_memory(plan.config.cluster), plan.config.cluster.stall_seconds
         pool = Pool(
-            lambda: actor.remote(shared, self._scan_id, memory, seen), workers, stall_seconds, on_devices=gpus > 0
+            lambda: actor.remote(shared, self._scan_id, memory, seen),
+            workers,
+            stall_seconds,
+            on_devices=gpus > 0,
+            room=lambda: min(fit_gpus(gpus, room(plan.config.cluster), "")[0], len(shards)),
         )
         before = self._committer.totals.waited
         waiting = 0  # documents that are finished, and not committed

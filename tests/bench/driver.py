@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scanner.cluster import commits, pool
-from scanner.cluster.reports import Busy, Counts, Report
+from scanner.cluster.reports import Busy, Counts, Piece, Report
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.results.tables import open_tables
@@ -70,14 +70,14 @@ class Actor:
 
     def __init__(self, ray: "FakeRay") -> None:
         self._ray, self._free = ray, 0.0
-        self.scan = self.prepare = self.__ray_ready__ = self
+        self.scan = self.prepare = self.__ray_call__ = self
 
     def options(self, **_: Any) -> "Actor":
         return self
 
     def remote(self, piece: Any = None) -> Stream:
         began = time.process_time()
-        stream = Stream([(0.0, None)]) if piece is None else Stream(self._answers(piece))
+        stream = Stream(self._answers(piece)) if isinstance(piece, Piece) else Stream([(0.0, None)])
         self._ray.clock.hide(began)
         self._ray.count(asked=1)
         return stream

@@ -63,6 +63,11 @@ class Nodes:
         os.kill(raylets[0], signal.SIGKILL)
         self.nodes.remove(node)
 
+    def take(self, node: "subprocess.Popen[bytes]") -> None:
+        """Tell a node to end, as a cloud does that wants its machine back: it drains for half a minute, and ends."""
+        node.terminate()
+        self.nodes.remove(node)
+
     def close(self) -> None:
         for node in reversed(self._started):  # the head last
             left = descendants(node.pid)

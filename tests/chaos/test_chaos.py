@@ -23,6 +23,8 @@ from tests.chaos.worker import REASONS
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
 
 WORKERS, DRIVERS, PAIRS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS = 30, 10, 5, 8, 12, 7, 5, 12, 5
+WAVES_SECONDS = float(os.environ.get("CHAOS_WAVES_SECONDS", "600"))
+WAVE_SECONDS, WORKERS_IN_WAVES, SECONDS_A_SHARD_IN_WAVES = 30, 4, 8
 
 
 def finish(night: Night) -> None:
@@ -77,6 +79,28 @@ def test_nodes_are_killed(new_night, chance, judge, nodes):
 
     nights = while_it_runs(new_night, chance, NODES, hit, more=f'address = "{nodes.address}"')
     judge("SIGKILL of a node", NODES, nights)
+
+
+def test_half_of_the_nodes_are_taken_in_waves(new_night, chance, judge, nodes):
+    """Each wave takes half of the nodes, announced or not, and others join; no document is to blame for any of it."""
+    nodes.nodes += [nodes.add() for _ in range(WORKERS_IN_WAVES - len(nodes.nodes))]
+    nights, taken, end = [], 0, time.monotonic() + WAVES_SECONDS
+    while time.monotonic() < end:
+        nights.append(night := new_night())
+        night.configure(workers=WORKERS_IN_WAVES, more=f'address = "{nodes.address}"')
+        night.plan_faults(seconds=SECONDS_A_SHARD_IN_WAVES)
+        process = night.start()
+        wait_for(process, night.worker_pids)
+        while process.poll() is None and time.monotonic() < end:
+            next_wave = time.monotonic() + WAVE_SECONDS
+            for node in chance.sample(nodes.nodes, WORKERS_IN_WAVES // 2):
+                chance.choice([nodes.kill, nodes.take])(node)
+                taken += 1
+            nodes.nodes += [nodes.add() for _ in range(WORKERS_IN_WAVES - len(nodes.nodes))]
+            while process.poll() is None and time.monotonic() < next_wave:
+                time.sleep(0.1)
+        ends(process)
+    judge("half of the nodes taken, every 30 s", taken, nights)
 
 
 def test_drivers_are_killed(new_night, chance, judge):

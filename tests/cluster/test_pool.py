@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import ray
 
-from scanner.cluster import pool
+from scanner.cluster import pool, todo
 from scanner.cluster.connect import worker_memory
 from scanner.cluster.memory_limit import limit_memory
+from scanner.cluster.nodes import Gone
 from scanner.cluster.pieces import Finished
-from scanner.cluster.pool import LARGE_ATTEMPTS, LARGE_LOST, Pool
+from scanner.cluster.pool import Pool
 from scanner.cluster.reports import Busy, Counts, Piece, Report
+from scanner.cluster.todo import LARGE_ATTEMPTS, LARGE_LOST
 from scanner.errors import FileFault, Refused, ScanFailed, SecretError
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN, Identity
@@ -200,6 +202,31 @@ def test_an_accident_is_no_fault_of_the_document(run, tmp_path):
     assert diary(tmp_path) == [(0, 5), (0, 5)]
 
 
+def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(todo, "ATTEMPTS", 1)
+    monkeypatch.setattr(pool.Nodes, "gone", lambda _, node_id: Gone.TAKEN if node_id else None)
+    (finished,) = run({2: "die once"}, shard(0, 5)).values()
+    assert (documents(finished), finished.lost) == (5, [])
+    assert diary(tmp_path) == [(0, 5), (0, 5)]
+
+
+def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeypatch):
+    monkeypatch.setattr(pool, "START_ATTEMPTS", 1)
+    monkeypatch.setattr(pool.Nodes, "gone", lambda _, node_id: Gone.DIED if node_id else None)
+    with pytest.raises(ScanFailed, match="3 workers died while they started"):
+        run({-1: "die"}, shard(0, 4))
+
+
+def test_there_are_more_workers_once_the_cluster_has_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "GROW_SECONDS", 0.0)
+    actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
+    grows = Pool(lambda: actor.remote(tmp_path, dict.fromkeys(range(8), "slow")), 1, room=lambda: 2)
+    found = [finished for finished in grows.run([shard(row, row + 1) for row in range(8)]) if finished is not None]
+    grows.close()
+    assert len(found) == 8
+    assert len({line.split()[3] for line in (tmp_path / "diary").read_text().splitlines()}) == 2
+
+
 def test_what_waited_behind_a_killer_is_not_to_blame(run, tmp_path):
     found = run({0: "die"}, shard(0, 1), shard(1, 2), workers=1)
     assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "killed_worker")]
@@ -274,18 +301,18 @@ def test_it_says_when_nothing_happens(tmp_path):
 
 
 def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "ATTEMPTS", 2)
+    monkeypatch.setattr(todo, "ATTEMPTS", 2)
     found = run({1: "hang"}, shard(0, 2), shard(2, 4), stall_seconds=0.5)
     ((row, reason, detail, _),) = found["shard-0"].lost
     assert (row, reason) == (1, "timed_out")
     assert "cluster.stall_seconds" in detail
     assert [documents(found[name]) for name in ("shard-0", "shard-2")] == [1, 2]
-    assert diary(tmp_path).count((0, 2)) == pool.ATTEMPTS
-    assert diary(tmp_path).count((1, 2)) == pool.ATTEMPTS
+    assert diary(tmp_path).count((0, 2)) == todo.ATTEMPTS
+    assert diary(tmp_path).count((1, 2)) == todo.ATTEMPTS
 
 
 def test_a_sign_of_life_sets_another_time(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    monkeypatch.setattr(todo, "ATTEMPTS", 1)
     found = run({0: "slow, as told", 1: "hang after a word"}, shard(0, 1), shard(1, 2), stall_seconds=2.5)
     assert (documents(found["shard-0"]), found["shard-0"].lost) == (1, [])
     assert [lost.reason for lost in found["shard-1"].lost] == ["timed_out"]

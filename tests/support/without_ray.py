@@ -41,7 +41,13 @@ class PoolOfOne:
     under_way, waited = 0, 0.0
 
     def __init__(
-        self, start: Callable[[], Worker], _workers: int, _stall_seconds: float = math.inf, *, on_devices: bool = False
+        self,
+        start: Callable[[], Worker],
+        _workers: int,
+        _stall_seconds: float = math.inf,
+        *,
+        on_devices: bool = False,
+        room: Callable[[], int] | None = None,
     ) -> None:
         assert not on_devices, "devices are given to actors"
         self._worker = start()

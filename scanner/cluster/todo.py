@@ -1,0 +1,180 @@
+"""Work that is left: in which order it comes, and what becomes of pieces that fail or whose node is lost.
+
+A piece that fails is tried again, then halved, down to the document that is to blame. A node that is lost is no attempt
+of a document's: nodes are preempted in waves. Where nobody announced the loss, the document may be why. So a piece over
+which several nodes were lost is halved too, which blames nobody, and a document is given up over which many were lost
+while it was alone.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from scanner.cluster.nodes import Gone, Nodes
+from scanner.cluster.pieces import Finished, FinishedPack, Lost, Pack, PackWork, Work, whole_shard
+from scanner.cluster.reports import PackReport, Piece, Report
+from scanner.input.identity import UNKNOWN, Identity
+from scanner.input.shards import Shard
+
+ATTEMPTS = 3
+"""Attempts at a whole shard, and again at a single document; a part in between is halved at once, which is another
+attempt.
+"""
+
+NODES_A_SHARD = 3
+"""Nodes that are lost without announcement over a whole shard or a pack before it is cut; a part is cut at once."""
+
+NODES_A_DOCUMENT = 12
+"""Nodes that are lost without announcement over a single document before it is given up."""
+
+LARGE_ATTEMPTS = 2
+"""Attempts at a document that was set aside for its size."""
+
+LARGE_LOST = 3
+"""Lost documents of a file from which on no other document of it that was set aside for its size is tried."""
+
+_log = logging.getLogger(__name__)
+
+
+class Todo:
+    """Work that waits for an actor, and the shards that are open. in_parts: documents of these that are done.
+
+    Args:
+        nodes: nodes that are gone.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._waiting: deque[Work | PackWork] = deque()
+        self._large_lost: Counter[str] = Counter()  # lost large documents, by path
+        self.in_parts = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, units: Iterable[Shard | Pack]) -> None:
+        """Append shards and packs of them."""
+        self._waiting.extend(PackWork(unit) if isinstance(unit, Pack) else whole_shard(unit) for unit in units)
+
+    @property
+    def first(self) -> Work | PackWork:
+        """The work that is next."""
+        return self._waiting[0]
+
+    def take(self) -> Work | PackWork:
+        """Take the work that is next."""
+        return self._waiting.popleft()
+
+    def put_back(self, works: Iterable[Work | PackWork]) -> None:
+        """Put work back that was not begun, in its order; it comes next, to an actor that holds nothing else."""
+        for work in reversed([*works]):
+            work.alone = True
+            self._waiting.appendleft(work)
+
+    def failed(self, work: Work | PackWork, reason: str, detail: str, node_id: str | None = None) -> Finished | None:
+        """Try work again whose attempt failed, or take it apart; the last attempt at a document gives it up.
+
+        node_id: where its worker died. Processes of a node that is told to end may die before the node is known to be
+        gone: such an attempt counts no more once it is.
+        """
+        if isinstance(work, PackWork):
+            self._take_apart(work, detail)
+            return None
+        if work.lost is not None:
+            return self.lose(work, UNKNOWN)
+        work.failed_on.append(node_id)
+        failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
+        attempts = LARGE_ATTEMPTS if work.large else ATTEMPTS if work.single or work.whole else 1
+        if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
+            self._again(work)
+        elif work.single:
+            self._give_up(work, reason, detail)
+        else:
+            self._halve(work, detail)
+        return None
+
+    def node_lost(self, work: Work | PackWork, how: Gone) -> Finished | None:
+        """Give work again whose node is gone, which is no attempt; where many died over it, cut it or give it up."""
+        work.nodes += how is Gone.DIED
+        detail = f"{work.nodes} nodes of the cluster died while they scanned this"
+        if isinstance(work, PackWork):
+            if work.nodes < NODES_A_SHARD:
+                self.put_back([work])
+            else:
+                self._take_apart(work, detail)
+        elif work.nodes < (NODES_A_DOCUMENT if work.single else NODES_A_SHARD if work.whole else 1):
+            self._again(work)
+        elif work.lost is not None:
+            return self.lose(work, UNKNOWN)
+        elif work.single:
+            self._give_up(work, "killed_worker", f"{detail} alone")
+        else:
+            self._halve(work, detail)
+        return None
+
+    def unpack(self, work: PackWork, report: PackReport) -> FinishedPack:
+        """Give out the finished shards of a pack; its other shards become pieces."""
+        counted = zip(work.pack.shards, report.counts, strict=True)
+        done = {shard: counts for shard, counts in counted if counts is not None}
+        self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
+        return FinishedPack(done, report)
+
+    def lose(self, work: Work, whose: Identity) -> Finished | None:
+        """Count a document as lost, now that everything about it is known."""
+        assert work.lost is not None  # noqa: S101
+        work.shard.finished.lost.append(work.lost._replace(whose=whose))
+        self.in_parts += 1
+        return self._close(work)
+
+    def done(self, work: Work, report: Report) -> Finished | None:
+        """Take the report of a piece. Returns its shard, if that is finished."""
+        finished = work.shard.finished
+        finished.reports.append(report)
+        finished.fault = finished.fault or report.fault
+        self.in_parts += report.counts.documents
+        work.shard.open_pieces += len(report.set_aside)
+        self._waiting.extend(
+            Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True) for row in report.set_aside
+        )
+        self._give_up_large(work.path)
+        return self._close(work)
+
+    def _again(self, work: Work) -> None:
+        work.shard.finished.retries += 1
+        self.put_back([work])
+
+    def _take_apart(self, work: PackWork, detail: str) -> None:
+        _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
+        self._waiting.extendleft(whole_shard(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
+
+    def _halve(self, work: Work, detail: str) -> None:
+        shard, start, stop = work.piece
+        work.shard.finished.retries += 1
+        _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
+        middle = (start + stop) // 2
+        work.shard.open_pieces += 1
+        self.put_back(Work(Piece(shard, *part), work.shard) for part in ((start, middle), (middle, stop)))
+
+    def _give_up(self, work: Work, reason: str, detail: str) -> None:
+        """Score a document no more: an actor is only asked whose it is."""
+        work.lost, work.nodes = Lost(work.piece.start, reason, detail), 0
+        self.put_back([work])
+        self._large_lost[work.path] += work.large
+        self._give_up_large(work.path)
+
+    def _give_up_large(self, path: str) -> None:
+        """Try no large document of a file of which enough were lost."""
+        if self._large_lost[path] < LARGE_LOST:
+            return
+        what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"
+        for work in self._waiting:
+            if isinstance(work, Work) and work.large and work.lost is None and work.path == path:
+                work.lost = Lost(work.piece.start, "out_of_memory", what)
+
+    def _close(self, work: Work) -> Finished | None:
+        finished = work.shard.finished
+        work.shard.open_pieces -= 1
+        if work.shard.open_pieces:
+            return None
+        self.in_parts -= finished.documents
+        return finished

@@ -1,0 +1,150 @@
+"""Work whose node is gone, on a made-up cluster: preemption blames nobody, and nothing is tried for ever."""
+
+import pytest
+import ray
+
+from scanner.cluster.nodes import Gone, Nodes
+from scanner.cluster.pieces import Pack, PackWork
+from scanner.cluster.reports import Counts, Report
+from scanner.cluster.todo import ATTEMPTS, NODES_A_DOCUMENT, NODES_A_SHARD, Todo
+from scanner.input.files import InputFile
+from scanner.input.identity import UNKNOWN
+from scanner.input.shards import Range, Shard
+
+
+def shard(start: int, stop: int) -> Shard:
+    return Shard(f"shard-{start}", InputFile("/in/a", "/in/a", "/in/a", 1, 1), Range(start, stop, 1))
+
+
+class Told(Nodes):
+    """Nodes that are gone by a test's word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str | None, Gone] = {}
+
+    def gone(self, node_id: str | None) -> Gone | None:
+        return self.told.get(node_id)
+
+
+def work_off(todo: Todo, deadly: set[int], how: Gone, most: int = 1000) -> tuple[list, int]:
+    """Do all work. A piece with a deadly row takes its node with it. Returns finished shards and lost nodes."""
+    finished, nodes = [], 0
+    while todo:
+        work = todo.take()
+        assert nodes < most, "a document is tried for ever"
+        if not isinstance(work, PackWork) and work.lost is not None:
+            found = todo.lose(work, UNKNOWN)
+        elif isinstance(work, PackWork) or deadly & set(range(work.piece.start, work.piece.stop)):
+            nodes += 1
+            found = todo.node_lost(work, how)
+        else:
+            found = todo.done(work, Report(counts=Counts(documents=work.piece.stop - work.piece.start)))
+        finished += [found] if found else []
+    return finished, nodes
+
+
+@pytest.mark.parametrize("times", [1, 10, 1000])
+def test_a_preempted_node_is_no_attempt_however_often(times):
+    todo = Todo(Told())
+    todo.add([shard(0, 5)])
+    for _ in range(times):
+        assert todo.node_lost(todo.take(), Gone.TAKEN) is None
+    ((finished,), nodes) = work_off(todo, set(), Gone.TAKEN)
+    assert (finished.documents, finished.lost, len(finished.reports), nodes) == (5, [], 1, 0)
+    assert finished.retries == times
+
+
+def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
+    """Every other piece that begins has its node taken; so has a document, again and again."""
+    todo, waves, finished = Todo(Told()), 0, []
+    todo.add([shard(0, 1000)])
+    while todo:
+        work, waves = todo.take(), waves + 1
+        if waves % 2:
+            assert todo.node_lost(work, Gone.DIED) is None
+        else:
+            done = todo.done(work, Report(counts=Counts(documents=work.piece.stop - work.piece.start)))
+            finished += [done] if done else []
+    (one,) = finished
+    assert (one.documents, one.lost) == (1000, [])
+
+
+def test_a_document_that_brings_nodes_down_is_found_and_the_rest_is_scanned():
+    todo = Todo(Told())
+    todo.add([shard(0, 20_000)])
+    ((finished,), nodes) = work_off(todo, {12_345}, Gone.DIED)
+    assert finished.documents == 20_000
+    ((row, reason, detail, _),) = finished.lost
+    assert (row, reason) == (12_345, "killed_worker")
+    assert detail == f"{NODES_A_DOCUMENT} nodes of the cluster died while they scanned this alone"
+    assert nodes <= NODES_A_SHARD + 15 + NODES_A_DOCUMENT  # 2^15 > 20,000
+
+
+def test_a_pack_over_which_nodes_die_is_taken_apart():
+    todo = Todo(Told())
+    todo.add([Pack((shard(0, 2), shard(2, 4)))])
+    finished, nodes = work_off(todo, set(), Gone.DIED)
+    assert [one.documents for one in finished] == [2, 2]
+    assert nodes == NODES_A_SHARD
+
+
+def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
+    todo = Todo(Told())
+    todo.add([shard(0, 1)])
+    for _ in range(ATTEMPTS):
+        todo.failed(todo.take(), "failed", "")
+    found, asked = None, 0
+    while found is None:
+        found, asked = todo.node_lost(todo.take(), Gone.DIED), asked + 1
+    assert (asked, [lost.whose for lost in found.lost]) == (NODES_A_DOCUMENT, [UNKNOWN])
+
+
+def test_a_worker_that_died_just_before_its_node_counts_no_more():
+    """Processes of a node that is told to end may die first, and Ray says of such a worker only that it died."""
+    nodes = Told()
+    todo = Todo(nodes)
+    todo.add([shard(0, 1)])
+    for node in ("a", "b"):
+        assert todo.failed(todo.take(), "killed_worker", "", node) is None
+        nodes.told[node] = Gone.TAKEN
+    for node in ("c", "d", "e"):
+        work = todo.take()
+        assert work.lost is None
+        assert todo.failed(work, "killed_worker", "", node) is None
+    assert todo.take().lost is not None  # three nodes that live saw it die
+
+
+def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
+    nodes = Told()
+    todo = Todo(nodes)
+    todo.add([shard(0, 1)])
+    for number in range(NODES_A_DOCUMENT):
+        nodes.told[str(number)] = Gone.DIED
+        assert todo.first.lost is None
+        todo.failed(todo.take(), "killed_worker", "", str(number))
+    assert todo.take().lost.reason == "killed_worker"
+
+
+@pytest.mark.parametrize(("reason", "how"), [(0, "died"), (1, "taken"), (2, "died"), (3, "taken"), (4, "taken")])
+def test_ray_says_how_a_node_went(monkeypatch, reason, how):
+    asked = []
+
+    def nodes() -> list[dict[str, object]]:
+        asked.append(1)
+        return [{"NodeID": "x", "Alive": False, "DeathReason": reason}, {"NodeID": "y", "Alive": True}]
+
+    monkeypatch.setattr(ray, "nodes", nodes)
+    known = Nodes()
+    assert known.gone(None) is None
+    assert [known.gone(name) for name in "xxyz"] == [Gone(how), Gone(how), None, None]
+    assert len(asked) == 3  # once of the dead node
+
+
+def test_rays_numbers_are_these():
+    from ray.core.generated.common_pb2 import NodeDeathInfo  # type: ignore[attr-defined]
+
+    names = ("UNSPECIFIED", "EXPECTED_TERMINATION", "UNEXPECTED_TERMINATION")
+    assert [NodeDeathInfo.Reason.Value(name) for name in names] == [0, 1, 2]
+    drained = ("AUTOSCALER_DRAIN_PREEMPTED", "AUTOSCALER_DRAIN_IDLE")
+    assert [NodeDeathInfo.Reason.Value(name) for name in drained] == [3, 4]
