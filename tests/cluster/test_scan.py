@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner import results
-from scanner.cluster import Worker, pool, run_scan
+from scanner.cluster import Worker, run_scan, todo
 from scanner.cluster import scan as scan_module
 from scanner.cluster import work as work_module
 from scanner.cluster.reports import Piece
@@ -196,7 +196,7 @@ class Fragile(Worker):
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_documents_that_kill_their_worker(night, plain, monkeypatch):
-    monkeypatch.setattr(pool, "ATTEMPTS", 2)  # each worker takes seconds to start
+    monkeypatch.setattr(todo, "ATTEMPTS", 2)  # each worker takes seconds to start
     night.configure(columns='account = "account"')
     night.write("a", [plain(30, seed) for seed in range(3)], account=["mallory"] * 3)
     accident = [plain(30, seed) + (" ACCIDENT" if seed == 3 else "") for seed in range(8)]

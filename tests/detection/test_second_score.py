@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scanner import results
-from scanner.cluster import pool, second_pass
+from scanner.cluster import second_pass, todo
 from scanner.cluster.work import find_work, inspect_input
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import make_plan
@@ -243,7 +243,7 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     night.config.write_text(night.config.read_text() + "stall_seconds = 5\nworker_memory_mb = 1024\n")
     (night.folder / PLAN).write_text(json.dumps({"documents": {"a.parquet:1": "memory", "a.parquet:2": "endless"}}))
     monkeypatch.setattr(second_pass, "SecondWorker", FaultySecondWorker)
-    monkeypatch.setattr(pool, "ATTEMPTS", 1)
+    monkeypatch.setattr(todo, "ATTEMPTS", 1)
     outcome = night.scan()
     assert (outcome.exit_code, outcome.second_scores) == (0, 3)
     rows = scores(night)
