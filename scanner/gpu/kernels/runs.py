@@ -34,6 +34,17 @@ def _blocks(k, ids, nonces, at, end, place, SHIFT: tl.constexpr):
     return on[:, None], chacha8(k, counter, n0[:, None], n1[:, None], (token >> SHIFT)[:, None])
 
 
+@triton.jit
+def _store_rows(out, rows, block, blocks, ROWS: tl.constexpr):
+    """Write rows of 32-bit words, `blocks` apart, by one store: compiling takes time for each store's whole history."""
+    place = tl.arange(0, ROWS)[:, None]
+    words = tl.zeros((ROWS, block.shape[0]), tl.uint32)
+    for row in tl.static_range(ROWS):
+        words = tl.where(place == row, rows[row].to(tl.uint32)[None, :], words)
+    within = (block < blocks)[None, :]
+    tl.store(out + place * blocks + block[None, :], words.to(tl.int32, bitcast=True), mask=within)
+
+
 @triton.jit(do_not_specialize=["blocks", "tiles"])
 def count_runs(
     key, ids, nonces, begins, ends, firsts, out, blocks, tiles,
@@ -69,13 +80,13 @@ def count_runs(
             added = added + add_rows(own, rows[i], rows[HEIGHT + i], rows[2 * HEIGHT + i], rows[3 * HEIGHT + i], LEVELS)
         counters = added
     for i in tl.static_range(HEIGHT):
+        totals = ()
         for s in tl.static_range(FIELD):
             fields = zero
             for level in tl.static_range(LEVELS):
                 fields += ((counters[i * LEVELS + level] >> s) & ONES) << level
-            total = tl.sum(fields, axis=0).to(tl.uint32)
-            at = out + ((run * HEIGHT + i) * FIELD + s) * blocks + block
-            tl.store(at, total.to(tl.int32, bitcast=True), mask=block < blocks)
+            totals = totals + (tl.sum(fields, axis=0),)
+        _store_rows(out + (run * HEIGHT + i) * FIELD * blocks, totals, block, blocks, FIELD)
 
 
 @triton.jit(do_not_specialize=["blocks", "tiles"])
@@ -112,7 +123,8 @@ def sum_runs(
             higher = higher + (exponents[i] + ((product >> 23) - 63),)
             rest = rest + ((product & 0x7FFFFF) | START,)
         exponents, bits = higher, rest
+    totals = ()
     for i in tl.static_range(16):
         total = (exponents[i] << FRACTION) + ((bits[i] & 0x7FFFFF) >> (23 - FRACTION))
-        of_number = tl.sum(total, axis=0).to(tl.uint32)
-        tl.store(out + (run * 16 + i) * blocks + block, of_number.to(tl.int32, bitcast=True), mask=block < blocks)
+        totals = totals + (tl.sum(total, axis=0),)
+    _store_rows(out + run * 16 * blocks, totals, block, blocks, 16)
