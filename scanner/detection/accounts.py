@@ -2,7 +2,7 @@
 
 An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
 tested once a night, so that it pays for every night of the window. The evidence of the e-process may be tested at any
-time, and pays nothing. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
+time and pays for no night. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
 decoys tells nothing of evidence that grows.
 """
 
@@ -33,8 +33,9 @@ HALVES = 2
 class Posts(NamedTuple):
     """P posts of A accounts, account by account and scan by scan.
 
-    texts: of each; begins: int64[A+1], where the posts of each account begin; nights: int64[P], in which scan each was,
-    never falling within an account; account_ids: of each account; times: of each post, None where it is not known.
+    texts: a text a post; begins: int64[A+1], where the posts of each account begin; nights: int64[P], the number of the
+    scan that read each post, never falling within an account; account_ids: A ids; times: when each was posted, None
+    where nobody knows.
     """
 
     texts: list[str]
@@ -59,7 +60,7 @@ class Posts(NamedTuple):
 
 
 class Pooled(NamedTuple):
-    """The data of some accounts for a key: their tokens, and the scored positions. posts: tokens of each post."""
+    """Some accounts as a key sees them. posts: tokens of each post; positions: the scored ones of each account."""
 
     test: KeyUnderTest
     posts: Tokens
@@ -71,7 +72,7 @@ class Pooled(NamedTuple):
 
 
 class AccountWitness(Protocol):
-    """Is shown what is scored; scanner.audit.in_every_scan.account_decoys.AccountDecoys is one."""
+    """Sees the accounts that are scored; scanner.audit.in_every_scan.account_decoys.AccountDecoys is one."""
 
     def see(self, posts: Posts, pooled: Sequence[Pooled]) -> None:
         """Take some accounts, with the data of each key."""
@@ -84,7 +85,7 @@ class AccountJudge:
         keys: the keys under test; only those whose p-values hold over a whole key are used.
         tests: K of SPEC §3 of accounts under each of these keys.
         holders: who holds a message.
-        nights: of a window, for each of which the pooled score may be asked.
+        nights: nights of a window; the pooled score may be tested on each.
         dedup, min_scored, false_positive_rate, misnaming_rate: as of Detector.
     """
 
@@ -111,12 +112,12 @@ class AccountJudge:
         self._rate, self._misnaming_rate = false_positive_rate, misnaming_rate
 
     def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
-        """Rows of ACCOUNTS for marked accounts, without what the scan alone knows.
+        """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
         Args:
             posts: posts of some accounts.
             began: when the scan began, for posts without a time.
-            witness: is shown what is scored.
+            witness: sees the accounts that are scored.
         """
         pooled = self._pooled(posts)
         if witness is not None:
@@ -217,7 +218,7 @@ def _figures(said: Found, account: int, candidate: int, *, undecided: bool) -> d
 
 
 def _last(posts: Posts) -> list[datetime | None]:
-    """When each account posted last, as far as its posts show."""
+    """Time of each account's last post, None where no post has a time."""
     return [
         max((time for time in posts.times[a:b] if time is not None), default=None)
         for a, b in zip(posts.begins[:-1], posts.begins[1:], strict=True)

@@ -1,4 +1,4 @@
-"""Posts as they are kept until their window is over, so that those of one account can be looked at together."""
+"""Posts, kept until their window is over, so that all posts of one account can be tested together."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,7 +9,7 @@ from scanner.detection.published import TextIds
 from schemas.evidence_tables import ACCOUNT_POSTS
 
 MOST_BYTES = 2**14
-"""Most bytes of a post that are kept, its first: a longer post is tested by itself."""
+"""Most bytes of a post that are kept, from its beginning; a longer post has enough to be tested by itself."""
 
 
 def posts_of(

@@ -1,4 +1,4 @@
-"""Posts of accounts that are kept: those that are looked at together, a part at a time, until their window is over."""
+"""Posts of accounts that are kept until their window is over, and read a part of all accounts at a time."""
 
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
@@ -16,10 +16,10 @@ from scanner.results.tables import SCHEMAS, read_whole
 from scanner.storage.delta import table_uri
 
 MOST_POSTS = 20_000
-"""Most posts of an account that are tested: the first ones."""
+"""Most posts of an account that are tested; later ones are left out."""
 
 ROWS_A_PART = 50_000
-"""Posts that a worker reads at a time, about."""
+"""Posts that a worker reads at a time, roughly."""
 
 _ORDER = ("account", "account_id", "scan_id", "path", "row")
 _DAY = pl.col("scan_id").str.head(8)  # 20261121

@@ -1,15 +1,15 @@
-"""Posts of one account as one text: what of them is scored together, and evidence that grows with every night.
+"""Posts of one account as one text: the positions that are scored together, and evidence that grows night by night.
 
 **Pooled.** The scored positions of all posts count as those of one text, each tuple that decides a draw once. So the
-law of one text of that many positions holds, whatever the posts share.
+law of one text of so many positions holds, whatever the posts share.
 
 **Over nights.** A score over all posts forgets the few that are marked. For a post of n positions and score S, a law
-gives its likelihood under a mark of some strength over that by chance: L, of mean 1 under H0. A share π of marked posts
-gives each post 1 − π + π·L. The product over all posts so far, averaged over strengths and shares that are fixed
-before, is an e-process: under H0 it starts at 1 and its mean stays so, whatever came before. So the probability that it
-ever reaches x, at any night, is at most 1/x (Ville 1939), and 1/(the largest so far) is a p-value at every night with
-no bill for looking. It needs that no draw counts twice, on whatever night: positions are pooled first, and a tuple
-belongs to the first post that has it. See arXiv 2602.14286 for the idea.
+gives L, its likelihood under a mark of some strength over its likelihood by chance; the mean of L under H0 is 1. A
+share π of marked posts gives each post 1 − π + π·L. The product over all posts so far, averaged over strengths and
+shares that are fixed before, is an e-process: under H0 it starts at 1 and its mean stays 1, whatever came before. So
+the probability that it ever reaches x, at any night, is at most 1/x (Ville 1939), and 1/(the largest so far) is a
+p-value at every night with no bill for looking. No draw may count twice, on whatever night: positions are pooled first,
+and a tuple belongs to the first post that has it. See arXiv 2602.14286 for the idea.
 """
 
 import math
@@ -37,9 +37,9 @@ def pooled_positions(
 
     Args:
         rule: which positions of a text are scored.
-        reach: tokens before one that decide its draw, which must be of its own post.
+        reach: how many tokens before a token decide its draw; all of them must be of its own post.
         posts: of all accounts, one after another.
-        accounts: int64[A+1], where the posts of each begin, in numbers of posts.
+        accounts: int64[A+1], the first post of each account, and the number of posts.
         dedup: which repeats are left out.
     """
     whole = rule.positions(Tokens(posts.ids, posts.offsets[accounts]), dedup)
@@ -69,10 +69,10 @@ def log10_evidence(
 
     Args:
         law: of the score.
-        score: of each of P posts, account by account and night by night.
-        scored: int64[P], of how many positions.
+        score: [P], of each post, account by account and night by night.
+        scored: int64[P], how many positions each score is of.
         accounts: int64[A+1], where the posts of each begin.
-        nights: int64[P], of each post, which never falls within an account.
+        nights: int64[P], the night of each post; within an account it never falls.
     """
     if not isinstance(law, TellsRatios):
         return np.zeros(len(accounts) - 1)

@@ -1,9 +1,10 @@
-"""Decoys of accounts: a sample of them, scored once more under keys that mark nothing, as of documents.
+"""Decoys of accounts: a sample of accounts is scored once more under keys that mark nothing, as documents are.
 
-A decoy key is made for one account and one set of scans that are looked at together: resumed, it is the same again. Two
+A decoy key is made for one account and one set of scans whose posts are tested together, so that a resumed pass makes
+the same key again. Two
 questions are counted: how often the pooled score of all posts falls below each threshold, and how often the evidence
-over nights reaches one over it. The law bounds how often the latter happens; the bound is 0 where no score can reach
-it.
+over nights reaches the inverse of the threshold. The law bounds how often the evidence does; the bound is 0 where no
+score can reach it.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ class AccountDecoys(Counts):
     Args:
         decoys: of the scan.
         origin: of the part, as it stands in every row.
-        unit: what is looked at together.
+        unit: name of the posts that are tested together.
     """
 
     def __init__(self, decoys: Decoys, origin: Origin, unit: str) -> None:
