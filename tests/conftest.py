@@ -17,6 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.support.night import Night
     from tests.support.submitted import Submitted
     from tests.support.two_keys import Words
@@ -133,6 +135,15 @@ def marked(registry, words) -> Callable[[int, int, int], str]:
     from tests.support.two_keys import marked_text
 
     return marked_text(registry, words)
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    """Chromium of the machine; what asks for it is skipped where there is none."""
+    from tests.support.browser import launched
+
+    with launched() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -232,6 +232,17 @@ class Explainer:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._stored(case, self._config).text
 
+    def quoted_share(self, case: Case) -> float | None:
+        """Share of a text's characters that stand in quoted lines; None: the text cannot be read."""
+        if self._config is None:
+            return None
+        try:
+            text = _as_scored(case, self._stored(case, self._config))
+        except Refused:
+            return None
+        quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
+        return quoted / max(len(text), 1)
+
     @property
     def registry(self) -> str:
         """Folder or URI of the registry that the configuration names."""

@@ -8,6 +8,7 @@ from scanner.detection.shares import recorded_tests
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
 from scanner.printable import printable
+from scanner.results.decided import users_of
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import AuditState, Naming, Proof
@@ -91,6 +92,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
+    if row["naming"] == Naming.NAMED and row["user_id"] is not None and row["account_id"] is not None:
+        yield "Account and user", _account_and_user(row)
     sure = _how_sure(explained)
     if sure is not None:
         yield "How sure the name is", sure
@@ -135,6 +138,17 @@ def _marked_for(explained: Explanation) -> str:
     others = [one for one in row["named"] or [] if one["message"] != row["message"] or one["key_id"] != row["key_id"]]
     more = "; it also contains text marked for " + ", ".join(name(one["user_id"]) for one in others) if others else ""
     return said + more
+
+
+def _account_and_user(row: Mapping[str, Any]) -> str:
+    users = users_of(row)
+    if row["account_id"] in users:
+        return f"both are called {name(row['account_id'])}; your own records tell whether the account is this user's"
+    whose = name(users[0]) if len(users) == 1 else "any of these users"
+    return (
+        f"their names differ, {name(row['account_id'])} and {', '.join(map(name, users[:MOST_PARTS]))}: brickscan does "
+        f"not know whose account it is. Ask your own records whether it is the account of {whose}"
+    )
 
 
 def _how_sure(explained: Explanation) -> str | None:

@@ -18,10 +18,11 @@ from scanner.evidence.explanation import Explainer
 from scanner.evidence.one_night import MOST_ROWS, Night, night_of
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.records import record_of
-from scanner.evidence.sentences import seldom
+from scanner.evidence.sentences import WHY_NOBODY, seldom
 from scanner.printable import printable
 from scanner.storage.permissions import make_private
 from scanner.storage.whole import exchange
+from schemas.words import Naming
 
 MOST_FLAGS = 5_000
 """Most pages of flags that are written, for the smallest p-values."""
@@ -165,7 +166,7 @@ def line_of(row: Mapping[str, Any]) -> Line:
     return Line(
         name_of(row),
         _shown(row["doc_id"] or f"row {row['row']} of {row['path']}"),
-        _shown(row["user_id"]) if row["naming"] == "named" else f"nobody: {row['naming']}",
+        _shown(row["user_id"]) if row["naming"] == Naming.NAMED else f"nobody: {WHY_NOBODY[row['naming']]}",
         _shown(row["account_id"]),
         row["key_id"],
         "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",

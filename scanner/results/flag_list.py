@@ -151,16 +151,23 @@ def newest(
 
     def question() -> FlagList:
         entries, left_out = _entries(_found(results, rate, wanted), same, canaries=canaries)
-        down = [name not in _DOCUMENT for name in same]  # of one time the surest, and documents as their file has them
-        order = entries.sort(
-            "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
-        )
-        shown = order.head(_most(limit, entries))
+        shown = _in_order(entries, same).head(_most(limit, entries))
         few = None if limit is None else shown["text_sha256"]
         rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
         return FlagList(rows, _totals(entries, len(entries), left_out))
 
     return ask(results, question)
+
+
+def places(results: str, rate: float, wanted: Wanted) -> list[tuple[str, int]]:
+    """Paths and rows of the documents that `newest` lists unfolded and without canaries, in its order, at less cost."""
+
+    def question() -> pl.DataFrame:
+        found = _found(results, rate, wanted).filter(~_OF_CANARY)
+        return found.select(*_DOCUMENT, *_SAME, last="scanned_at", log10_p_global="log10_p_global").collect()
+
+    order = _in_order(ask(results, question), (*_SAME, *_DOCUMENT))
+    return list(order.select(_DOCUMENT).iter_rows())
 
 
 def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *, canaries: bool = True) -> FlagList:
@@ -250,6 +257,14 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
     entries = entries.join(pieces(found), on=OF, how="left", nulls_equal=True, maintain_order="left")
     left_out = entries.filter(pl.col("of_canary") & ~pl.col("again"))
     return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
+
+
+def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
+    """Entries newest first, of one time the surest, and documents as their file has them."""
+    down = [name not in _DOCUMENT for name in same]
+    return entries.sort(
+        "last", "log10_p_global", *same, descending=[True, False, *down], nulls_last=True, maintain_order=True
+    )
 
 
 def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:

@@ -39,6 +39,9 @@ MEANS = {
 
 _SHOWN = 60
 
+_MOST_NAMED = 4
+"""Most reviewers who are named beside the form; the list above it has all."""
+
 
 def app_of(desk: Desk) -> Starlette:
     """The app for one reviewer's desk, as ASGI; scanner.review.access has to stand before it."""
@@ -82,6 +85,7 @@ async def _flag(desk: Desk, request: Request) -> Response:
         text_sha256=looked.explained.row["text_sha256"].hex(),
         decision_id=new_id(),
         means=MEANS,
+        MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
         back=asked.address("/"),
         before=looked.before and asked.address("/flag", **looked.before._asdict()),
@@ -175,5 +179,5 @@ def _templates() -> jinja2.Environment:
     """Those of evidence, and of this package beside them."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
     found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.review", "."), evidence]))
-    found.filters |= {"printable": printable, "visible": visible}
+    found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible}
     return found

@@ -1,19 +1,19 @@
 """What a reviewer has before them: the list of flags that they ask for, one flag, and what is decided on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from scanner.errors import Refused
-from scanner.evidence.case import find_case
+from scanner.evidence.case import Case, find_case
 from scanner.evidence.explanation import Explainer, Explanation
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions
 from scanner.results.decided import DECIDED_ON, Made, decide, on_documents
-from scanner.results.flag_list import Wanted, newest
+from scanner.results.flag_list import Wanted, newest, places
 from scanner.results.queries import ask
 from scanner.review.seen import Changed, Place, flag_as_seen
 
@@ -53,9 +53,10 @@ class Asked:
 
 
 class Entry(NamedTuple):
-    """A flag in the list, what stands on it, and where its page is."""
+    """A flag in the list, what stands on it, and where its page is; quoted: as in `Explainer.quoted_share`."""
 
     line: Line
+    quoted: float | None
     decided: list[dict[str, Any]]
     address: str
 
@@ -92,6 +93,7 @@ class Desk:
         self._explainer, self.by = explainer, by
         self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
         self.results, self._rate = explainer.results, explainer.rate
+        self._quoted: dict[tuple[Any, ...], float | None] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, newest first, from a place on."""
@@ -99,11 +101,25 @@ class Desk:
         rows = list(found.rows.slice(first).iter_rows(named=True))
         told = on_documents(self.results, rows)
         standing = ask(self.results, lambda: standing_decisions(self.results).collect())
+        quoted = self._quoted_shares(rows)
         entries = [
-            Entry(line_of(row), told.get(_document(row), []), asked.address("/flag", path=row["path"], row=row["row"]))
+            Entry(
+                line_of(row),
+                quoted[_document(row)],
+                told.get(_document(row), []),
+                asked.address("/flag", path=row["path"], row=row["row"]),
+            )
             for row in rows
         ]
         return Listed(entries, first, found.totals.entries, precision(standing))
+
+    def _quoted_shares(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], float | None]:
+        """Quoted share of each text, by the columns DECIDED_ON; a text is read once, in the order of its file."""
+        with self._explaining:
+            for row in sorted(rows, key=_document):
+                if _document(row) not in self._quoted:
+                    self._quoted[_document(row)] = self._explainer.quoted_share(Case(row, None))
+        return self._quoted
 
     def look(self, asked: Asked, place: Place) -> Looked:
         """One flag, and those beside it in the list.
@@ -114,14 +130,13 @@ class Desk:
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
-        rows = newest(self.results, self._rate, asked.wanted, None, fold=False, canaries=False).rows
-        places = [Place(*row) for row in rows.select("path", "row").iter_rows()]
+        there = [Place(*row) for row in places(self.results, self._rate, asked.wanted)]
         told = on_documents(self.results, [case.row]).get(_document(case.row), [])
-        if place not in places:  # decided meanwhile, and open ones are asked for: go on with the first
-            return Looked(explained, told, None, len(places), None, next(iter(places), None))
-        at = places.index(place)
-        before, after = places[at - 1] if at else None, places[at + 1] if at + 1 < len(places) else None
-        return Looked(explained, told, at + 1, len(places), before, after)
+        if place not in there:  # decided meanwhile, and open ones are asked for: go on with the first
+            return Looked(explained, told, None, len(there), None, next(iter(there), None))
+        at = there.index(place)
+        before, after = there[at - 1] if at else None, there[at + 1] if at + 1 < len(there) else None
+        return Looked(explained, told, at + 1, len(there), before, after)
 
     def decide(self, place: Place, text_sha256: str, made: Made) -> Mapping[str, Any]:
         """Record a decision on a flag as its page showed it. Returns its row.

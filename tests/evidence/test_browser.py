@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scanner.registry import add_users
-from tests.support.browser import launched
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
@@ -21,7 +20,7 @@ from tests.support.two_keys import marked_text, message_of
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext
+    from playwright.sync_api import BrowserContext
 
 WIDTHS = {"screen": (320, 768, 1280, 3840), "print": (480, 680)}  # of paper: A5 and A4 within their margins
 MALLORY = "<img src=x onerror=alert(1)>\"'&"
@@ -47,12 +46,6 @@ CONTRASTS = """() => {
   })
 }"""
 """WCAG 2.2's contrast of every piece of text with what is behind it, and the element that it is in."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Iterator[Browser]":
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

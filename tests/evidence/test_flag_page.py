@@ -21,6 +21,7 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
     row = verdict(3, path=f"/in/{field}", user=field, doc_id=field, account_id=field, created_at=None, audit=None) | {
         "held_since": datetime(2026, 1, 1, tzinfo=UTC),
         "named": [],
+        "named_again": [],
         "proof": "proved",
         "basis": "key",
         "variant": None,

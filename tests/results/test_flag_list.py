@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jobs import listing
 from jobs.text import width
 from scanner import results
-from scanner.results.flag_list import Wanted, newest, sums
+from scanner.results.flag_list import Wanted, newest, places, sums
 from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import Entry, commit, write_file
 from schemas.tables import FLAGS, SCANS, SHARDS
@@ -69,6 +69,10 @@ def flags(folder):
             flag(6, 4, user_id=None, naming="unallocated"),
         ],
     )
+
+
+def in_places(found) -> list[tuple[str, int]]:
+    return found.rows.select("path", "row").rows()
 
 
 def ids(found) -> list[str]:
@@ -478,6 +482,9 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
         assert {"doc-0", "doc-5"} <= set(out.split())
     by_user = call("flagged", folder, "--group-by", "user")[1]
     assert "2 documents of canaries" in by_user
+    for wanted in (Wanted(), Wanted(users=(CANARY, "alice")), Wanted(decided=False)):
+        unfolded = newest(folder, 1.0, wanted, None, fold=False, canaries=False)
+        assert places(folder, 1.0, wanted) == in_places(unfolded) != []
     (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]
     assert row[3] == "1"  # documents
     put(str(folder) + "-alone", [flag(0, 0, **own)])
@@ -495,3 +502,5 @@ def test_of_one_time_the_surest_comes_first_and_documents_in_order(folder):
     copies = [flag(i, 9, log10_p_global=-20.0, **at) for i in (5, 6, 7)]
     put(str(folder) + "-copies", copies)
     assert ids(newest(str(folder) + "-copies", 1.0, Wanted(), None, fold=False)) == ["doc-5", "doc-6", "doc-7"]
+    for place in (folder, str(folder) + "-copies"):
+        assert places(place, 1.0, Wanted()) == in_places(newest(place, 1.0, Wanted(), None, fold=False))

@@ -1,24 +1,23 @@
-"""One scan of hostile texts, ids, accounts and a user, and one browser, for all tests of a process."""
+"""One scan of hostile texts, ids, accounts and a user for all tests of a process."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from scanner.registry import add_users
-from tests.support.browser import launched
 from tests.support.hostile_pages import HOSTILE
 from tests.support.night import Night
 from tests.support.two_keys import marked_text, message_of
 from tests.support.without_ray import open_once, put_in_the_place_of_ray
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
 MALLORY = "<img src=x onerror=alert(1)>\"'&"
 FILE = "<b onclick=x>\n%2F&=?#"
+IDS = [" ".join(HOSTILE[i : i + 3]) for i in range(0, len(HOSTILE), 3)]
+"""Ids of texts that are marked for alice: each is several hostile strings, since each flag costs a second."""
+
+FLAGS = len(IDS) + 1
 
 
 @pytest.fixture(scope="package")
@@ -29,9 +28,9 @@ def scanned(tmp_path_factory, registry, words) -> Night:
     add_users(own, ["green"], [MALLORY])
     marked = marked_text(own, words)
     alice, mallory = (message_of(own, "green", user) for user in ("alice", MALLORY))
-    texts = [f"{hostile}\n{marked(alice, 80, seed)}\n{hostile}" for seed, hostile in enumerate(HOSTILE)]
+    texts = [f"> {hostile}\n{marked(alice, 80, seed)}\n{hostile}" for seed, hostile in enumerate(IDS)]
     texts += [marked(mallory, 90, 50), None]
-    ids = [*HOSTILE, "plain", "none"]
+    ids = [*IDS, "plain", "none"]
     with pytest.MonkeyPatch.context() as patch:
         put_in_the_place_of_ray(patch)
         open_once(patch)
@@ -48,9 +47,3 @@ def night(scanned) -> Iterator[Night]:
     shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
     yield scanned
     shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
-
-
-@pytest.fixture(scope="package")
-def browser() -> "Iterator[Browser]":
-    with launched() as browser:
-        yield browser

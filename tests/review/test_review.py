@@ -1,23 +1,16 @@
 """The review app in a real browser and by plain requests: decided by keys alone, by two at once, through a kill."""
 
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
-from urllib.parse import urlencode
+from urllib.parse import urljoin
 
 import pytest
 
 from scanner import results
-from scanner.evidence.explanation import Explainer
 from scanner.review import desk
-from scanner.review.serving import ReviewServer
-from tests.review.conftest import MALLORY
-from tests.support.hostile_pages import HOSTILE
+from tests.review.conftest import FLAGS, IDS, MALLORY
+from tests.support.reviewing import Asking, loaded, opened, quiet, serving
 from tests.support.without_ray import open_once
-
-FLAGS = len(HOSTILE) + 1
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,42 +20,8 @@ def _opened_once() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
-    server = ReviewServer(Explainer(night.config), by, port)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.end()
-        thread.join()
-
-
-def opened(browser, **options):
-    """A context whose waits end before a test takes minutes."""
-    context = browser.new_context(**options)
-    context.set_default_timeout(10_000)
-    return context
-
-
-def loaded(page) -> None:
-    """Until a flag is there, and keys are listened to."""
-    page.get_by_role("heading", name="Your decision").wait_for()
-    page.wait_for_load_state()
-
-
 def decided(night) -> list[tuple]:
     return results.decisions(night.results).select("doc_id", "decided_by", "decision", "note").collect().rows()
-
-
-def quiet(page) -> list[object]:
-    """Gathers what a page says or runs that it should not."""
-    said: list[object] = []
-    for event in ("pageerror", "dialog", "popup", "download"):
-        page.on(event, lambda about: said.append(about))
-    page.on("console", lambda message: said.append(message.text))
-    return said
 
 
 def test_all_flags_are_decided_by_keys_alone(browser, night):
@@ -100,7 +59,7 @@ def test_all_flags_are_decided_by_keys_alone(browser, night):
         context.close()
     rows = decided(night)
     assert [row[2] for row in rows] == [("confirmed", "quoted", "dismissed", "unclear")[i % 4] for i in range(FLAGS)]
-    assert sorted(row[0] for row in rows) == sorted([*HOSTILE, "plain"])
+    assert sorted(row[0] for row in rows) == sorted([*IDS, "plain"])
     assert rows[1][3] == "c: 'quoted' <script>alert(1)</script>\n\u202e=1+1"
 
 
@@ -128,6 +87,50 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
     assert decided(night) == [("plain", "ruth", "dismissed", "seen")]
 
 
+def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
+    """Whoever presses a key twice, since the answer was slow, decides on nothing that they did not see."""
+    with serving(night, "ruth") as app:
+        context = opened(browser)
+        page = context.new_page()
+        page.goto(app.address)
+        page.keyboard.press("o")
+        loaded(page)
+        page.evaluate("document.documentElement.dataset.fresh = ''")
+        title = page.title()
+        page.keyboard.press("c")
+        page.get_by_role("button", name="dismissed").click()
+        assert "this flag has just come up" in page.get_by_role("alert").inner_text()
+        assert page.title() == title
+        assert decided(night) == []
+        page.evaluate("delete document.documentElement.dataset.fresh")
+        page.keyboard.press("c")
+        page.get_by_role("status").wait_for()
+        context.close()
+    assert [row[2] for row in decided(night)] == ["confirmed"]
+
+
+def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window(browser, night):
+    with serving(night, "ruth") as app:
+        context = opened(browser, java_script_enabled=False)
+        page = context.new_page()
+        page.goto(app.address)
+        row = page.locator("tbody tr", has_text=MALLORY)
+        assert (row.locator("td").all_inner_texts()[-1], page.locator("tbody tr").count()) == ("0%", FLAGS)
+        assert int(page.locator("tbody tr", has_text="alert(1)").last.locator("td").last.inner_text()[:-1]) > 0
+        for address in (page.url, row.get_by_role("link").first.get_attribute("href")):
+            page.goto(urljoin(page.url, address))
+            for width in (320, 768, 1280, 2560):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
+        page.set_viewport_size({"width": 1280, "height": 800})
+        for name in ("confirmed", "quoted", "dismissed", "unclear"):
+            box = page.get_by_role("button", name=name).bounding_box()
+            assert box["y"] + box["height"] <= 800
+        assert page.locator("div.text").bounding_box()["y"] < page.locator("form.decide").bounding_box()["y"] - 100
+        assert "brickscan does not know whose account it is" in page.locator("main").inner_text()
+        context.close()
+
+
 def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
     with serving(night, "ruth") as one, serving(night, "omar") as other:
         context = opened(browser)
@@ -148,7 +151,7 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
             page.wait_for_url(lambda url: "recorded" not in url)
         for page in pages:
             page.reload()
-            shown = page.locator("#decide + ul").inner_text()
+            shown = page.locator("#decided + ul").inner_text()
             assert "ruth" in shown and "confirmed" in shown and "omar" in shown and "dismissed" in shown  # noqa: PT018
         context.close()
     assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "confirmed")]
@@ -170,6 +173,8 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
         port = int(app.address.split(":")[2].partition("/")[0])
         page.goto(app.address)
         page.keyboard.press("o")
+        page.wait_for_url("**/flag?**")
+        loaded(page)
         page.get_by_label(re.compile("Why")).fill("a long reason")
         with monkeypatch.context() as patch:
             patch.setattr(desk, "decide", dies)
@@ -184,35 +189,6 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
         assert "quoted" in page.get_by_role("status").inner_text()
     context.close()
     assert [row[1:] for row in decided(night)] == [("ruth", "quoted", "a long reason")]
-
-
-class Asking:
-    """Plain requests to an app."""
-
-    def __init__(self, server: ReviewServer) -> None:
-        self.host, _, self.token = server.address.removeprefix("http://").partition("/?token=")
-        self.cookie = self.ask("GET", f"/?token={self.token}")[1]["set-cookie"].partition(";")[0]
-
-    def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = HTTPConnection(self.host, timeout=20)
-        told = {name: value for name, value in headers.items() if value}
-        connection.request(method, path, body, {"Host": self.host} | told)
-        answer = connection.getresponse()
-        found = (answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode())
-        connection.close()
-        return found
-
-    def form(self) -> dict[str, str]:
-        """What a reviewer's browser would send for the first flag."""
-        _, _, page = self.ask("GET", "/", Cookie=self.cookie)
-        first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
-        _, _, page = self.ask("GET", first, Cookie=self.cookie)
-        fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
-        return {name: value.replace("&amp;", "&") for name, value in fields} | {"decision": "confirmed", "note": ""}
-
-    def post(self, form: dict[str, str], **headers: str) -> tuple[int, dict[str, str], str]:
-        told = {"Cookie": self.cookie, "Origin": f"http://{self.host}"} | headers
-        return self.ask("POST", "/decide", urlencode(form), **told)
 
 
 def test_only_who_has_the_address_gets_in(night):

@@ -1,0 +1,74 @@
+"""A review app in a thread of this process, and who asks it: a browser, or plain requests."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from urllib.parse import urlencode
+
+from scanner.evidence.explanation import Explainer
+from scanner.review.serving import ReviewServer
+
+
+@contextmanager
+def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
+    server = ReviewServer(Explainer(night.config), by, port)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.end()
+        thread.join()
+
+
+def opened(browser, **options):
+    """A context whose waits end before a test takes minutes."""
+    context = browser.new_context(**options)
+    context.set_default_timeout(10_000)
+    return context
+
+
+def loaded(page) -> None:
+    """Until a flag is there, and keys are listened to."""
+    page.wait_for_load_state()
+    page.locator("html:not([data-fresh]) form.decide").wait_for()
+
+
+def quiet(page) -> list[object]:
+    """Gathers what a page says or runs that it should not."""
+    said: list[object] = []
+    for event in ("pageerror", "dialog", "popup", "download"):
+        page.on(event, lambda about: said.append(about))
+    page.on("console", lambda message: said.append(message.text))
+    return said
+
+
+class Asking:
+    """Plain requests to an app."""
+
+    def __init__(self, server: ReviewServer) -> None:
+        self.host, _, self.token = server.address.removeprefix("http://").partition("/?token=")
+        self.cookie = self.ask("GET", f"/?token={self.token}")[1]["set-cookie"].partition(";")[0]
+
+    def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
+        connection = HTTPConnection(self.host, timeout=20)
+        told = {name: value for name, value in headers.items() if value}
+        connection.request(method, path, body, {"Host": self.host} | told)
+        answer = connection.getresponse()
+        found = (answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode())
+        connection.close()
+        return found
+
+    def form(self) -> dict[str, str]:
+        """What a reviewer's browser would send for the first flag."""
+        _, _, page = self.ask("GET", "/", Cookie=self.cookie)
+        first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
+        _, _, page = self.ask("GET", first, Cookie=self.cookie)
+        fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
+        return {name: value.replace("&amp;", "&") for name, value in fields} | {"decision": "confirmed", "note": ""}
+
+    def post(self, form: dict[str, str], **headers: str) -> tuple[int, dict[str, str], str]:
+        told = {"Cookie": self.cookie, "Origin": f"http://{self.host}"} | headers
+        return self.ask("POST", "/decide", urlencode(form), **told)
