@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve  # type: ignore[import-untyped]
-from scipy.special import gammaln, logsumexp  # type: ignore[import-untyped]
+from scipy.special import logsumexp  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 
 from scanner.watermark.opened import Held
@@ -20,6 +20,7 @@ from scanner.watermark.proof import first_of_each, floored, log10_binomial, log1
 _64 = 2**64
 _MOD = 2**64 - 1
 _TABLE = 1_000_003
+_LCG = 6_364_136_223_846_793_005
 
 
 def words(seed: int, count: int) -> list[int]:
@@ -120,6 +121,19 @@ class ThreeBricksProof:
         return self._table[signed(salt * (sum(window) if self._seeding == "additive" else window[0])) % _TABLE]
 
 
+def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
+    """ln of the chance of each number of heads that an urn of two kinds of coins gives, which grows with every draw.
+
+    It grows so fast that the number of heads varies as stated, over that of an urn that does not grow.
+    """
+    alike = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
+    growth = alike / (1.0 - alike)
+    k = np.arange(scored)
+    more = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
+    log_law = np.concatenate([[0.0], np.cumsum(more)])
+    return np.asarray(log_law - logsumexp(log_law), np.float64)
+
+
 class SynthIdProof:
     """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
 
@@ -165,7 +179,7 @@ class SynthIdProof:
 
     def _hash(self, state: int, values: list[int]) -> int:
         for value in values:
-            state = ((state + value) * 6364136223846793005 + 1) % _64
+            state = ((state + value) * _LCG + 1) % _64
         return state
 
     def _bit(self, state: int, key: int) -> int:
@@ -177,26 +191,52 @@ class SynthIdProof:
         return (state >> 30) % 2
 
     def _surprise(self, score: int, states: list[int]) -> float:
-        """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other.
+        """−ln p by the law that belongs to a score: a normal one of some variance, or the layers' laws folded.
 
-        Where p is above 1e-3 by a normal law whose variance is larger than the bits' by 5/√size, that p is taken.
+        The normal law whose variance is little larger than the bits' decides which one it is.
         """
+        if self._table is not None:
+            normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
+            return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
+        narrowest = self._normal(score, len(states), 1.0)
+        if narrowest < 2.0 * math.log(10.0):
+            return min(self._normal(score, len(states), wider) for wider in (3.0, 1.0 / 3.0))
+        if narrowest < 3.0 * math.log(10.0):
+            return self._normal(score, len(states), self._most_variance(states, 512))
+        return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
+
+    def _normal(self, score: int, scored: int, wider: float) -> float:
+        """−ln p by a normal law whose variance is that of independent bits times `wider`."""
         share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
         mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
-        wider = 1.0 + (0.0 if self._table is None else 5.0 / math.sqrt(len(self._table)))
-        spread = math.sqrt(wider * share * (1.0 - share) * squares * len(states))
-        normal = -float(norm.logsf((score - 1 - mean * len(states)) / spread))
-        if normal < 3.0 * math.log(10.0):
-            return normal
-        values = np.arange(len(states) + 1)
-        log_law = self._log_law(states)
+        spread = math.sqrt(wider * share * (1.0 - share) * squares * scored)
+        return -float(norm.logsf((score - 1 - mean * scored) / spread))
+
+    def _most_variance(self, states: list[int], points: int) -> float:
+        """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
+        fixed = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
+        fixed = fixed[: max(512, min(points, 2**27 // len(states)))]
+        more = np.zeros(len(fixed), np.int64)
+        for state in states:
+            x = (fixed + signed(state - states[0])) * _LCG + 1
+            for _ in range(12):
+                x = ((x + 1) * _LCG + 1) >> 5
+            more += np.where(x & 2**30, 1, -1)
+        squares = [excess * excess / len(states) for excess in more.tolist()]
+        mean = math.fsum(squares) / len(squares)
+        apart = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
+        return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(apart / len(squares)))
+
+    def _folded(self, score: int, log_law: NDArray[np.float64]) -> float:
+        """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other."""
+        values = np.arange(len(log_law))
         tilt = self._tilt(score, values, log_law)
         sums, begin, log_scale = np.ones(1), 0, 0.0
         for weight in self._weights:
             power = log_law + tilt * weight * values
             total = logsumexp(power)
             log_scale += total
-            law = np.zeros(weight * len(states) + 1)
+            law = np.zeros(weight * (len(log_law) - 1) + 1)
             law[:: max(weight, 1)] = np.exp(power - total)
             sums = np.clip(fftconvolve(sums, law), 0.0, None)
             there = np.flatnonzero(sums > 1e-19 * sums.max())
@@ -205,21 +245,16 @@ class SynthIdProof:
         enough = over >= 0
         return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))
 
-    def _log_law(self, states: list[int]) -> NDArray[np.float64]:
-        """ln of the chance of each number of ones of a layer, −∞ where there is none."""
-        count = len(states)
-        if self._table is None:
-            k = np.arange(count + 1)
-            fair = gammaln(count + 1) - gammaln(k + 1) - gammaln(count - k + 1) - count * math.log(2.0)
-            return np.asarray(fair, np.float64)
-        size = len(self._table)
+    def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
+        """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
+        size = len(table)
         sums = np.zeros(size, np.int64)
-        twice = np.concatenate([self._table, self._table])
+        twice = np.concatenate([table, table])
         for state in states:
             at = self._hash(state, [0]) % size
             sums += twice[at : at + size]
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(np.bincount(sums, minlength=count + 1) / size), np.float64)
+            return np.asarray(np.log(np.bincount(sums, minlength=len(states) + 1) / size), np.float64)
 
     def _tilt(self, score: int, values: NDArray[np.int64], log_law: NDArray[np.float64]) -> float:
         low, high = 0.0, 1.0

@@ -4,32 +4,28 @@ Every n-gram is hashed with each of m keys to m bits, and the mark raises the sh
 over layers, or the plain one. In transformers a bit is an entry of a table of 2^16 fair coins, of which the n-gram's
 hash and the key name the place mod 2^16. The table is drawn once and for all and not quite fair, so bits that are taken
 for fair make p-values a hundred times too small under some tables; but over keys drawn uniformly a layer's sum has an
-exact law, the same for all layers, which one transform of the text's hashes gives. Our score is −ln p by that law.
+exact law, the same for all layers, which one transform of the text's hashes gives. Bits of the git version have a law
+that is as wide as the text asks for. Our score is −ln p by that law (scanner.watermark.synthid_bits).
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Literal
 
 import numpy as np
-from numpy import int64, uint8, uint64
+from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
-from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
-from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.mersenne import bits
 from scanner.watermark.opened import CPU, DrawnFormat, Held, Opened, StackFormat, check_message
 from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions
-from scanner.watermark.weighted_bits import EXACT_BELOW, log10_normal, log_tail
+from scanner.watermark.synthid_bits import Bits, MixedBits, TableBits, hashes
 
-_FACTOR = uint64(6364136223846793005)
-_ROUNDS = 12
 PUBLISHED = (
     654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468,
     990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
@@ -38,63 +34,6 @@ PUBLISHED = (
 
 SMALL = 2**16
 """Places of the stack's table; drawn keys, which go up to 2^63, are not all below it."""
-
-
-@inlined
-def _taken_in(state: uint64, value: uint64) -> uint64:
-    return (state + value) * _FACTOR + uint64(1)
-
-
-@kernel
-def hashes(ids: NDArray[np.uint32], index: NDArray[np.int64], length: int, start: uint64) -> NDArray[np.uint64]:
-    """Hash of the `length` tokens that end at each place: uint64[P]."""
-    out = np.empty(len(index), np.uint64)
-    for p in range(len(index)):
-        state = start
-        for i in range(index[p] - length + 1, index[p] + 1):
-            state = _taken_in(state, uint64(ids[i]))
-        out[p] = state
-    return out
-
-
-@kernel
-def table_bit(state: uint64, key: uint64, table: NDArray[np.uint8]) -> uint8:
-    """The table's entry for a hash and a key; its size is a power of two."""
-    return uint8(table[_taken_in(state, key) & uint64(len(table) - 1)])
-
-
-@kernel
-def mixed_bit(state: uint64, key: uint64) -> uint8:
-    """The bit after twelve rounds, each shifted as a signed number."""
-    x = int64(_taken_in(state, key))
-    for _ in range(_ROUNDS):
-        x = int64(_taken_in(uint64(x), uint64(1))) >> int64(5)
-    return uint8((x >> int64(30)) & int64(1))
-
-
-@kernel
-def _count(
-    states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
-) -> NDArray[np.int64]:
-    """Ones of each document and layer: int64[D, m]. An empty table stands for mixed bits."""
-    out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
-    for d in range(len(out)):
-        for p in range(offsets[d], offsets[d + 1]):
-            for k in range(len(keys)):
-                if len(table):
-                    out[d, k] += int64(table_bit(states[p], keys[k], table))
-                else:
-                    out[d, k] += int64(mixed_bit(states[p], keys[k]))
-    return out
-
-
-def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The law of a layer's sum over keys uniform mod the table's size: float64[T+1] for the hashes of T positions."""
-    size = len(table)
-    places = np.bincount(((states * _FACTOR + uint64(1)) & uint64(size - 1)).astype(np.int64), minlength=size)
-    sums = np.fft.irfft(np.conj(np.fft.rfft(places)) * np.fft.rfft(table), size)
-    counts = np.bincount(np.rint(sums).astype(np.int64), minlength=len(states) + 1)
-    return np.asarray(counts / size, np.float64)
 
 
 @dataclass(frozen=True)
@@ -120,12 +59,11 @@ class EachContextOnce:
 class SynthId(Opened):
     """A list of keys, one a layer."""
 
-    def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, table: NDArray[np.uint8]) -> None:
+    def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
         super().__init__(form, form.rule(), secret)
         self._keys = Held(keys_of(secret, form.depth))
         self._start, self._length, self._weights = Held(uint64(start)), form.ngram_len, form.weights()
-        self._table, self._share = table, max(0.5, float(table.mean())) if len(table) else 0.5
-        self._spread = 1.0 + (5.0 / math.sqrt(len(table)) if len(table) else 0.0)
+        self._bits = bits
 
     def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
         """Hashes of the n-grams that end at scored positions: uint64[P]."""
@@ -133,30 +71,14 @@ class SynthId(Opened):
 
     def ones(self, tokens: Tokens, positions: Positions) -> NDArray[np.int64]:
         """Ones of each document and layer: int64[D, m]."""
-        return _count(self.states(tokens, positions), positions.offsets, self._keys.value, self._table)
+        return self._bits.ones(self.states(tokens, positions), positions.offsets, self._keys.value)
 
     def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
         """See Watermark: −ln p of the weighted sum; the mark has the message 0 alone."""
         check_message(messages)
         states = self.states(tokens, positions)
-        sums = _count(states, positions.offsets, self._keys.value, self._table) @ self._weights
-        return self.surprise(sums, states, positions.offsets)
-
-    def surprise(
-        self, sums: NDArray[np.int64], states: NDArray[np.uint64], offsets: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """−ln p of weighted sums, int64[D], of documents with these hashes, uint64[P] cut by int64[D+1]: float64[D]."""
-        scored = np.diff(offsets)
-        surprise = -log10_normal(sums, scored, self._weights, self._share, self._spread) * math.log(10.0)
-        for d in np.flatnonzero((surprise >= -EXACT_BELOW * math.log(10.0)) & (scored > 0)):
-            own = states[offsets[d] : offsets[d + 1]]
-            surprise[d] = -log_tail(int(sums[d]), self._weights, self._layer(own))
-        return np.where(scored > 0, surprise, 0.0)
-
-    def _layer(self, states: NDArray[np.uint64]) -> NDArray[np.float64]:
-        if len(self._table):
-            return layer_law(states, self._table)
-        return np.asarray(stats.binom.pmf(np.arange(len(states) + 1), len(states), 0.5), np.float64)
+        sums = self._bits.ones(states, positions.offsets, self._keys.value) @ self._weights
+        return self._bits.surprise(sums, self._weights, states, positions.offsets)
 
 
 class _SynthIdFormat(StackFormat):
@@ -252,7 +174,7 @@ class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
     def open(self, secret: bytes) -> SynthId:
         """A secret is 8 bytes a key, big-endian."""
         self._checked(secret)
-        return SynthId(self, secret, 1, bits(self.sampling_table_seed, self.sampling_table_size))
+        return SynthId(self, secret, 1, TableBits(bits(self.sampling_table_seed, self.sampling_table_size)))
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""
@@ -273,7 +195,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
     title = "SynthID-Text, git version of June 2025"
 
     def law(self) -> Law:
-        """The law of fair bits."""
+        """The law of bits that depend on each other as those of the text itself do (scanner.watermark.synthid_bits)."""
         return Floored(Surprise(self.depth), 64)
 
     def basis(self) -> Basis:
@@ -286,7 +208,7 @@ class SynthIdMixedFormat(_SynthIdFormat):
 
     def open(self, secret: bytes) -> SynthId:
         """A secret is 8 bytes a key, big-endian."""
-        return SynthId(self, secret, start_of(self._checked(secret)), np.empty(0, np.uint8))
+        return SynthId(self, secret, start_of(self._checked(secret)), MixedBits())
 
     def proof(self, secret: bytes) -> Proof:
         """See Proves."""

@@ -1,19 +1,16 @@
 """The law of a weighted sum of layers, each an independent draw of one law on 0 … T: SynthID's scores.
 
 Tilted so that its mean is the score, a sum's law is found by one transform a layer with its digits kept, however small
-the tail. Above 1e-3 the normal law stands in for it, which such sums do not exceed there when
-its variance is taken a little too large: a p-value at or below 1e-3 is always the exact one.
+the tail. The normal law, of the same variance or a larger one, is a thousand times as fast.
 """
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import next_fast_len  # type: ignore[import-untyped]
 
 from scanner.watermark.pvalues import log10_z
-
-EXACT_BELOW = -3.0
-"""Largest log10 p by the normal law at which the exact law is computed."""
 
 _WIDTH = 12.0  # standard deviations on either side that a transform holds; less than 1e-30 of it lies beyond
 _HALVINGS = 200
@@ -41,7 +38,7 @@ def log_tail(score: int, weights: NDArray[np.int64], chances: NDArray[np.float64
     log_moments, tilted = _tilted(tilt, weights, values, log_chance)
     means = (tilted * values).sum(axis=1)
     spread = math.sqrt(float((weights**2 * ((tilted * values**2).sum(axis=1) - means**2)).sum()))
-    size = 1 << int(2.0 * _WIDTH * max(spread, 1.0) + 2 * int(weights.max())).bit_length()
+    size = next_fast_len(int(2.0 * _WIDTH * max(spread, 1.0)) + 2 * int(weights.max()), real=True)
     transform = np.ones(size // 2 + 1, np.complex128)
     for weight, law in zip(weights, tilted, strict=True):
         laid_out = np.zeros(size)
@@ -88,7 +85,7 @@ def log10_normal(
 ) -> NDArray[np.float64]:
     """log10 p of the sum by the normal law, where each bit is 1 with chance `share`: float64[D] for int64[D].
 
-    `spread`: by what factor its variance is taken too large, since a fixed table's bits are not quite independent.
+    `spread`: the variance over that of independent bits, since those of one text are not quite independent.
     """
     variance = spread * share * (1.0 - share) * float((weights**2).sum())
     return log10_z(score - 1, scored, share * float(weights.sum()), variance)

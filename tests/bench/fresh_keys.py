@@ -20,18 +20,33 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.fft import next_fast_len
 
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Tokens, ragged
 from scanner.watermark.formats import make_format
 from scanner.watermark.laws import Law, least_score
-from scanner.watermark.synthid import _FACTOR, _count, hashes
+from scanner.watermark.synthid_bits import (
+    EXACT_BELOW,
+    FACTOR,
+    FEW,
+    MANY,
+    MEASURED_BELOW,
+    UNMEASURED,
+    hashes,
+    mixed_ones,
+    variance_limit,
+    wide_law,
+)
 from scanner.watermark.three_bricks import _all_greens, _all_sums
+from scanner.watermark.weighted_bits import log10_normal
 from tests.bench.null_counts import DEMO, pieces_of
 
 LEVELS = 10.0 ** -np.arange(1, 8)
 PAYLOADS = 10_000  # of one piece; there are as many as tokens
 KEYS_A_PIECE = 1_000_000  # of SynthID's table, whose law takes a second a piece
+KEYS_A_MIXED_PIECE = 50_000  # of mixed bits, whose law takes a tenth of a second
+WIDEST, AMONG = 20, 2000  # pieces whose mixed bits depend most on each other
 AT_ONCE = 100_000
 PIECES_A_KEY = 1000  # of green lists: most of their shuffles serve several pieces
 
@@ -165,7 +180,9 @@ def from_table(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: in
         chance = np.exp(-surprises(mark, least, states))
         for _ in range(KEYS_A_PIECE // AT_ONCE):
             keys = random.integers(0, 2**63, (AT_ONCE, form.depth), np.uint64)
-            tally = tally.plus(sums_under(keys, states, mark._table, form.weights()), least.astype(np.float64), chance)
+            tally = tally.plus(
+                sums_under(keys, states, mark._bits.table, form.weights()), least.astype(np.float64), chance
+            )
     return tally
 
 
@@ -177,14 +194,15 @@ def sums_under(
     A layer's sum depends on A·k mod the table's size alone, and one correlation has it for every such number.
     """
     size = np.uint64(len(table) - 1)
-    starts = np.bincount(((states * _FACTOR + np.uint64(1)) & size).astype(np.int64), minlength=len(table))
+    starts = np.bincount(((states * FACTOR + np.uint64(1)) & size).astype(np.int64), minlength=len(table))
     layer = np.rint(np.fft.irfft(np.conj(np.fft.rfft(starts)) * np.fft.rfft(table), len(table)))
-    return np.asarray(layer[((keys * _FACTOR) & size).astype(np.int64)] @ weights.astype(np.float64))
+    return np.asarray(layer[((keys * FACTOR) & size).astype(np.int64)] @ weights.astype(np.float64))
 
 
 def surprises(mark: Any, sums: NDArray[np.int64], states: NDArray[np.uint64]) -> NDArray[np.float64]:
     """−ln p of several sums of one piece, as a scan computes it."""
-    return np.concatenate([mark.surprise(np.array([one]), states, np.array([0, len(states)])) for one in sums])
+    cut = np.array([0, len(states)])
+    return np.concatenate([mark._bits.surprise(np.array([one]), mark._weights, states, cut) for one in sums])
 
 
 def least_sums(mark: Any, states: NDArray[np.uint64], largest: int) -> NDArray[np.int64]:
@@ -221,17 +239,14 @@ def _least_sum(mark: Any, states: NDArray[np.uint64], largest: int, wanted: floa
 def _mixed_ones(
     ids: NDArray[np.uint32],
     index: NDArray[np.int64],
-    offsets: NDArray[np.int64],
     length: int,
     starts: NDArray[np.uint64],
     keys: NDArray[np.uint64],
 ) -> NDArray[np.int64]:
-    """Ones of pieces, each under keys of its own, uint64[N, m]: int64[N, m]. Key i takes piece i mod D."""
-    out, table = np.empty(keys.shape, np.int64), np.empty(0, np.uint8)
+    """Ones of one piece under each of N lists of keys, uint64[N, m], and where hashes begin: int64[N, m]."""
+    out = np.empty(keys.shape, np.int64)
     for i in range(len(keys)):
-        d = i % (len(offsets) - 1)
-        states = hashes(ids, index[offsets[d] : offsets[d + 1]], length, starts[i])
-        out[i] = _count(states, np.array([0, len(states)]), keys[i], table)[0]
+        out[i] = mixed_ones(hashes(ids, index, length, starts[i]), np.array([0, len(index)]), keys[i])[0]
     return out
 
 
@@ -243,23 +258,57 @@ def starts_of(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mixed(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
-    """SynthID of June 2025: a fresh list of keys for every p-value; fair bits, whose law depends on T alone."""
+    """SynthID of June 2025: KEYS_A_MIXED_PIECE fresh lists of keys for every piece, whose law is its own."""
     form: Any = make_format(name, parameters)
-    mark, tally, limits = form.open(form.decoy_key(bytes(32))), NONE, {}
-    positions, random = mark.rule.positions(tokens, "ngram"), np.random.default_rng(23)
-    for scored in np.unique(positions.scored):
-        states = np.zeros(scored, np.uint64)
-        least = least_sums(mark, states, int(form.weights().sum()) * int(scored))
-        limits[scored] = least.astype(np.float64), np.exp(-surprises(mark, least, states))
-    pieces = len(positions.scored)
-    for _ in range(-(-wanted // pieces)):
-        keys = random.integers(0, 2**63, (pieces, form.depth), np.uint64)
-        starts = starts_of(keys)
-        sums = _mixed_ones(tokens.ids, positions.index, positions.offsets, form.ngram_len, starts, keys)
-        sums = sums @ form.weights()
-        for scored, of_level in limits.items():
-            tally = tally.plus(sums[positions.scored == scored], *of_level)
+    mark, tally, random = form.open(form.decoy_key(bytes(32))), NONE, np.random.default_rng(23)
+    for number in range(-(-wanted // KEYS_A_MIXED_PIECE)):
+        text = piece(tokens, number)
+        index = mark.rule.positions(text, "ngram").index
+        all_sums, p = p_of_sums(hashes(text.ids, index, form.ngram_len, np.uint64(0)), form.weights())
+        first = np.array([np.flatnonzero(p <= level)[0] for level in LEVELS])
+        keys = random.integers(0, 2**63, (KEYS_A_MIXED_PIECE, form.depth), np.uint64)
+        sums = _mixed_ones(text.ids, index, form.ngram_len, starts_of(keys), keys) @ form.weights()
+        tally = tally.plus(sums, all_sums[first].astype(np.float64), p[first])
     return tally
+
+
+def widest(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
+    """The same on the WIDEST pieces of AMONG, by the variance of a layer's sum under MANY points."""
+    form: Any = make_format(name, parameters)
+    mark, some = form.open(form.decoy_key(bytes(32))), pieces(tokens, 0, AMONG)
+    positions = mark.rule.positions(some, "ngram")
+    states, cuts = mark.states(some, positions), positions.offsets
+    limits = [variance_limit(states[cuts[d] : cuts[d + 1]], MANY) for d in range(AMONG)]
+    few = ragged([piece(some, int(d)).ids for d in np.argsort(limits)[-WIDEST:]])
+    return mixed(name, parameters, few, wanted)
+
+
+def p_of_sums(states: NDArray[np.uint64], weights: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Sums of mixed bits from the mean to nine standard deviations above, int64[N], and p of each: float64[N].
+
+    By the laws of a scan, but folded without a tilt: p is right to 1e-14 in all, not relatively.
+    """
+    scored, mean, limit = len(states), weights.sum() * len(states) // 2, variance_limit(states, MANY)
+    most = min(mean + 9 * np.sqrt(limit * scored / 4 * (weights**2).sum()), weights.sum() * scored)
+    sums = np.arange(mean, int(most) + 1)
+
+    def normal(variance: float) -> NDArray[np.float64]:
+        return log10_normal(sums, np.full(len(sums), scored), weights, 0.5, variance)
+
+    narrow, folded = normal(1.0), tails(wide_law(scored, limit), weights)[sums]
+    near = np.where(narrow <= MEASURED_BELOW, normal(variance_limit(states, FEW)), normal(UNMEASURED))
+    return sums, np.where(narrow <= EXACT_BELOW, folded, 10.0**near)
+
+
+def tails(law: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    """P(Σ v·C ≥ s) for every s that can be, each C an independent draw of a law on 0 … T."""
+    most = int(weights.sum()) * (len(law) - 1)
+    size = next_fast_len(most + 1)
+    transform, frequency = np.fft.fft(law, size), np.arange(size // 2 + 1)
+    product = np.ones(len(frequency), np.complex128)
+    for weight in weights:
+        product *= transform[weight * frequency % size]
+    return np.asarray(np.cumsum(np.fft.irfft(product, size)[most::-1])[::-1])
 
 
 Way = Callable[[str, dict[str, Any], Tokens, int], Tally]
@@ -268,6 +317,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], Way, float]] = {
     "hf-selfhash, h = 4": ("hf-selfhash", {"context_width": 4}, green_lists, 1e-2),
     "synthid-table": ("synthid-table", {}, from_table, 1.0),
     "synthid-mixed": ("synthid-mixed", {}, mixed, 1.0),
+    "synthid-mixed, widest texts": ("synthid-mixed", {}, widest, 0.1),
     "three-bricks-openai": ("three-bricks-openai", {}, by_payload, 1.0),
     "three-bricks-openai, payload 0": ("three-bricks-openai", {}, by_key, 1e-2),
     "three-bricks-maryland": ("three-bricks-maryland", {}, by_payload, 1.0),

@@ -48,18 +48,29 @@ def test_sums_that_are_looked_up():
     positions = marks[0].rule.positions(TEXT, "ngram")
     states = marks[0].states(TEXT, positions)
     keys = np.stack([mark._keys.value for mark in marks])
-    looked_up = fresh_keys.sums_under(keys, states, marks[0]._table, form.weights())
+    looked_up = fresh_keys.sums_under(keys, states, marks[0]._bits.table, form.weights())
     assert looked_up.tolist() == [int(mark.ones(TEXT, positions)[0] @ form.weights()) for mark in marks]
 
 
 def test_the_least_sum_of_a_level():
-    form = make_format("synthid-mixed", {"depth": 9})
+    form = make_format("synthid-table", {"depth": 9})
     mark = form.open(form.decoy_key(bytes(32)))
-    states = np.zeros(40, np.uint64)
-    least = fresh_keys.least_sums(mark, states, 40 * int(form.weights().sum()))
+    states = mark.states(TEXT, mark.rule.positions(TEXT, "ngram"))
+    least = fresh_keys.least_sums(mark, states, len(states) * int(form.weights().sum()))
     levels = -np.log(fresh_keys.LEVELS)
     assert np.all(fresh_keys.surprises(mark, least, states) >= levels)
     assert np.all(fresh_keys.surprises(mark, least - 1, states) < levels)
+
+
+def test_p_of_every_sum_of_mixed_bits():
+    """By a fold without tilt, beside what a scan computes, at each level and where one law ends and the next begins."""
+    form = make_format("synthid-mixed", {"depth": 9})
+    mark = form.open(form.decoy_key(bytes(32)))
+    states = mark.states(TEXT, mark.rule.positions(TEXT, "ngram"))
+    sums, p = fresh_keys.p_of_sums(states, form.weights())
+    levels = np.concatenate([fresh_keys.LEVELS, [0.2, 1.001e-2, 9.99e-3, 1.001e-3, 9.99e-4]])
+    some = np.array([np.flatnonzero(p <= level)[0] for level in levels])
+    assert np.exp(-fresh_keys.surprises(mark, sums[some], states)) == pytest.approx(p[some], rel=1e-6)
 
 
 @pytest.mark.seconds
@@ -68,8 +79,7 @@ def test_mixed_bits_under_many_lists():
     marks = [form.open(form.decoy_key(bytes([number] * 32))) for number in range(4)]
     positions = marks[0].rule.positions(TEXT, "ngram")
     keys = np.stack([mark._keys.value for mark in marks])
-    starts = fresh_keys.starts_of(keys)
-    ones = fresh_keys._mixed_ones(TEXT.ids, positions.index, positions.offsets, form.ngram_len, starts, keys)
+    ones = fresh_keys._mixed_ones(TEXT.ids, positions.index, form.ngram_len, fresh_keys.starts_of(keys), keys)
     assert ones.tolist() == [mark.ones(TEXT, positions)[0].tolist() for mark in marks]
 
 

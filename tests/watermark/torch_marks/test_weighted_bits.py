@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from scanner.watermark import ragged
-from scanner.watermark.synthid import SynthIdMixedFormat, SynthIdTableFormat, layer_law
+from scanner.watermark.synthid import SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.synthid_bits import layer_law
 from scanner.watermark.weighted_bits import log_tail
 
 
@@ -55,7 +56,7 @@ def test_p_is_exact_over_every_key():
     positions = marks[0].rule.positions(tokens, "ngram")
     ones = np.array([mark.ones(tokens, positions)[0, 0] for mark in marks])
     ways = np.bincount(ones, minlength=positions.scored[0] + 1)
-    assert layer_law(marks[0].states(tokens, positions), marks[0]._table).tolist() == (ways / size).tolist()
+    assert layer_law(marks[0].states(tokens, positions), marks[0]._bits.table).tolist() == (ways / size).tolist()
     sums, weights = counted(form.weights().tolist(), ways.tolist()), form.weights()
     exact = 0
     for keys in product(np.argsort(-ones)[[0, 1, 5, 40, 400]].tolist(), repeat=3):
