@@ -15,9 +15,8 @@ Form = Literal["paragraph", "quotation"]
 
 _LINE = re.compile(r"[^\n]*\n?")
 _QUOTED_LINE = re.compile(r"[ \t]{0,3}(?:>|&gt;)")
-_TAG = re.compile(r"<(/?)blockquote\b[^<>]*>", re.IGNORECASE)  # no "<", since many tags that never end take hours
-
-_QUOTES = re.compile(r"^[ \t]{0,3}(?:>|&gt;)|<blockquote\b", re.IGNORECASE | re.MULTILINE)
+# a name ends as HTML says; no "<" within a tag, since many tags that never end take hours
+_TAG = re.compile(r"<(/?)blockquote(?=[ \t\n\f\r/>])[^<>]*>", re.IGNORECASE | re.ASCII)
 _BLANK = re.compile(r"\n(?:[ \t\r]*\n)+")
 
 
@@ -42,7 +41,7 @@ def segments_of(text: str) -> Iterator[Segment]:
 
     One after the other: a hostile text has one in three characters, whose list would take far more than the text.
     """
-    for part in _joined(_pieces(text)) if _QUOTES.search(text) else (Part("own", 0, len(text)),):
+    for part in _joined(_pieces(text)):
         if part.kind == "quoted":
             yield Segment("quotation", part.begin, part.end)
             continue

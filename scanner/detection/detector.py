@@ -21,7 +21,7 @@ from scanner.detection.scored_batch import ScoredBatch, located_spans
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.sketches import reach_of, sketch
 from scanner.detection.span_verdicts import SpanKey, with_spans
-from scanner.detection.tokenising import Texts, read_texts
+from scanner.detection.tokenising import Texts, read_texts, segments_of_stored
 from scanner.detection.under_test import KeyUnderTest, Looked, NamesUsers, Origin, Seen, Witness
 from scanner.detection.verdict_rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.input.documents import read_text
@@ -188,7 +188,12 @@ class Detector:
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length], np.int64))
             positions = test.watermark.rule.positions(tokens, self._dedup)
-            seen.append(self._score_key(test, 1.0, of_spans, tokens, positions)[1])
+            segments = None
+            if self._standing is not None:
+                name = test.key.tokenizer.sha256
+                blank = pa.array([b" "], pa.large_binary())
+                segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
+            seen.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
         if witness is not None:
             witness.see([bytes(32)], seen, lambda _: "")
 

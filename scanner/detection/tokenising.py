@@ -1,7 +1,6 @@
 """The texts of a batch of documents, read, hashed and tokenised, a few at a time so that they stay in the cache."""
 
 import hashlib
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,17 +10,13 @@ from numpy.typing import NDArray
 
 from scanner.detection.normalising import normalise
 from scanner.input.documents import read_text
-from scanner.quoting import segments_of
 from scanner.tokens import Standing
 from scanner.watermark import Tokens, joined
 from scanner.watermark.segments import Segments, joined_segments
-from scanner.watermark.spans import SHORTEST
+from scanner.watermark.text_segments import Utf8, segments_of_texts
 
 FEW_BYTES = 2**18
 """Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""
-
-LEAST_CHARACTERS = SHORTEST // 4
-"""Fewest characters of a segment that is tested: a character has four bytes at most, and a token one at least."""
 
 
 class Texts(NamedTuple):
@@ -64,6 +59,7 @@ def read_texts(
     read = 0
     for begin, few in _few_at_a_time(stored):
         texts: list[str] = []
+        faulty = len(faults)
         for row, raw in enumerate(few.to_pylist(), begin):
             text, reason, detail = read_text(raw)
             digests.append(None if raw is None else hashlib.sha256(raw).digest())
@@ -75,7 +71,8 @@ def read_texts(
                 texts.append(text)
         parts.append(tokenise(texts))
         if standing is not None:
-            segments.append(_segments(texts, parts[-1], standing))
+            as_scored = few if len(faults) == faulty else pa.array([*map(str.encode, texts)], pa.large_binary())
+            segments.append(segments_of_stored(as_scored, parts[-1], standing))
         if normalised:
             plain = {read + i: other for i, text in enumerate(texts) if (other := normalise(text)) != text}
             differing += plain
@@ -92,22 +89,22 @@ def read_texts(
     )
 
 
-def _segments(
-    texts: Sequence[str], tokens: Mapping[str, Tokens], standing: Mapping[str, Standing]
+def segments_of_stored(
+    stored: pa.LargeBinaryArray, tokens: Mapping[str, Tokens], standing: Mapping[str, Standing]
 ) -> dict[str, Segments]:
-    """Segments of texts, by tokenizer: a segment has the tokens that begin in it."""
-    numbers, edges = array("q"), [array("q") for _ in texts]
-    for text, of_text in zip(texts, edges, strict=True):
-        for number, segment in enumerate(segments_of(text)):
-            if segment.end - segment.begin >= LEAST_CHARACTERS:
-                numbers.append(number)
-                of_text.extend((segment.begin, segment.end))
-    offsets = np.concatenate([[0], np.cumsum([len(of_text) // 2 for of_text in edges], dtype=np.int64)])
-    found = {}
-    for name, of_tokenizer in standing.items():
-        before = of_tokenizer.before(texts, tokens[name], edges)
-        found[name] = Segments(offsets, before[::2], before[1::2], np.array(numbers, np.int64))
-    return found
+    """Segments of texts that are stored as they are scored, by tokenizer: a segment has the tokens that begin in it."""
+    texts = _utf8(stored)
+    by_bytes = segments_of_texts(texts)
+    return {name: of_tokenizer.by_tokens(texts, tokens[name], by_bytes) for name, of_tokenizer in standing.items()}
+
+
+def _utf8(stored: pa.LargeBinaryArray) -> Utf8:
+    """Bytes of stored texts where they lie; they are not copied."""
+    _, offsets, data = stored.buffers()
+    views = np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int64)[stored.offset :][: len(stored) + 1]
+    for view in views:
+        view.setflags(write=False)  # as kernels are compiled for, whoever made the buffer
+    return Utf8(*views)
 
 
 def _joined(parts: Sequence[Mapping[str, Tokens]]) -> dict[str, Tokens]:

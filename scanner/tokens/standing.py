@@ -1,4 +1,4 @@
-"""Where tokens stand in a text: how many of them begin before a character.
+"""Which tokens begin in which segment of a text.
 
 The reference tells where each token stands, in ten times what tokenising takes. Where a tokenizer's tokens are the
 bytes of the text, one after the other, their lengths tell it too; a text whose tokens are not as long as it is asked
@@ -7,7 +7,7 @@ of the reference.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from scanner.tokens.reference import HuggingFaceTokenizer
 from scanner.watermark import Tokens
+from scanner.watermark.segments import Segments
+from scanner.watermark.text_segments import Utf8, tokens_before
 
 
 class Lengths(NamedTuple):
-    """How many bytes of text each token id is, int64[V], and how many more those of a whole text are than it has."""
+    """How many bytes of text each token id is, int32[V], and how many more those of a whole text are than it has."""
 
-    of_tokens: NDArray[np.int64]
+    of_tokens: NDArray[np.int32]
     more: int
 
 
@@ -56,59 +58,50 @@ def _spaced(token: str) -> int:
     return len(token.replace("▁", " ").encode(errors="ignore"))
 
 
-def _each(ids: Mapping[str, int], length: Callable[[str], int]) -> NDArray[np.int64]:
-    lengths = np.zeros(max(ids.values(), default=-1) + 1, np.int64)
+def _each(ids: Mapping[str, int], length: Callable[[str], int]) -> NDArray[np.int32]:
+    lengths = np.zeros(max(ids.values(), default=-1) + 1, np.int32)
     for token, number in ids.items():
         lengths[number] = length(token)
     return lengths
 
 
 class Standing:
-    """Tells for one tokenizer how many tokens of texts begin before characters of them."""
+    """Tells for one tokenizer which tokens segments of texts have: those that begin in them."""
 
     def __init__(self, reference: HuggingFaceTokenizer) -> None:
         self._reference = reference
         self._lengths = lengths_of(reference.data)
 
-    def before(self, texts: Sequence[str], tokens: Tokens, characters: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """How many tokens of its text begin before each character, int64[C], text by text.
+    def by_tokens(self, texts: Utf8, tokens: Tokens, segments: Segments) -> Segments:
+        """The same segments by the tokens of their text.
 
         Args:
             texts: D of them.
             tokens: of these.
-            characters: of each text, in increasing order.
+            segments: of these, by bytes; they begin and end with characters.
         """
-        told, right = self._by_lengths(texts, tokens, characters)
-        first = 0
-        for d, (text, wanted) in enumerate(zip(texts, characters, strict=True)):
-            if len(wanted) and not right[d]:
-                told[first : first + len(wanted)] = np.searchsorted(self._reference.begins(text), wanted)
-            first += len(wanted)
-        return told
+        begin, end, right = self._by_lengths(texts, tokens, segments)
+        for d in np.flatnonzero(~right & (segments.many > 0)).tolist():
+            text = texts.data[texts.offsets[d] : texts.offsets[d + 1]].tobytes()
+            own = slice(segments.offsets[d], segments.offsets[d + 1])
+            begins = self._reference.begins(text.decode())
+            begin[own], end[own] = (
+                np.searchsorted(begins, _characters_before(text, edges[own]))
+                for edges in (segments.begin, segments.end)
+            )
+        return segments._replace(begin=begin, end=end)
 
     def _by_lengths(
-        self, texts: Sequence[str], tokens: Tokens, characters: Sequence[Sequence[int]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """What the lengths of tokens say, and of which texts these are right: int64[C], bool[D]."""
-        many = np.array([len(wanted) for wanted in characters], np.int64)
-        if self._lengths is None or (tokens.ids >= len(self._lengths.of_tokens)).any():
-            return np.zeros(many.sum(), np.int64), np.zeros(len(texts), np.bool_)
+        self, texts: Utf8, tokens: Tokens, segments: Segments
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """What the lengths of tokens say, and of which texts these are right: int64[S] twice, bool[D]."""
+        if self._lengths is None:
+            return np.zeros_like(segments.begin), np.zeros_like(segments.end), np.zeros(len(segments.many), np.bool_)
         of_tokens, more = self._lengths
-        ends = np.concatenate([[0], np.cumsum(of_tokens[tokens.ids])])
-        bases = ends[tokens.offsets]
-        each = [np.empty(0, np.int64), *map(_bytes_at, texts, characters)]
-        at = np.concatenate(each)
-        at[at > 0] += more
-        sizes = np.array([len(text) if text.isascii() else len(text.encode()) for text in texts], np.int64)
-        whose = np.repeat(np.arange(len(texts)), many)
-        before = np.searchsorted(ends[:-1], bases[whose] + at) - tokens.offsets[whose]
-        return np.minimum(before, np.diff(tokens.offsets)[whose]), np.diff(bases) == sizes + more
+        return tokens_before(segments, tokens, of_tokens, more, np.diff(texts.offsets))
 
 
-def _bytes_at(text: str, characters: Sequence[int]) -> NDArray[np.int64]:
-    """How many bytes stand before each character of a text."""
-    if text.isascii():
-        return np.array(characters, np.int64)
-    firsts = np.concatenate([[0], np.array(characters, np.int64)])
-    sizes = (len(text[first:last].encode()) for first, last in pairwise(firsts.tolist()))
-    return np.cumsum(np.fromiter(sizes, np.int64, len(characters)))
+def _characters_before(text: bytes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many characters of a text stand before each byte, int64[S], which are in order."""
+    edges = pairwise([0, *places.tolist()])
+    return np.cumsum([len(text[first:last].decode()) for first, last in edges], dtype=np.int64)

@@ -106,8 +106,10 @@ def _may_pass(among: Among, kept: Positions, parts: Parts, sums: NDArray[np.floa
     segments = parts.segments
     if len(segments.begin):
         # who has more positions needs no smaller score: by the longest windows that are no longer than the segment
-        scale = np.searchsorted(LENGTHS, segments.end - segments.begin, side="right") - 1
-        high = scores_of(segments, sums, kept) >= _floors(law, enough, int(scale.max()) + 1)[scale]
+        score, length = scores_of(segments, sums, kept), segments.end - segments.begin
+        scale = np.searchsorted(LENGTHS, length, side="right") - 1
+        high = np.flatnonzero(score >= _floors(law, enough, int(scale.max()) + 1)[scale])
+        high = high[log10_p_of(law, score[high], length[high]) <= enough]
         found[segments.whose[high]] = True
     return found
 

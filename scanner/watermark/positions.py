@@ -102,7 +102,13 @@ def take(tokens: Tokens, documents: NDArray[np.int64] | Sequence[int]) -> Tokens
 
 
 def only(positions: Positions, documents: NDArray[np.int64] | Sequence[int]) -> Positions:
-    """The scored positions of the given documents, int64[d], in that order; they remain places in the whole batch."""
+    """The scored positions of the given documents, int64[d], in that order; they remain places in the whole batch.
+
+    Those of all documents as they are, without a copy.
+    """
+    many = len(positions.offsets) - 1
+    if len(documents) == many and np.array_equal(documents, np.arange(many)):
+        return positions
     index, offsets = _runs(positions.index, positions.offsets, np.asarray(documents, np.int64))
     return Positions(index, offsets)
 

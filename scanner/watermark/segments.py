@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.search import log10_p_of
@@ -98,13 +99,35 @@ def of_positions(segments: Segments, tokens: Tokens, positions: Positions, docum
         documents: int64[D], which these are.
     """
     of_these = segments.only(documents)
-    whose = of_these.whose
-    at, first = tokens.offsets[documents[whose]], positions.offsets[whose]
-    # places of positions increase over the whole batch
-    begin, end = (np.searchsorted(positions.index, at + edge) - first for edge in (of_these.begin, of_these.end))
-    kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[whose])
+    begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
+    kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[of_these.whose])
     offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
     return Segments(offsets, begin[kept], end[kept], of_these.number[kept])
+
+
+@kernel
+def _scored_before(
+    segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many scored positions stand before segments begin, and before they end: int64[S] each.
+
+    Args:
+        segments: of D documents, by their tokens.
+        tokens: int64[D], where the tokens of each begin in the batch.
+        index: scored positions, places in the batch.
+        offsets: int64[D+1], which are of each document.
+    """
+    begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
+    for d in range(len(tokens)):
+        at = offsets[d]
+        for s in range(segments.offsets[d], segments.offsets[d + 1]):
+            while at < offsets[d + 1] and index[at] < tokens[d] + segments.begin[s]:
+                at += 1
+            begin[s] = at - offsets[d]
+            while at < offsets[d + 1] and index[at] < tokens[d] + segments.end[s]:
+                at += 1
+            end[s] = at - offsets[d]
+    return begin, end
 
 
 def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:

@@ -11,6 +11,8 @@ from jobs.demo.demo_keys import TOKENIZER
 from scanner.tokens import HuggingFaceTokenizer, Standing
 from scanner.tokens.golden import golden_strings
 from scanner.tokens.standing import lengths_of
+from scanner.watermark.segments import Segments
+from scanner.watermark.text_segments import Utf8
 
 DEMO = TOKENIZER.read_bytes()
 _LETTERS = [*"▁abcdefgh .,>\n", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -60,16 +62,26 @@ def standing(request) -> tuple[HuggingFaceTokenizer, Standing]:
     return reference, Standing(reference)
 
 
+def utf8(texts: list[str]) -> Utf8:
+    raw = [text.encode() for text in texts]
+    return Utf8(np.frombuffer(b"".join(raw), np.uint8), np.cumsum([0, *map(len, raw)]))
+
+
 def plainly(reference: HuggingFaceTokenizer, text: str, character: int) -> int:
     return sum(begin < character for begin in reference.begins(text).tolist())
 
 
 def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) -> None:
+    """Three segments a text, which begin and end with characters that are drawn."""
     random = np.random.default_rng(1)
-    characters = [sorted(random.integers(len(text) + 1, size=7).tolist()) for text in texts]
-    told = standing.before(texts, reference.encode(texts), characters)
-    wanted = [plainly(reference, text, at) for text, of_text in zip(texts, characters, strict=True) for at in of_text]
-    assert told.tolist() == wanted
+    characters = [sorted(random.integers(len(text) + 1, size=6).tolist()) for text in texts]
+    each = [(text, at) for text, of_text in zip(texts, characters, strict=True) for at in of_text]
+    places = np.array([len(text[:at].encode()) for text, at in each], np.int64)
+    by_bytes = Segments(3 * np.arange(len(texts) + 1), places[::2], places[1::2], np.tile(np.arange(3), len(texts)))
+    told = standing.by_tokens(utf8(texts), reference.encode(texts), by_bytes)
+    wanted = [plainly(reference, text, at) for text, at in each]
+    assert (told.begin.tolist(), told.end.tolist()) == (wanted[::2], wanted[1::2])
+    assert (told.offsets.tolist(), told.number.tolist()) == (by_bytes.offsets.tolist(), by_bytes.number.tolist())
 
 
 def test_golden_strings(standing):
@@ -82,10 +94,21 @@ def test_mixed_texts(standing, texts):
     same(*standing, texts)
 
 
-def test_no_text_no_characters(standing):
+def test_tokens_beyond_the_vocabulary_are_asked_of_the_reference():
+    """A token that was added later is none of the model's, and may be any text."""
+    told = json.loads(DEMO)
+    options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    told["added_tokens"].append({"id": 60_000, "content": "hello there", **options})
+    reference = HuggingFaceTokenizer(json.dumps(told).encode())
+    assert len(lengths_of(reference.data).of_tokens) <= reference.encode(["hello there"]).ids[0]
+    same(reference, Standing(reference), ["a hello there b c hello there\n\nd", "hello there", "a b c"])
+
+
+def test_texts_without_segments(standing):
     reference, of_it = standing
-    assert of_it.before([], reference.encode([]), []).tolist() == []
-    assert of_it.before(["a", ""], reference.encode(["a", ""]), [[], [0]]).tolist() == [0]
+    for texts in ([], ["a", ""]):
+        told = of_it.by_tokens(utf8(texts), reference.encode(texts), Segments.none(len(texts)))
+        assert told.many.tolist() == [0] * len(texts)
 
 
 def test_lengths_are_known_where_tokens_are_the_text():

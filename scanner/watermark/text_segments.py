@@ -1,0 +1,237 @@
+"""Segments of a batch of texts by their bytes: quotations, and paragraphs of own words.
+
+They are those of scanner.quoting, which says what the parts of a text are. A scan cuts every text, and Python takes
+longer for each paragraph than a tokenizer does, so kernels go from newline to newline of the whole batch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.positions import Tokens
+from scanner.watermark.segments import Segments
+
+LEAST_BYTES = 6
+"""Fewest bytes of a segment: no tokenizer makes SHORTEST tokens of fewer."""
+
+_TAB, _NEWLINE, _FORM_FEED, _RETURN, _SPACE, _SLASH, _LESS, _MORE = b"\t\n\f\r /<>"
+_NAME = np.frombuffer(b"blockquote", np.uint8)
+_ESCAPED = np.frombuffer(b"&gt;", np.uint8)
+_LETTER_CASE = 0x20
+
+
+class Utf8(NamedTuple):
+    """D texts as UTF-8. data: uint8[N]; offsets: int64[D+1], places in data, in order."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+
+def segments_of_texts(texts: Utf8) -> Segments:
+    """Segments by the bytes of their text, of LEAST_BYTES at least and less than the whole text."""
+    data, offsets = texts
+    begin, end = offsets[[0, -1]].tolist()
+    edges = np.empty(((end - begin) // LEAST_BYTES, 3), np.int64)
+    newlines, tags = (begin + np.flatnonzero(data[begin:end] == byte) for byte in (_NEWLINE, _LESS))
+    first = _cut(data, offsets, newlines, *_blocks(data, offsets, tags), edges)
+    return Segments(first, *edges[: first[-1]].T.copy())
+
+
+@kernel
+def _blocks(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], tags: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Places in data between tags of quotations, int64[B, 2], and which are of each text, int64[D+1].
+
+    tags: where tags may begin.
+    """
+    found, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
+    first = np.zeros(len(offsets), np.int64)
+    for d in range(len(offsets) - 1):
+        begin, depth = 0, 0
+        while tag < len(tags) and tags[tag] < offsets[d + 1]:
+            at = tags[tag]
+            end = _tag_end(data, at, offsets[d + 1])
+            tag += 1
+            if end == at:
+                continue
+            closes = data[at + 1] == _SLASH
+            if not closes and not depth:
+                begin = end
+            if closes and depth == 1:
+                found[many, 0], found[many, 1] = begin, at
+                many += 1
+            depth = max(depth - 1, 0) if closes else depth + 1
+        if depth:
+            found[many, 0], found[many, 1] = begin, offsets[d + 1]
+            many += 1
+        first[d + 1] = many
+    return found[:many], first
+
+
+@kernel
+def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
+    """Where the tag of a quotation that begins here ends; where it begins, if there is none."""
+    i = begin + 1
+    if i < last and data[i] == _SLASH:
+        i += 1
+    for letter in _NAME:
+        if i == last or data[i] | _LETTER_CASE != letter:
+            return begin
+        i += 1
+    if i == last or not (_is_blank(data[i]) or data[i] in (_NEWLINE, _FORM_FEED, _SLASH, _MORE)):
+        return begin
+    while i < last and data[i] != _LESS and data[i] != _MORE:
+        i += 1
+    return i + 1 if i < last and data[i] == _MORE else begin
+
+
+@kernel
+def _cut(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    newlines: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    first_block: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Write begin, end and number of segments into `edges`; gives which are of each text, int64[D+1]."""
+    first, many, line = np.zeros(len(offsets), np.int64), 0, 0
+    for d in range(len(offsets) - 1):
+        begin, last = offsets[d], offsets[d + 1]
+        block, number = first_block[d], 0
+        part, part_line, quoted, at = begin, line, False, begin
+        while at < last:
+            ends = line < len(newlines) and newlines[line] < last
+            line_end = newlines[line] + 1 if ends else last
+            of_line = _is_quoted(data, at, line_end)
+            while at < line_end:
+                while block < first_block[d + 1] and blocks[block, 1] <= at:
+                    block += 1
+                here, end = of_line, line_end
+                if not of_line and block < first_block[d + 1]:
+                    here = blocks[block, 0] <= at
+                    end = min(end, blocks[block, 1 if here else 0])
+                if here != quoted:
+                    many, number = _part(
+                        data, newlines[part_line:line], (begin, last), (part, at), quoted, edges, many, number
+                    )
+                    part, part_line, quoted = at, line, here
+                at = end
+            line += ends
+        many, number = _part(data, newlines[part_line:line], (begin, last), (part, last), quoted, edges, many, number)
+        first[d + 1] = many
+    return first
+
+
+@kernel
+def _is_blank(byte: int) -> bool:
+    return byte in (_SPACE, _TAB, _RETURN)
+
+
+@kernel
+def _is_quoted(data: NDArray[np.uint8], at: int, end: int) -> bool:
+    """Whether a line begins with the sign of a quotation, three blanks at most before it."""
+    most = min(at + 3, end)
+    while at < most and (data[at] == _SPACE or data[at] == _TAB):
+        at += 1
+    if at < end and data[at] == _MORE:
+        return True
+    for letter in _ESCAPED:
+        if at == end or data[at] != letter:
+            return False
+        at += 1
+    return True
+
+
+@kernel
+def _part(
+    data: NDArray[np.uint8],
+    newlines: NDArray[np.int64],
+    text: tuple[int, int],
+    part: tuple[int, int],
+    quoted: bool,
+    edges: NDArray[np.int64],
+    many: int,
+    number: int,
+) -> tuple[int, int]:
+    """Write the segments of a part; gives how many are written, and how many the text has so far.
+
+    newlines: of the part.
+    """
+    begin, last = part
+    line = len(newlines) if quoted else 0
+    while line < len(newlines):
+        end = newlines[line]
+        line += 1
+        while line < len(newlines) and _all_blank(data, newlines[line - 1] + 1, newlines[line]):
+            line += 1
+        if newlines[line - 1] > end:  # blank lines between
+            many, number = _write((begin, end), text, edges, many, number)
+            begin = newlines[line - 1] + 1
+    return _write((begin, last), text, edges, many, number)
+
+
+@kernel
+def _all_blank(data: NDArray[np.uint8], begin: int, end: int) -> bool:
+    while begin < end and _is_blank(data[begin]):
+        begin += 1
+    return begin == end
+
+
+@kernel
+def _write(
+    segment: tuple[int, int], text: tuple[int, int], edges: NDArray[np.int64], many: int, number: int
+) -> tuple[int, int]:
+    size = segment[1] - segment[0]
+    if size <= 0:
+        return many, number
+    if LEAST_BYTES <= size < text[1] - text[0]:
+        edges[many, 0], edges[many, 1], edges[many, 2] = segment[0] - text[0], segment[1] - text[0], number
+        many += 1
+    return many, number + 1
+
+
+@kernel
+def tokens_before(
+    segments: Segments, tokens: Tokens, bytes_of: NDArray[np.int32], more: int, sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """How many tokens begin before segments begin, and before they end, by the bytes of tokens: int64[S] each.
+
+    And of which documents these are right, bool[D]: their tokens have as many bytes as they should.
+
+    Args:
+        segments: of D documents, by bytes.
+        tokens: of these documents.
+        bytes_of: of each token id; others have none.
+        more: bytes that the tokens of a document have beyond its own, in front.
+        sizes: int64[D], bytes of documents.
+    """
+    begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
+    for d in range(len(sizes)):
+        if segments.offsets[d] == segments.offsets[d + 1]:
+            continue
+        first, last = tokens.offsets[d], tokens.offsets[d + 1]
+        token, at = first, 0
+        for s in range(segments.offsets[d], segments.offsets[d + 1]):
+            edge = segments.begin[s] + more if segments.begin[s] else 0
+            while token < last and at < edge:
+                at += _size(tokens.ids[token], bytes_of)
+                token += 1
+            begin[s] = token - first
+            edge = segments.end[s] + more if segments.end[s] else 0
+            while token < last and at < edge:
+                at += _size(tokens.ids[token], bytes_of)
+                token += 1
+            end[s] = token - first
+        for rest in tokens.ids[token:last]:
+            at += _size(rest, bytes_of)
+        right[d] = at == sizes[d] + more
+    return begin, end, right
+
+
+@kernel
+def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
+    return bytes_of[token] if token < len(bytes_of) else 0
