@@ -15,6 +15,7 @@ registry = "registry"
 results = "results"
 false_positive_rate = 1e-6      # for a document, over all messages of all keys
 variants = {{ normalised = true }}  # a second look without hidden characters, look-alikes and upper case
+spans = {{ windows = true, segments = true }}  # parts of texts, too; three times the cost for keys of many users
 
 [input]
 """

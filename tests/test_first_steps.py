@@ -58,6 +58,7 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
     plan = make_plan(config, NOW.date())
     assert tuple(plan.columns)[:4] == wanted
     assert plan.config.variants.normalised
+    assert (plan.config.spans.windows, plan.config.spans.segments) == (True, True)
     assert plan.locations == (str(folder),)
     assert [key.key_id for key in load_registry(tmp_path / "registry").keys] == ["first"]
     for name in filter(None, wanted):

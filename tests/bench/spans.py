@@ -193,8 +193,9 @@ def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
 
 
 def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
-    """CPU seconds of all that a worker does, without parts, with segments and with both, in turns."""
-    parts = ("", "spans = { segments = true }\n", "spans = { windows = true, segments = true }\n")
+    """CPU seconds of all that a worker does, without parts, with either kind and with both, in turns."""
+    kinds = {"windows": "windows = true", "segments": "segments = true", "both": "windows = true, segments = true"}
+    parts = ["", *(f"spans = {{ {kind} }}\n" for kind in kinds.values())]
     forms: dict[str, dict[str, int]] = {
         "one message": {"messages": 1},
         "100,000 users": {"messages": GROUPS**2, "groups": GROUPS},
@@ -215,11 +216,14 @@ def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
                 pieces = [Piece(shard, shard.rows.start, shard.rows.stop) for shard in shards]
                 calls.append(lambda worker=worker, pieces=pieces: [[*worker.scan(piece)] for piece in pieces])
             spent = np.array([[_seconds(call) for call in calls] for _ in range(pairs + 1)][1:])
-        ratios = [spent[:, i] / spent[:, 0] for i in (1, 2)]
-        told = [f"{np.median(one):.2f} ({one.min():.2f} to {one.max():.2f})" for one in ratios]
+        ratios = spent[:, 1:] / spent[:, :1]
+        told = [
+            f"{kind} {np.median(one):.2f} ({one.min():.2f} to {one.max():.2f}) times"
+            for kind, one in zip(kinds, ratios.T, strict=True)
+        ]
         yield (
             f"whole scan, greenlist-v2, {name}, {pairs} alternating runs, {np.median(spent[:, 0]):.2f} s without: "
-            f"segments {told[0]} times, windows and segments {told[1]} times"
+            + ", ".join(told)
         )
 
 
@@ -252,7 +256,7 @@ def main() -> None:
         for mark in (NumberedGreenList(bytes(32), 4, Fraction(1, 4)), NumberedGumbel(bytes(32), 4)):
             for line in null(mark, int(asked.null)):
                 print(line, flush=True)
-    for line in whole_scan(asked.scan, 3) if asked.scan else ():
+    for line in whole_scan(asked.scan, 7) if asked.scan else ():
         print(line, flush=True)
     if asked.cost:
         for line in cost(asked.cost, asked.documents, 3):
