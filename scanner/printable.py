@@ -44,11 +44,15 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings of cells that a spreadsheet takes for formulas (OWASP, CSV Injection)."""
 
 
+_FORMULA_AFTER_SEMICOLON = re.compile(r"(;[\s\"]*)(?=[=+\-@＝＋－＠])")
+"""Semicolons before a formula: where decimals have commas, spreadsheets part cells at semicolons, quoted or not."""
+
+
 def cell(value: object) -> str:
     """A value in a table for spreadsheets: text that one would take for a formula gets an apostrophe; as `safe`."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
-    return safe(f"'{value}" if value.startswith(FORMULA) else value)
+    return safe(_FORMULA_AFTER_SEMICOLON.sub(r"\1'", f"'{value}" if value.startswith(FORMULA) else value))
 
 
 def cut(text: str, longest: int) -> str:

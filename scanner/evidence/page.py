@@ -16,13 +16,16 @@ from markupsafe import escape
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.evidence.weighing import LEVELS
-from scanner.printable import safe
+from scanner.printable import printable, safe
 
 MOST_CHARACTERS = 40_000
 """Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
 
 MOST_BYTES = 180_000
 """Most bytes of the text with its marks, so that a page stays below 200 kB."""
+
+LONGEST_TITLE = 400
+"""Most characters of a document's id above its page: an id may have as many as a text."""
 
 _SPAN_BYTES = len('<span class="l4 q m" title="very strongly"></span>')
 
@@ -91,7 +94,7 @@ def about(explained: Explanation) -> dict[str, Any]:
     """Values for the template `about_flag.html.j2`, and the title of its page."""
     text, (shown, most) = explained.text or "", _fitting(explained)
     return {
-        "title": f"Flag: {safe(explained.row['doc_id'] or explained.case.where)}",
+        "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),

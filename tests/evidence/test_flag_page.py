@@ -74,6 +74,15 @@ def test_a_long_text_is_cut_and_says_so():
     assert f"{len(text) - MOST_CHARACTERS:,} more characters" in html
 
 
+def test_a_page_stays_small_whatever_the_id():
+    explained = explanation("text")
+    for name in ("doc_id", "account_id", "user_id"):
+        explained.row[name] = "i" * 2**20
+    html = page(explained)
+    assert len(html.encode()) < 20_000
+    assert "i…i" in html
+
+
 @pytest.mark.seconds
 @pytest.mark.parametrize("text", ["\U000e0001" * 50_000, "'" * 50_000, "> a\nb\n" * 9_000, "水" * 50_000])
 def test_a_page_stays_small_whatever_is_in_the_text(text):

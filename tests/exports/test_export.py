@@ -22,6 +22,7 @@ from scanner.exports import sending
 from scanner.exports.bodies import COLUMNS
 from scanner.exports.receivers import ozone_or_coop
 from scanner.exports.sending import Answer, sent
+from scanner.printable import cell
 from schemas.verdict import Verdict
 from tests.support.command_line import call
 from tests.support.hostile_pages import HOSTILE
@@ -71,6 +72,7 @@ class Console(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.taken: list[dict] = []
+        self.answers = None  # status that everything gets, and where it redirects to
         self.dies_after = None  # so many more are taken, and then the connection is cut without an answer
 
     @property
@@ -85,6 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         console: Console = self.server
+        if console.answers is not None:
+            console.taken.append(body)
+            self.send_response(console.answers)
+            self.send_header("Location", f"{console.url}/api/v1/report?elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.path == "/api/v1/report":
             allowed, schema = self.headers["X-API-KEY"] == TOKEN, COOP
         else:
@@ -190,6 +199,15 @@ def test_no_cell_of_a_table_is_a_formula(scanned):
     assert {value for value in cells if value.startswith("-")} == {row["log10_p_global"] for row in rows}  # numbers
 
 
+@pytest.mark.parametrize("value", ["a;=1+1", 'a;"=1+1', "a; \t@SUM(1)", "=1;+2;-3", "a;＝1", "a;b=c", "2;3"])
+def test_no_part_of_a_cell_is_a_formula_where_semicolons_part_cells(value):
+    """As a spreadsheet reads the file in countries whose decimals have commas."""
+    line = io.StringIO()
+    csv.writer(line).writerow(["x", cell(value), "y"])
+    for parted in csv.reader(io.StringIO(line.getvalue()), delimiter=";"):
+        assert not [part for part in parted if part.strip(' "')[:1] in set("=+@-＝＋－＠")]
+
+
 def test_label_studio_gets_characters_of_the_text(scanned):
     code, out, _ = export(scanned, "label-studio")
     tasks = json.loads(out)
@@ -235,6 +253,19 @@ def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
     assert len(set(ids)) == most
     assert len(ids) == most + again  # Coop's contract does not say that it drops repeats: only who asks risks one
     assert (code, "1 in doubt" in out) == (int(not again), form == "coop" and not again)
+
+
+@pytest.mark.parametrize("status", [307, 500])
+def test_a_receiver_that_fails_or_sends_elsewhere_ends_the_run_and_gets_one_report(scanned, console, status):
+    """A redirect is not followed; nobody knows what became of the report, so no second one is sent."""
+    console.answers = status
+    code, _, err = export(scanned, "coop", "--send")
+    assert (code, f"answered {status}" in err, len(console.taken)) == (1, True, 1)
+    console.answers = None
+    code, out, _ = export(scanned, "coop", "--send")
+    assert (code, "1 in doubt, 9 sent" in out, len(console.taken)) == (1, True, 10)
+    ids = [one["reportedItem"]["id"] for one in console.taken]
+    assert len(set(ids)) == len(ids)
 
 
 def test_a_process_that_dies_before_or_after_it_sent_leaves_a_doubt_and_no_second_report(scanned, console, monkeypatch):

@@ -133,8 +133,8 @@ def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window
 
 def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
     with serving(night, "ruth") as one, serving(night, "omar") as other:
-        context = opened(browser)
-        pages = [context.new_page(), context.new_page()]
+        contexts = [opened(browser), opened(browser)]
+        pages = [context.new_page() for context in contexts]
         for page, app in zip(pages, (one, other), strict=True):
             page.goto(app.address)
             page.keyboard.press("o")
@@ -153,7 +153,8 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
             page.reload()
             shown = page.locator("#decided + ul").inner_text()
             assert "ruth" in shown and "confirmed" in shown and "omar" in shown and "dismissed" in shown  # noqa: PT018
-        context.close()
+        for context in contexts:
+            context.close()
     assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "confirmed")]
 
 

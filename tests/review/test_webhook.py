@@ -25,21 +25,8 @@ from scanner.storage.toml import read_toml
 from scanner.watermark.opened import Held
 from schemas.config import ScanConfig
 from tests.support.command_line import call
-from tests.support.coop import Coop, action, coop
+from tests.support.coop import WEBHOOK, Coop, action, coop
 from tests.support.hostile_pages import HOSTILE
-
-ABOUT = """\
-[export.coop]
-url = "https://coop.example"
-token = "file:token"
-item_type = "post"
-reporter_type = "system"
-[export.coop.webhook]
-key = "file:coop.pem"
-confirmed = ["a-yes"]
-quoted = ["a-quote", "a-quote-2"]
-dismissed = ["a-no"]
-"""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +64,7 @@ class Posting:
 def configured(night) -> Iterator[Path]:
     (night.folder / "coop.pem").write_bytes(coop().public)
     before = night.config.read_text()
-    night.config.write_text(before.replace("[audit]", ABOUT + "[audit]"))
+    night.config.write_text(before.replace("[audit]", WEBHOOK + "[audit]"))
     yield night.config
     night.config.write_text(before)
 
@@ -275,7 +262,7 @@ def test_the_command_says_what_is_missing(night, tmp_path):
     assert (code, "has no section [export.coop.webhook]" in err) == (2, True)
     for wrong in ('quoted = ["a-quote", "a-yes"]', 'quoted = [""]', 'quoted = "a"'):
         path = tmp_path / "scan.toml"
-        about = ABOUT.replace('quoted = ["a-quote", "a-quote-2"]', wrong)
+        about = WEBHOOK.replace('quoted = ["a-quote", "a-quote-2"]', wrong)
         path.write_text(night.config.read_text().replace("[audit]", about + "[audit]"))
         with pytest.raises(Refused):
             read_toml(path, ScanConfig)

@@ -12,6 +12,20 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 SHA256_INFO = bytes.fromhex("3031300d060960864801650304020105000420")
 """DER of DigestInfo for SHA-256 up to the digest (RFC 8017, 9.2, note 1)."""
 
+WEBHOOK = """\
+[export.coop]
+url = "https://coop.example"
+token = "file:token"
+item_type = "post"
+reporter_type = "system"
+[export.coop.webhook]
+key = "file:coop.pem"
+confirmed = ["a-yes"]
+quoted = ["a-quote", "a-quote-2"]
+dismissed = ["a-no"]
+"""
+"""Sections of scan.toml; the public key lies beside it as coop.pem."""
+
 
 class Coop:
     """One organisation's key pair, and what is posted with it (docs/api/actions.md of roostorg/coop)."""
