@@ -37,6 +37,7 @@ _COMMANDS = {
     "retain": "jobs.upkeep:retain",
     "mark": "jobs.mark:mark",
     "plan": "jobs.plan:plan",
+    "bench": "jobs.bench:bench",
     "calibrate": "jobs.calibrate:calibrate",
     "evaluate": "jobs.evaluate:evaluate",
     "selftest": "jobs.selftest:selftest",

@@ -11,6 +11,7 @@ import click
 from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.storage.locations import is_uri, refuse_password
+from schemas.registry import MOST_NUMBERS
 
 
 class Folder(click.ParamType[Path | str]):
@@ -48,6 +49,16 @@ class Results(NamedTuple):
     folder: str
     false_positive_rate: float
     config: Path | None
+
+
+def groups_of(users: float) -> int:
+    """Groups of a key with room for so many users. Raises Refused where a key has no room for them."""
+    from scanner.watermark.native.version2 import groups_for, users_of
+
+    most = users_of(MOST_NUMBERS)
+    if not 1 <= users <= most:
+        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
+    return groups_for(users)
 
 
 def results_at(place: str) -> Results:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from jobs.options import Folder
+from jobs.bench import figures_option
+from jobs.night import night_lines
+from jobs.options import Folder, groups_of
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
-from schemas.registry import MAX_WINDOW, MOST_NUMBERS, MasterKey
+from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:
     from scanner.power import Aim, Marked
@@ -75,6 +77,18 @@ class Row(NamedTuple):
 @click.option("--simulate", type=click.IntRange(min=0), default=2000, show_default=True, help="Texts a row; 0: none.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: power against tokens.")
+@click.option("--night", type=click.FloatRange(min=1), help="Say what so many documents cost instead, with --users.")
+@click.option(
+    "--tokens", type=click.FloatRange(min=1), default=200, show_default=True, help="With --night: of a document."
+)
+@click.option(
+    "--flagged",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="With --night: share of the documents that is flagged, each of which is proved.",
+)
+@figures_option
 def plan(
     method: str | None,
     marked_file: Path | None,
@@ -94,6 +108,10 @@ def plan(
     simulate: int,
     seed: int,
     plot: Path | None,
+    night: float | None,
+    tokens: float,
+    flagged: float,
+    figures: Path,
 ) -> None:
     """Say how many tokens a marked text needs, so that it is detected with a given power.
 
@@ -104,13 +122,21 @@ def plan(
     With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
     found and its user is named, in text that is marked for one user alone.
 
+    With --night, core-hours of a night of so many documents, from what `brickscan bench` measured on this machine.
+
     \b
     Example:
       brickscan plan --from marked.parquet --registry registry
       brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
       brickscan plan --method gumbel --entropy 0.2
       brickscan plan --method greenlist --green-share 0.6 --users 1e9 --misnaming-rate 1e-4
+      brickscan plan --night 50e6 --tokens 200 --users 1e9
     """
+    if night is not None:
+        if users is None or marked_file or method or messages:
+            raise click.UsageError("--night goes with --users, and with no --from, --method or --messages.")
+        tell(*night_lines(figures, night, tokens, users, flagged))
+        return
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
         raise Refused("--plot needs matplotlib; install it with `pip install 'brickscan[audit]'`, or leave --plot out")
     if plot is not None and (plot.is_dir() or not plot.absolute().parent.is_dir()):
@@ -163,18 +189,13 @@ def plan(
 
 def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: float | None) -> int | None:
     """Groups of a key for so many users; None without --users."""
-    from scanner.watermark.native.version2 import groups_for, users_of
-
     if users is None and misnaming_rate is not None:
         raise click.UsageError("--misnaming-rate goes with --users.")
     if users is not None and messages:
         raise click.UsageError("Give --messages, or --users of a key in groups; one of the two.")
     if misnaming_rate is not None and not 0 < misnaming_rate < 1:
         raise Refused(f"--misnaming-rate {misnaming_rate} is not allowed; a number between 0 and 1 is needed")
-    most = users_of(MOST_NUMBERS)
-    if users is not None and not 1 <= users <= most:
-        raise Refused(f"--users {users:g} is not allowed; a key has 1 to {most:,.0f}")
-    return None if users is None else groups_for(users)
+    return None if users is None else groups_of(users)
 
 
 def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:

@@ -183,6 +183,12 @@ must not be multiplied with `verdicts.log10_p`, and `flagged` never depends on i
 SCORED = ("scored", "scored_in_part")
 """Values of `status` for a document that was tested, and has a p-value of its own."""
 
+STAGES = ("read", "tokenise", "score", "prove", "write", "commit")
+"""Stages of a scan's work, in their order."""
+
+CORE_SECONDS = pa.struct([(stage, pa.float64()) for stage in STAGES])
+"""Seconds by stage."""
+
 SCANS = pa.schema(
     [
         pa.field("scan_id", pa.string(), nullable=False),
@@ -228,6 +234,16 @@ SCANS = pa.schema(
         # head of the users' hash chain when the scan began, as hex text; null: no users, or written before heads
         pa.field("users_head", pa.string()),
         pa.field("misnaming_rate", pa.float64()),  # null: none was stated, and it is the false-positive rate
+        pa.field("text_bytes", pa.int64()),  # of the documents; null, as the rest: written before costs
+        # of all work that came back, a worker having one core; commit: of the driver
+        pa.field("core_seconds", CORE_SECONDS),
+        pa.field("documents_a_core_hour", pa.float64()),  # null, as the rest: no work came back
+        pa.field("bytes_a_core_hour", pa.float64()),
+        pa.field("slowest_shard", pa.string()),  # the shard that took longest, or the first of a pack that did
+        pa.field("slowest_path", pa.string()),  # its file
+        pa.field("slowest_row", pa.int64()),  # its first row, within the file
+        pa.field("slowest_seconds", pa.float64()),  # its core-seconds
+        pa.field("skew", pa.float64()),  # these over the mean of all shards and packs
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

@@ -1,11 +1,13 @@
 """Finished shards on their way into the tables: a few at a time, verdicts last, then counted."""
 
+import functools
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from scanner.cluster.costs import NO_UNITS, Units
 from scanner.cluster.pieces import Finished, FinishedPack
 from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Seconds
 from scanner.cluster.rows import quarantine_rows
@@ -31,8 +33,8 @@ log does.
 class Totals:
     """Totals of what a scan has committed so far. peak_memory: the most that any worker needed, in bytes.
 
-    Seconds and retries cover all work that came back, committed or not yet; under_way: documents that are scored, and
-    not committed yet; waited: seconds that the driver waited for workers.
+    Seconds, units and retries cover all work that came back, committed or not yet; under_way: documents that are
+    scored, and not committed yet; waited: seconds that the driver waited for workers.
     """
 
     shards: int = 0
@@ -43,6 +45,7 @@ class Totals:
     seconds: Seconds = NO_TIME
     under_way: int = 0
     waited: float = 0.0
+    units: Units = NO_UNITS
 
 
 class Committer:
@@ -83,8 +86,8 @@ class Committer:
             self.totals,
             peak_memory=peak,
             retries=self.totals.retries + finished.retries,
-            seconds=sum((report.seconds for report in finished.reports), start=self.totals.seconds),
         )
+        self._spent(finished.shard, *(report.seconds for report in finished.reports))
         if finished.fault is not None:
             self.add_fault(finished.shard.file, finished.fault)
             return
@@ -107,10 +110,10 @@ class Committer:
         self.totals = replace(
             self.totals,
             peak_memory=max(self.totals.peak_memory, report.peak_memory),
-            seconds=self.totals.seconds + report.seconds,
         )
         if not pack.shards:
             return
+        self._spent(next(iter(pack.shards)), report.seconds)
         first, *others = (shard.shard_id for shard in pack.shards)
         beside = (
             (self._quarantine, report.quarantine),
@@ -127,6 +130,12 @@ class Committer:
             self._counts[shard.shard_id] = counts
             self._shards[shard.shard_id] = self._row(shard, counts)
         self._verdicts[first] = Entry(first, report.verdicts, tuple(others))  # last, as above
+
+    def _spent(self, shard: Shard, *seconds: Seconds) -> None:
+        """Count what a unit of work cost."""
+        spent = functools.reduce(Seconds.plus, seconds, NO_TIME)
+        units = self.totals.units.and_also(shard, spent)
+        self.totals = replace(self.totals, seconds=self.totals.seconds.plus(spent), units=units)
 
     def add_fault(self, file: InputFile, fault: FileFault) -> None:
         """Take a file that cannot be scanned. Only if the fault is lasting, the file counts as done."""
@@ -181,7 +190,7 @@ class Committer:
             shards=self.totals.shards + len(done),
             counts=sum((self._counts[shard] for shard in done if shard in self._counts), start=self.totals.counts),
             files_quarantined=len(self._files_at_fault),
-            seconds=self.totals.seconds + Seconds(commit=time.monotonic() - began),
+            seconds=self.totals.seconds.plus(Seconds(commit=time.monotonic() - began)),
         )
         self._passing.clear()
         self._quarantine.clear()

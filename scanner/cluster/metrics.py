@@ -5,7 +5,6 @@ Labels are `stage` and `state`, of a few values each, and Ray's own: no key, use
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 import ray
 from ray.util.metrics import Counter, Gauge
@@ -56,7 +55,7 @@ class Metrics:
             return
         for name, (text, read) in COUNTERS.items():
             self._count(name, text, read(totals), {})
-        for stage, seconds in asdict(totals.seconds).items():
+        for stage, seconds in totals.seconds._asdict().items():
             self._count(SECONDS, "Wall seconds by stage, summed over the workers", seconds, {"stage": stage})
         self._set(SHARDS_LEFT, "Shards that this scan has found and not committed yet", shards - totals.shards, {})
         self._set(WORKER_MEMORY, "Most memory that a worker has needed", totals.peak_memory, {})

@@ -27,7 +27,8 @@ class Nodes:
         """How a node went; None: it is there, or nothing is known of it."""
         if node_id is not None and node_id not in self._gone:
             nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-            self._gone = {node["NodeID"]: _how(node) for node in nodes if not node["Alive"]}
+            # added, since Ray forgets the oldest
+            self._gone |= {node["NodeID"]: _how(node) for node in nodes if not node["Alive"]}
         return None if node_id is None else self._gone.get(node_id)
 
 

@@ -47,18 +47,28 @@ class Counts:
 NOTHING = Counts()
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """Wall seconds by stage: four stages of the workers, summed over them, and `commit` of the driver."""
+class Seconds(NamedTuple):
+    """Wall seconds by stage: five stages of the workers, summed over them, and `commit` of the driver.
+
+    A worker has one core, so its seconds are core-seconds; with a GPU, the core waits for it. score: without the proofs
+    of flags, which are `prove`.
+    """
 
     read: float = 0.0
     tokenise: float = 0.0
     score: float = 0.0
+    prove: float = 0.0
     write: float = 0.0
     commit: float = 0.0
 
-    def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    @property
+    def of_workers(self) -> float:
+        """Seconds of the workers, all stages together."""
+        return sum(self) - self.commit
+
+    def plus(self, other: "Seconds") -> "Seconds":
+        """The sums by stage."""
+        return Seconds(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 NO_TIME = Seconds()

@@ -15,6 +15,7 @@ from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, room, worker_memory
+from scanner.cluster.costs import costs
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
 from scanner.cluster.gpus import fit_gpus, share_gpus
 from scanner.cluster.metrics import Metrics
@@ -282,7 +283,7 @@ class _Scan:
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         row = _row(self._plan, self._scan_id, self._started_at, self._work, self._committer.totals, self._audit)
-        row |= {"users_head": self._users_head}
+        row |= {"users_head": self._users_head} | costs(self._committer.totals)
         try:
             with interrupts_held():
                 append_scan(self._plan.results, row | {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)})

@@ -157,7 +157,7 @@ class Worker:
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         rows = Rows()
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
-        text_bytes, tokenising = 0, self._detector.tokenising
+        text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         witness = PieceDecoys(self._decoys, origin, piece.start) if self._decoys else None
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
@@ -185,7 +185,8 @@ class Worker:
         odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
         rows.counts = counts_of(rows, text_bytes) + odd
         clock.lap("score")
-        clock.tokenised(self._detector.tokenising - tokenising)
+        clock.within_score("tokenise", self._detector.tokenising - before_it[0])
+        clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
@@ -258,7 +259,7 @@ class _Clock:
     """Sums up wall seconds by stage: a lap is the time since the previous lap."""
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(("read", "tokenise", "score", "write"), 0.0)
+        self._seconds = dict.fromkeys(("read", "tokenise", "score", "prove", "write"), 0.0)
         self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
@@ -266,9 +267,9 @@ class _Clock:
         self._seconds[stage] += now - self._last
         self._last = now
 
-    def tokenised(self, seconds: float) -> None:
-        """Count so many of the seconds of scoring as tokenising."""
-        self._seconds["tokenise"] += seconds
+    def within_score(self, stage: str, seconds: float) -> None:
+        """Count so many of the seconds of scoring as those of a stage within it."""
+        self._seconds[stage] += seconds
         self._seconds["score"] -= seconds
 
     def spent(self) -> Seconds:

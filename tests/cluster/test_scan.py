@@ -25,6 +25,7 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users, head_of, verify_users
 from scanner.results import tables
+from schemas.tables import STAGES
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
 
@@ -98,6 +99,14 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     assert (record["shards"], record["shards_skipped"]) == (7, 0)
     assert [key["key_id"] for key in record["keys"]] == ["green", "gum"]
     assert record["users_head"] == head_of(registry)
+    spent = record["core_seconds"]
+    assert set(spent) == set(STAGES)
+    hours = (sum(spent.values()) - spent["commit"]) / 3600
+    assert record["documents_a_core_hour"] == pytest.approx(record["documents"] / hours)
+    assert record["bytes_a_core_hour"] == pytest.approx(record["text_bytes"] / hours)
+    assert 0 < record["slowest_seconds"] <= 3600 * hours
+    assert record["slowest_path"].endswith(".parquet")
+    assert record["skew"] >= 1
 
     again = night.scan()
     assert (again.work.skipped, again.totals.shards) == (7, 0)

@@ -139,6 +139,9 @@ def test_ray_says_how_a_node_went(monkeypatch, reason, how):
     assert known.gone(None) is None
     assert [known.gone(name) for name in "xxyz"] == [Gone(how), Gone(how), None, None]
     assert len(asked) == 3  # once of the dead node
+    monkeypatch.setattr(ray, "nodes", list)  # Ray forgets the oldest
+    assert known.gone("y") is None
+    assert known.gone("x") is Gone(how)
 
 
 def test_rays_numbers_are_these():

@@ -31,7 +31,11 @@ NEW = {
         *("named", "named_again", "text_id", "p_class", "sketch", "tests", "unit"),
     ],
     "quarantine": ["account_id", "text_sha256"],
-    "scans": ["scored_in_part", "values_not_read", "labels", "users_head", "misnaming_rate"],
+    "scans": [
+        *("scored_in_part", "values_not_read", "labels", "users_head", "misnaming_rate"),
+        *("text_bytes", "core_seconds", "documents_a_core_hour", "bytes_a_core_hour"),
+        *("slowest_shard", "slowest_path", "slowest_row", "slowest_seconds", "skew"),
+    ],
 }
 MODIFIED = 10**18
 
