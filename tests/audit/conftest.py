@@ -1,11 +1,14 @@
-"""The human documents of the demo's sample as tokens of the demo's tokenizer."""
+"""The human documents of the demo's sample as tokens of the demo's tokenizer, which workers open once."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scanner.detection import scan_plan
 from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 
@@ -17,6 +20,14 @@ RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
 def tokenizer() -> Tokenizer:
     path = DEMO / "tokenizer.json"
     return load_tokenizer(path, sha256_file(path))
+
+
+@pytest.fixture(scope="module")
+def one_tokenizer() -> Iterator[None]:
+    """Workers load it once for all tests that ask for it: seeing whether the fast one is exact takes half a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan_plan, "load_tokenizer", functools.cache(scan_plan.load_tokenizer))
+        yield
 
 
 def sample_texts(kind: str, key_id: str | None = None) -> list[str]:

@@ -1,7 +1,6 @@
 """Ranks of users' messages among nobody's: against plain loops, how rarely they lie, and sabotage that they see."""
 
 import dataclasses
-import functools
 from fractions import Fraction
 
 import numpy as np
@@ -25,12 +24,7 @@ from tests.support.audited_scan import Key, make, pieces, scan
 
 USERS = 300
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_tokenizer():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
-        yield
+pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The audit of a scan, by the worker's own code without Ray: it holds on real text, and every sabotage is caught."""
 
 import dataclasses
-import functools
 import hashlib
 import re
 from fractions import Fraction
@@ -19,7 +18,6 @@ from scanner.audit.in_every_scan.live import LiveAudit
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
 from scanner.cluster.reports import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection import scan_plan as plan_module
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.under_test import Origin, Seen
 from scanner.errors import Refused
@@ -44,13 +42,7 @@ from tests.audit.conftest import DEMO, sample_texts
 from tests.support.audited_scan import Key, make, pieces, scan, shards_of
 from tests.watermark.pairs import law_of
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_tokenizer():
-    """Workers load it once for all tests: looking whether the fast one is exact takes its time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
-        yield
+pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 
 def alarming(audit: LiveAudit) -> set[str]:

@@ -1,6 +1,5 @@
 """Parts of the traffic are judged by themselves: what is wrong in one of them alone is seen, and named."""
 
-import functools
 import itertools
 
 import numpy as np
@@ -17,12 +16,7 @@ from tests.support.audited_scan import Key, make, pieces, scan
 
 PARTS = 10
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_tokenizer():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
-        yield
+pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 
 @pytest.fixture(scope="module")
