@@ -84,6 +84,7 @@ fuzz: .venv/installed-dev
 null: .venv/installed-dev
 	$(BIN)/python -m tests.bench.null_counts --corpus $(CORPUS)
 	$(BIN)/python -m tests.bench.fresh_keys --corpus $(CORPUS) $(if $(PVALUES),--p-values $(PVALUES))
+	$(BIN)/python -m tests.bench.mixed_law --corpus $(CORPUS)
 	$(BIN)/python -m tests.bench.one_key --corpus $(CORPUS)
 
 # marked text pasted into text by people: found as a whole and by its parts, where, at what cost; and the law of parts

@@ -13,7 +13,7 @@ from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
 from scanner.watermark.seeded_proof import SynthIdProof, log_urn
 from scanner.watermark.synthid_bits import FEW, MANY, MixedBits, hashes, mixed_ones, points, variance_limit, wide_law
-from tests.bench import fresh_keys
+from tests.bench import fresh_keys, mixed_law
 
 FACTOR = 6364136223846793005
 SAME_HASH = np.array(
@@ -164,3 +164,17 @@ def test_p_values_of_a_text_that_collides_hold_over_keys(monkeypatch):
     assert np.all(hits_beyond_chance(20_000) > 1e-7)
     monkeypatch.setattr(fresh_keys, "variance_limit", lambda states, count: 1.0)
     assert np.all(hits_beyond_chance(20_000) < 1e-50)
+
+
+def test_rates_that_follow_from_the_law_of_a_layer():
+    """By the wide law none is above its level; by that of fair bits 1e-6 is reached 10,000 times too often."""
+    weights = make_format("synthid-mixed", {"depth": 5}).weights()
+    wide, fair = mixed_law.rates(states_of(COLLIDING), weights, np.random.default_rng(6))
+    assert np.all(wide <= 1.0)
+    assert fair[mixed_law.LEVELS == 1e-6] > 1e4
+
+
+def test_rates_of_bits_that_hardly_depend_are_near_their_levels():
+    weights = make_format("synthid-mixed", {"depth": 5}).weights()
+    wide, _ = mixed_law.rates(states_of(ORDINARY), weights, np.random.default_rng(6))
+    assert np.all((wide[1:5] > 0.2) & (wide[1:5] < 1.1))
