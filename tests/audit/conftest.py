@@ -1,4 +1,4 @@
-"""The human documents of the demo's sample as tokens of the demo's tokenizer, which workers open once."""
+"""Texts of the demo's sample, the human ones also as tokens; a tokenizer that workers open once."""
 
 import functools
 from collections.abc import Iterator
@@ -24,17 +24,17 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def one_tokenizer() -> Iterator[None]:
-    """Workers load it once for all tests that ask for it: seeing whether the fast one is exact takes half a second."""
+    """Workers load the tokenizer once for all tests: the check that the fast backend is exact takes half a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_plan, "load_tokenizer", functools.cache(scan_plan.load_tokenizer))
         yield
 
 
 def sample_texts(kind: str, key_id: str | None = None) -> list[str]:
-    """Texts of the sample whose truth is of that kind, human or marked, and under that key."""
+    """Distinct texts of the sample of one kind, human or marked, and marked under one key."""
     truth = pq.read_table(DEMO / "truth.parquet", columns=["doc_id", "kind", "key_id"]).to_pylist()
     wanted = {row["doc_id"] for row in truth if row["kind"] == kind and row["key_id"] == key_id}
-    # as bytes, since a few rows of the sample are no valid text
+    # as bytes, since a few rows of the sample are not valid UTF-8
     parts = [
         pq.read_table(path, columns=["doc_id", "text"]).cast(RAW) for path in sorted(DEMO.glob("sample-*.parquet"))
     ]

@@ -6,7 +6,7 @@ from scanner.watermark import Tokens
 
 
 def documents_of(tokens: Tokens, count: int, length: int) -> Tokens:
-    """The first so many documents of at least so many tokens, cut to that length."""
+    """The first documents that have enough tokens, each cut to the same length."""
     lengths = np.diff(tokens.offsets)
     chosen = np.flatnonzero(lengths >= length)[:count]
     assert len(chosen) == count, f"the sample has {len(chosen)} documents of {length} tokens, not {count}"

@@ -1,4 +1,4 @@
-"""The laws of accounts in the audit of a scan: they hold, and what counts twice raises the alarm."""
+"""The laws of accounts in the audit of a scan: they hold, and evidence that counts twice raises the alarm."""
 
 from datetime import UTC, datetime
 
@@ -26,7 +26,7 @@ ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
 
 
 def audited(folder, human_texts) -> tuple[LiveAudit, int]:
-    """Accounts of people, whose posts all end with a signature of theirs; and how many are flagged."""
+    """The audit of accounts of people, whose posts all end with the account's signature; and how many are flagged."""
     plan = make(folder, ["nothing"], *KEYS)
     texts = pieces(human_texts, 15, ACCOUNTS * POSTS, 5)
     signed = [f"{text}\n{texts[i // POSTS]} {texts[i // POSTS + 1]}" for i, text in enumerate(texts)]
@@ -47,7 +47,7 @@ def audited(folder, human_texts) -> tuple[LiveAudit, int]:
 
 
 def decoys_of(plan: Plan) -> AccountDecoys:
-    """Of every account."""
+    """Decoys that score every account."""
     return AccountDecoys(Decoys(b"audit secret, 16", plan.keys, "ngram", 1.0, 0.0), Origin("scan", UNIT, ""), UNIT)
 
 
@@ -89,7 +89,7 @@ def test_what_posts_share_counted_in_each_raises_the_alarm(tmp_path, human_texts
 @pytest.mark.seconds
 @pytest.mark.parametrize("times", [1, 2])
 def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypatch, times):
-    """As after a resume that took up once more what it had: 2,500 accounts of 30 short posts."""
+    """2,500 accounts of 30 short posts; each counts twice, as if a resumed scan took up posts that it had already."""
 
     def again(law, score, scored, begins, nights):
         return log10_evidence(

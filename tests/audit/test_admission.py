@@ -32,7 +32,7 @@ def registry(tmp_path):
 
 
 def audit(registry, factors: dict[str, float], days: int = 0) -> list[dict]:
-    """Rows of one audit in which keys hit so many times as often as they should."""
+    """Rows of one audit; factors: how many times as often as it should each key hits."""
     begun = Audit.begin("c" * 64, "corpus.parquet", "1", 0.01)
     begun = Audit(**{**vars(begun), "at": datetime.now(UTC) + timedelta(days=days)})
     answers = []
@@ -88,7 +88,7 @@ def test_a_floor_can_be_asked_for(registry, tmp_path, capsys):
 @pytest.mark.parametrize("down_to", [1e-1, 1e-2, 1e-3, 1e-4])
 @pytest.mark.parametrize("effect", [1.0, 4.0])
 def test_as_many_documents_as_are_said_to_be_needed_suffice(down_to, effect):
-    """The judge of audits decides over so many documents with as many hits as expected: holds; over a third: not."""
+    """With as many hits as expected, audits of the stated number of documents say `holds`, of a third `undecided`."""
     thresholds = [10.0**-k for k in range(1, 5)]
 
     def verdict(documents: int) -> str:
@@ -111,7 +111,7 @@ def test_what_each_key_can_be_admitted_to_is_one_sentence(registry):
     ]
     nearer, far = (next(admissions(rows, down_to)) for down_to in (1e-3, 1e-5))
     numbers = [int(re.search(r"about ([0-9,]+) documents", said)[1].replace(",", "")) for said in (nearer, far)]
-    assert numbers[1] == pytest.approx(100 * numbers[0], rel=0.1)  # no row was that far down: by proportion
+    assert numbers[1] == pytest.approx(100 * numbers[0], rel=0.1)  # beyond all rows: by proportion
     first, _ = admissions(rows, 1e-6)
     assert first.startswith("k1 can be admitted down to 0.01; for 1e-06 about ")
 
@@ -134,12 +134,12 @@ def test_too_little_data_admits_nobody(registry):
 
 
 def test_an_audit_of_fewer_messages_admits_nobody(registry):
-    """The commitment is the same: it covers method, window and gamma alone."""
+    """The key's commitment does not change with its messages: it covers method, window and gamma alone."""
     key = load_registry(registry).keys[0]
     rows = frame(audit(registry, {"k1": 1.0}))
     passed = key.model_copy(update={"admission": admission_of(key, rows)})
     assert passed.admitted_by == rows["audit_id"][0]
-    assert passed.model_copy(update={"messages": 1000}).admitted_by is None  # keys.toml was edited since
+    assert passed.model_copy(update={"messages": 1000}).admitted_by is None  # as if somebody edited keys.toml
     with pytest.raises(Refused, match=r"has 1000 messages; audit .* was of 100;"):
         admission_of(key.model_copy(update={"messages": 1000}), rows)
 
@@ -170,7 +170,7 @@ def test_a_key_without_a_commitment_is_known_by_name_parameters_and_time(tmp_pat
     with pytest.raises(Refused, match="failed audit"):
         admission_of(other, rows)
     with pytest.raises(Refused, match="has no audit there"):
-        admission_of(stack, frame(audit(folder, {"stack": 1.0}, days=-1)))  # of a key that had this name before
+        admission_of(stack, frame(audit(folder, {"stack": 1.0}, days=-1)))  # an audit of an earlier key of this name
     wider = stack.model_copy(update={"parameters": {"context_width": 5}})
     with pytest.raises(Refused, match="has no audit there"):
         admission_of(wider, rows)

@@ -196,7 +196,7 @@ def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human
     command = [sys.executable, "-m", "jobs.calibrate", "--config", str(config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        next(line for line in process.stderr if "step='tokenised'" in line)  # at work, on Ray
+        next(line for line in process.stderr if "step='tokenised'" in line)  # a worker on Ray has begun
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 143, err

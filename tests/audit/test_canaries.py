@@ -1,4 +1,4 @@
-"""Canaries: counts against plain loops, how surely a loss is seen, and every cause of a quiet night as sabotage."""
+"""Canaries: counts against plain loops, how surely a loss is seen, and sabotage by each cause of a loss."""
 
 import hashlib
 import shutil
@@ -52,7 +52,7 @@ canaries = 30
 
 
 def make_registry(folder: Path, window: int = 2, secret: str | None = None) -> Path:
-    """One key, `green`; without a secret its own is the same in all registries."""
+    """A registry of one key, `green`; secret None: a fixed secret, the same in all registries."""
     fix_secrets(folder, *(() if secret else ("green",)))
     new_key(
         folder, "green", format="greenlist", window=window, gamma="1/4", messages=2000, tokenizer=TOKENIZER,
@@ -63,7 +63,7 @@ def make_registry(folder: Path, window: int = 2, secret: str | None = None) -> P
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory) -> Path:
-    """The registry of the serving side, with users and ten canaries; nobody changes it."""
+    """The registry of the serving side, with users and ten canaries; no test changes it."""
     folder = make_registry(tmp_path_factory.mktemp("serving") / "registry")
     add_users(folder, None, ["alice", "bob"])
     make_canaries(folder, None, 10, 0.9)
@@ -72,7 +72,7 @@ def serving(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def night(tmp_path, serving, words, plain) -> Callable[..., "object"]:
-    """A night as `audited_scan` scans it: canaries that `marks` marked, so many of them, beside what nobody marked."""
+    """Scans a night: `come` texts of canaries, marked under the registry `marks`, beside unmarked texts."""
 
     def make(marks: Path = serving, come: int = TEXTS):
         made = load_registry(serving).canaries.made
@@ -97,7 +97,7 @@ def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night):
     assert line.startswith("30 of 30 texts came; found 30 (")
     assert "planned 27), named right 30" in line
     assert audit.alarms() == []
-    assert (audit.traffic.texts, audit.traffic.flagged) == (20, 0)  # they are no traffic
+    assert (audit.traffic.texts, audit.traffic.flagged) == (20, 0)  # canaries do not count as traffic
 
 
 def another_tokenizer(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
@@ -118,7 +118,7 @@ def another_window(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path
 
 
 def another_users_table(registry: Path, serving: Path, byte_tokenizer: Path, tmp_path: Path) -> Path:
-    """Users change places with those behind them."""
+    """Each user gets the message of the user in the next row."""
     users = list_users(serving)
     swapped = users.select(
         "key_id", "message", user_id=pl.col("user_id").shift(1).fill_null(users["user_id"][-1]),
@@ -191,7 +191,7 @@ def test_counts_are_those_of_a_plain_loop():
 
 
 def probability_of_alarm(due: int, share: float, power: float, error: float) -> float:
-    """Exactly: hits are binomial, and those that are found are named right."""
+    """The exact probability: hits are binomial, and every canary that is found is named right."""
     audit = Audit.begin("", "", "", error)
     hits = np.arange(due + 1)
     alarms = [lost(judge_canaries(audit, Counted(due, due, h, h, 0), power, 1e-6)) for h in hits.tolist()]
@@ -247,12 +247,12 @@ def test_the_command_makes_prompts_for_the_same_canaries_each_time(tmp_path):
     assert made.power == 0.9
 
     new_key(registry, "all", format="vllm-gumbel", messages=1, tokenizer=TOKENIZER)
-    assert load_registry(registry).canaries == made  # another key loses none
+    assert load_registry(registry).canaries == made  # a new key removes no canary
     remove_users(registry, [made.made[0].account_id])
     assert call(*how, "--power", 0.5, "--out", tmp_path / "two.parquet")[0] == 0
     again = load_registry(registry).canaries
     assert again.power == 0.5
-    assert set(again.made) > set(made.made)  # what was made stays; who was removed has a new message
+    assert set(again.made) > set(made.made)  # earlier canaries stay; the removed one has a new message
     assert {canary.message for canary in again.made if canary.key_id == "all"} == {0}
     assert not any(canary.names for canary in again.made if canary.key_id == "all")
     assert set(pl.read_parquet(tmp_path / "two.parquet")["user_id"]) == set(first["user_id"])

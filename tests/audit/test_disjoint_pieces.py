@@ -1,4 +1,4 @@
-"""The paper's figure, small: what is counted, against plain p-values; and its finding on real text."""
+"""The paper's figure on few pieces: its counts against plain p-values, and its finding on real text."""
 
 from fractions import Fraction
 
@@ -50,7 +50,7 @@ def test_hits_are_those_of_plain_p_values(gamma, cut):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), None], ids=str)
 def test_the_papers_finding_on_real_text(gamma, cut):
-    """Scored repeats give several times too many small p-values; left out, the exact test is right, within chance."""
+    """With repeats scored, small p-values are several times too many; without, the exact test is right."""
     found = piece_counts(format_for(gamma, 2), SECRETS, cut, ALPHAS)
     ratio = found.hits.sum(axis=0) / (len(SECRETS) * found.expected)
     z, exact, ngram = ratio[:, 3]
@@ -71,7 +71,7 @@ def test_parts_add_up(cut):
 
 
 def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
-    """One line over and over: with repeats p is tiny under some key, without them it is what it should be."""
+    """One line over and over: with repeats scored, p is tiny under some key; without, it is above 1e-3."""
     generator = np.random.default_rng(2)
     line = generator.integers(0, 30_000, 12).tolist()
     tokens = ragged([(line * 30)[:256], generator.integers(0, 30_000, 256).tolist()])

@@ -72,7 +72,7 @@ def test_randomised_p_values_are_uniform(gamma):
     p = randomised_p(score, scored, law_of(gamma), generator)
     assert uniformity(p)[1] > 1e-3
     assert uniformity(1 - p)[1] > 1e-3
-    if gamma is not None:  # and the plain ones are not: the test must see what randomising is for
+    if gamma is not None:  # plain p-values are not uniform, so that the test shows what randomising changes
         plain = 10 ** law_of(gamma).log10_p(score, scored)
         assert uniformity(1 - plain)[1] < 1e-6
 

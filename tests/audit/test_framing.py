@@ -1,4 +1,4 @@
-"""Whoever posts can write text of messages that nobody holds: told as that, and no alarm, unless it may be more."""
+"""Anybody can post text of messages that nobody holds: the audit reports it, and alarms only if it may be more."""
 
 import functools
 from pathlib import Path
@@ -26,11 +26,11 @@ from tests.support.rows import verdict
 
 RESERVED = (19, 39, 59, 79)
 FRAMED = 60
-"""So many texts are written for messages that nobody holds."""
+"""Number of texts that are written for messages that nobody holds."""
 
 
 class Night(NamedTuple):
-    """A scan of real text, among it texts that hit reserved messages; what its decoys counted; its verdicts, exact."""
+    """A scan of real text with some texts that hit reserved messages; its decoys' counts; its exact verdicts."""
 
     plan: Plan
     decoys: pl.DataFrame
@@ -39,7 +39,7 @@ class Night(NamedTuple):
 
 @pytest.fixture(scope="module")
 def night(tmp_path_factory, human_texts):
-    """The search says of texts that begin so that they carry a reserved message, as an attacker's would."""
+    """A night in which the search finds a reserved message in each framed text, as in an attacker's."""
     folder: Path = tmp_path_factory.mktemp("framing")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "load_tokenizer", functools.cache(plan_module.load_tokenizer))
@@ -63,13 +63,13 @@ def night(tmp_path_factory, human_texts):
         patch.setattr(written, "for_everybody", lambda rows, lengths: exact.append(rows) or published(rows, lengths))
         judge = live.judge_scan
         patch.setattr(live, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
-        assert scan(plan).state == "alarm"  # from more texts than a few accounts have, where none is known
+        assert scan(plan).state == "alarm"  # accounts are unknown, texts many
         rows = pl.DataFrame(pa.Table.from_batches(exact)).with_columns(text_id=pl.lit(None, pl.Binary))
         yield Night(plan, kept["decoys"], rows.sort("row"))
 
 
 def judged(night: Night, framed: list[str | None], others: str | None = None) -> LiveAudit:
-    """The audit, if so many framed texts are there, of these accounts, and all others are of one or their own."""
+    """The audit with so many framed texts, posted by these accounts; others are of one account, or of one each."""
     row = pl.col("row")
     rows = night.verdicts.filter((row >= FRAMED) | (row < len(framed)))
     accounts = [framed[i] if i < FRAMED else others or f"account-{i}" for i in rows["row"]]
@@ -89,10 +89,10 @@ def judged(night: Night, framed: list[str | None], others: str | None = None) ->
 def test_texts_of_few_accounts_are_told_as_possible_framing(night, framed, accounts):
     audit = judged(night, framed)
     assert audit.state == "possible framing"
-    assert 1 <= audit.framing["k0"] <= accounts  # one text that is left may be chance
+    assert 1 <= audit.framing["k0"] <= accounts  # one text that remains may be chance
     assert audit.alarms() == []
     assert audit.fields()["alarms"] == 0
-    assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} >= {"reserved"}  # which stays on record
+    assert {row["kind"] for row in audit.rows if row["verdict"] == "too small"} >= {"reserved"}  # stays on record
     (said,) = audit.warnings()
     assert f"without the texts of {audit.framing['k0']} account" in said
     assert "So the law holds" in said
@@ -134,7 +134,7 @@ def test_where_the_law_is_not_known_to_hold_there_is_an_alarm(night):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_accounts_that_hit_most_are_left_out(seed):
-    """Against loops over plain rows; every account has another number of hits, so that there are no ties."""
+    """Against loops over plain rows; no two accounts have the same number of hits, so that nothing is tied."""
     generator = np.random.default_rng(seed)
     owners = [(key, f"account {i}", i + 1) for key in ("a", "b") for i in range(int(generator.integers(0, FEW + 4)))]
     rows = []

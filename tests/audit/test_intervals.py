@@ -1,4 +1,4 @@
-"""Limits against brute force: exact fractions and mpmath; dispersion against clusters that are made."""
+"""Limits against brute force by exact fractions and mpmath; dispersion against clusters of known dispersion."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""One key on one traffic: what is counted, and that it is told when a key hits too often, whatever the reason."""
+"""One key on one traffic: its counts, and that the audit reports a key that hits too often, whatever the reason."""
 
 from fractions import Fraction
 
@@ -85,7 +85,7 @@ def test_an_ordinary_key_passes(mark, short):
 
 
 def test_the_correction_left_out_is_caught(short, monkeypatch):
-    """Though it stands in one place, which the expectation rests on too."""
+    """The audit sees the missing correction, although its expectation is computed by the same function."""
     monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
     some = Tokens(short.ids[: 64 * 2000], short.offsets[:2001])
     found = count(GreenList(SECRET, 4, QUARTER), some, messages=1000)
@@ -93,7 +93,7 @@ def test_the_correction_left_out_is_caught(short, monkeypatch):
 
 
 def tuned(tokens: Tokens) -> bytes:
-    """Of some candidates, the key under which the commonest tokens are most often green."""
+    """The key, out of 300 candidates, under which the commonest tokens are most often green."""
     common = np.bincount(tokens.ids).astype(float)
     share = {}
     for number in range(300):
@@ -115,7 +115,7 @@ def test_a_key_tuned_to_common_ngrams_is_caught_and_its_ngrams_are_shown(short):
 
 @pytest.mark.seconds
 def test_marked_text_in_the_corpus_is_caught_and_told_from_a_broken_law(human, tokenizer):
-    """One marked text in 1,000: its key hits far too often, and keys that are drawn do not."""
+    """One text in 1,000 is marked: its key hits far too often, keys that are drawn do not."""
     cut = pieces(human, np.diff(human.offsets) // 128, 128)
     plain = Tokens(cut.ids[: 999 * 128], cut.offsets[:1000])
     secret = bytes.fromhex((DEMO / "secrets" / "demo-paper.key").read_text().strip())

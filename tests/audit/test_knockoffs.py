@@ -1,4 +1,4 @@
-"""Ranks of users' messages among nobody's: against plain loops, how rarely they lie, and sabotage that they see."""
+"""Ranks of users' messages among messages that nobody holds: plain loops, rate of false alarms, sabotage they see."""
 
 import dataclasses
 from fractions import Fraction
@@ -58,7 +58,7 @@ def test_stand_ins_are_nobodys_and_of_the_same_group_or_cluster(groups):
         seen.setdefault(cluster, set()).update(others)
     assert sum(map(len, seen.values())) == len(set().union(*seen.values()))  # clusters share none
     if groups is None:
-        assert how.stand_ins(5, 100).messages[0] >= 100  # of a small key, those beyond
+        assert how.stand_ins(5, 100).messages[0] >= 100  # a small key borrows messages beyond its own
 
 
 def test_ranks_are_those_of_plain_loops():
@@ -102,7 +102,7 @@ def test_users_are_drawn_evenly(tmp_path):
 
 @pytest.mark.seconds
 def test_alarms_are_as_rare_as_stated():
-    """Of 300 nights 15 at most are expected; by chance 37 in less than one case in a million."""
+    """At most 15 alarms are expected in 300 nights; 37 come by chance in less than one case in a million."""
     share, _, _ = rate(300, 0.05, 1, 1000, 0.5)
     assert share <= 36 / 300
 
@@ -128,7 +128,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
 @pytest.mark.seconds
 @pytest.mark.parametrize(("more", "share", "seen"), [(1, 1.0, "knockoff"), (20, 0.2, "knockoff_first")])
 def test_scores_that_favour_users_are_seen_by_ranks_alone(tmp_path, texts, monkeypatch, more, share, seen):
-    """A green token more in each text, or twenty in a fifth of them: of decoys and reserved messages nothing shows."""
+    """Users score one green token more in each text, or twenty more in a fifth; only ranks show it."""
     plan = with_users(tmp_path, texts)
     held, plain = set(list_users(plan.registry)["message"]), NumberedGreenList.score
     (key,) = plan_module.open_keys(plan.registry, plan.keys)
@@ -148,7 +148,7 @@ def test_scores_that_favour_users_are_seen_by_ranks_alone(tmp_path, texts, monke
 
 
 def test_of_many_documents_some_thousand_are_ranked(tmp_path, texts):
-    """A tenth of those that are drawn, of a night of 50,000: of 600 texts 60, and 23 or 97 once in a million."""
+    """In a night of 50,000 a tenth is ranked: 60 of 600 texts; at most 23 or at least 97 once in a million."""
     plan = dataclasses.replace(with_users(tmp_path, texts[:5]), documents=50_000)
     decoys = open_decoys(plan)
     assert decoys.ranked == pytest.approx(0.1)

@@ -1,4 +1,4 @@
-"""The law on real text, small: it holds for the exact tests, and every sabotage of it is caught."""
+"""The law on a little real text: it holds for the exact tests, and every sabotage of it is caught."""
 
 from fractions import Fraction
 

@@ -50,23 +50,23 @@ def alarming(audit: LiveAudit) -> set[str]:
 
 
 def test_real_text_raises_no_alarm(tmp_path, human_texts):
-    """Decoys are others in every run, so the test fails by chance once in a million runs at most."""
+    """Decoys are drawn anew in every run, so that the test fails by chance once in a million runs at most."""
     plan = make(tmp_path, [*human_texts, *human_texts], Key(1000), Key(50, 1, "gumbel"))
     audit = scan(plan)
     assert audit.state == "no alarm"
-    assert audit.traffic.texts <= len(human_texts)  # copies are one text; the shortest are not scored
+    assert audit.traffic.texts <= len(human_texts)  # copies count as one text; the shortest texts are not scored
     assert audit.traffic.texts > 0.9 * len(human_texts)
     kinds = {row["kind"]: row for row in audit.rows}
     assert kinds.keys() == set(LIVE_AUDIT_KINDS) - {
         *CANARY_KINDS,
-        "shadow",  # of keys of one message
-        "decoy_spans",  # where parts are tested
-        *("decoy_accounts", "decoy_evidence"),  # where accounts are
-        *KNOCKOFFS,  # of keys of version 2, whose messages users hold
+        "shadow",  # only for keys of one message
+        "decoy_spans",  # only where parts of texts are tested
+        *("decoy_accounts", "decoy_evidence"),  # only where accounts are tested
+        *KNOCKOFFS,  # only for keys of version 2 with messages that users hold
     }
     tests = {(row["kind"], row["method"]): row["tests"] for row in audit.rows}
     one_message = tests["decoy", "greenlist"] + tests["decoy", "gumbel"]
-    assert one_message == audit.traffic.texts  # a copy in the same shard is the same draw
+    assert one_message == audit.traffic.texts  # copies in one shard meet the same decoy
     assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
     assert "TOO SMALL" not in "".join(audit_words.table(audit))
@@ -75,7 +75,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
 
 
 def test_counts_are_those_of_scoring_each_text_alone(tmp_path, human_texts):
-    """Against a loop over documents that derives nothing but the seeds by the code under test."""
+    """Against a loop over documents, which uses the code under test for the seeds alone."""
     texts = human_texts[:40]
     plan = make(tmp_path, texts, Key(100, 2))
     audit = scan(plan)
@@ -161,11 +161,11 @@ def test_a_share_of_the_texts_is_drawn(tmp_path, human_texts):
             assert abs(sum(other == kind for _, other, _ in drawn[piece]) - 1250) < 5 * 35  # five standard deviations
         assert abs(sum(every for *_, every in drawn[piece]) - 2500) < 5 * 47
     both = {d for d, *_ in drawn[b"a;0;"]} & {d for d, *_ in drawn[b"b;0;"]}
-    assert abs(len(both) - 20_000 / 64) < 5 * 18  # pieces draw on their own
+    assert abs(len(both) - 20_000 / 64) < 5 * 18  # pieces draw independently of each other
 
 
 def test_of_a_small_night_fifty_thousand_are_drawn_where_there_are_so_many(tmp_path):
-    """At what the configuration says when that is more, and at nothing when it says nothing."""
+    """The configured share is drawn where it is more, and nothing where it is 0."""
     for documents, share in ((None, 0.02), (1, 1.0), (50_000, 1.0), (200_000, 0.25), (2_500_000, 0.02), (10**9, 0.02)):
         assert share_of(0.02, documents) == share
         assert share_of(0.0, documents) == 0
@@ -173,7 +173,7 @@ def test_of_a_small_night_fifty_thousand_are_drawn_where_there_are_so_many(tmp_p
     digests = [hashlib.sha256(str(i).encode()).digest() for i in range(20_000)]
     drawn = [*open_decoys(plan).drawn(b"a;0;", digests)]
     assert abs(sum(kind >= 0 for _, kind, _ in drawn) - 5000) < 5 * 61  # five standard deviations
-    assert abs(sum(every for *_, every in drawn) - 400) < 5 * 20  # the share of all messages stays
+    assert abs(sum(every for *_, every in drawn) - 400) < 5 * 20  # the share for decoys of all messages does not rise
 
 
 def test_without_a_share_there_are_no_decoys_and_without_a_secret_no_scan(tmp_path, human_texts):
@@ -195,7 +195,7 @@ def test_without_a_share_there_are_no_decoys_and_without_a_secret_no_scan(tmp_pa
 
 
 def test_reserved_messages_are_expected_as_often_as_brute_force_finds_them(tmp_path, human):
-    """P(best message reserved and p ≤ α) is at most what is expected, and not far below it where scores are fine."""
+    """P(best message reserved and p ≤ α) is at most the expectation, and close to it where scores are continuous."""
     count, texts = 40, 4000
     scores = np.random.default_rng(3).gamma(64, size=(texts, count))  # Gumbel's law at T = 64
     best = scores.argmax(axis=1)
@@ -230,7 +230,7 @@ SHORT, QUARTER = 25, Fraction(1, 4)
 
 
 def sabotaged(tmp_path, human_texts, key, words=SHORT, most=9000, more=""):
-    """The audit under sabotage, and when it is switched off."""
+    """The audit of a sabotaged scan, with decoys and without."""
     texts = pieces(human_texts, words, most, 8) if words else human_texts
     with_audit = scan(make(tmp_path / "on", texts, key, more=more))
     assert with_audit.alarms()
@@ -261,7 +261,7 @@ def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, m
     monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decoy_best", "reserved"}
-    assert alarming(without) == {"reserved"}  # which need no decoys
+    assert alarming(without) == {"reserved"}  # reserved messages need no decoys
     assert "too few decoys to tell a broken law from a bad key. Name nobody by this key" in without.alarms()[-1]
 
 

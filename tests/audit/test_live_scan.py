@@ -40,7 +40,7 @@ family_error = 1e-6
 
 
 class WithZTest(Worker):
-    """Its p-values are those of the Z-test."""
+    """A worker whose p-values are those of the Z-test."""
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         with pytest.MonkeyPatch.context() as patch:
@@ -49,7 +49,7 @@ class WithZTest(Worker):
 
 
 class Stopped(Exception):
-    """The driver dies here."""
+    """Raised where the driver is to die."""
 
 
 pytestmark = pytest.mark.usefixtures("without_ray", "opened_once")
@@ -92,13 +92,13 @@ def test_a_broken_law_ends_with_code_3_a_sentence_and_a_state_beside_every_flag(
     assert (last["exit_code"], last["audit"], last["audited_scans"]) == (3, "alarm", [outcome.scan_id])
     rows = results.audits(plan.results).filter(pl.col("audit_id") == outcome.scan_id).collect()
     assert "too small" in rows.filter(pl.col("kind") == "decoy")["verdict"].to_list()
-    assert results.verdicts(plan.results).collect().height == 9000  # verdicts stay
+    assert results.verdicts(plan.results).collect().height == 9000  # an alarm removes no verdicts
     assert set(results.flagged(plan.results).collect()["audit"]) == {"alarm"}
     out = call("flagged", config, "--limit", 2)[1]
     assert [line.count(" alarm ") for line in out.splitlines()[1:3]] == [1, 1]
     assert "AUDIT ALARM" in out
 
-    # as it should be, another file is judged together with what was broken: it is the same input
+    # a later file, scanned rightly, is of the same input, so that it is judged together with the broken one
     write(config, "b", short(human_texts, 100))
     again = run_scan(make_plan(config), lambda work, totals: None)
     assert again.exit_code == 3
@@ -155,7 +155,7 @@ def test_who_scans_a_part_of_what_an_interrupted_scan_committed_judges_all_of_th
     assert set(results.flagged(part.results).collect()["audit"]) == {"no alarm"}
     write(config, "d", short(human_texts, 40))
     config.write_text(CONFIG.replace('"in"', '"in/d.parquet"'))
-    assert run_scan(make_plan(config), lambda work, totals: None).audit.traffic.texts == 40  # it took over nothing
+    assert run_scan(make_plan(config), lambda work, totals: None).audit.traffic.texts == 40  # of one file alone
 
 
 def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
@@ -163,7 +163,7 @@ def test_counts_that_a_dead_driver_left_are_replaced(config, human_texts):
     plan = make_plan(config)
     run_scan(plan, lambda work, totals: None)
     whole = results.audit_counts(plan.results).collect()
-    shutil.rmtree(Path(plan.results) / "verdicts")  # as if it had died before this commit
+    shutil.rmtree(Path(plan.results) / "verdicts")  # as if the driver had died before it committed verdicts
     again = run_scan(plan, lambda work, totals: None)
     counts = results.audit_counts(plan.results).collect()
     assert set(counts["scan_id"]) == {again.scan_id}
@@ -197,7 +197,7 @@ def test_texts_that_are_scored_in_part_count_as_any_others(config, human_texts):
 
 
 def test_the_audit_secret_is_rotated_between_two_scans(config, human_texts):
-    """What was counted under the old one stays and counts, though the old one is gone; nothing is scanned again."""
+    """Counts under the old secret stay valid, though the old secret is gone; nothing is scanned again."""
     registry = config.parent / "registry"
     write(config, "a", short(human_texts, 40))
     first = run_scan(make_plan(config), lambda work, totals: None)

@@ -1,4 +1,4 @@
-"""Wrong names in synthetic marked text, small: they stay below their rates, and every sabotage of the rules is seen."""
+"""Wrong names in a little synthetic marked text: they stay below their rates, and sabotage of the rules is seen."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_cases_are_of_every_kind_and_length():
 @pytest.mark.seconds
 @pytest.mark.parametrize("case", names_cases(FORMATS, GROUPS, [1, 3], [200]), ids=lambda c: f"{c.format.name} {c.told}")
 def test_it_holds(case):
-    """And users of whom there is enough are named: an audit of texts that name nobody would show nothing."""
+    """Wrong names stay below their rates; and users with enough text are named, or the audit would show nothing."""
     assert judged(case) != "too small"
     found = names_counts(case, TEXTS, 1, SEED, RATES)
     assert found.marked == case.users * TEXTS
@@ -54,7 +54,7 @@ def test_a_correction_that_is_left_out_is_seen(how, monkeypatch):
 
 
 def _uncorrected(found):
-    """Both p-values as of one message and one user alone."""
+    """Both p-values without their corrections, as if the key had one message and one user."""
     return found._replace(log10_p_global=found.log10_p, log10_p_own=found.log10_p_own - np.log10(GROUPS))
 
 
@@ -79,7 +79,7 @@ def test_a_format_without_these_groups_is_refused(how):
 
 @pytest.mark.parametrize("how", FORMATS, ids=lambda how: how.name)
 def test_a_text_holds_what_its_mark_favours(how):
-    """By the scores alone: of eight tokens the largest of 180 scores is chosen, so the sum is far above its mean."""
+    """Each of 180 tokens is the one of eight with the largest score, so the sum is far above its mean."""
     mark, rng = how.open(bytes(range(32))), np.random.default_rng(5)
     [text] = write_marked(mark, np.array([417]), 184, rng)
     [other] = write_marked(mark, np.array([417]), 184, rng, lambda _, choices, best: choices[:, 0])

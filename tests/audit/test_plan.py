@@ -19,7 +19,7 @@ def test_documents_are_drawn_without_replacement_while_they_last():
         assert len(set(places.tolist())) == len(places)
         assert set(places.tolist()) <= set(offered.tolist())
     more = draw_documents(available, 12, b"seed", case=3)
-    assert set(np.bincount(more[0][0], minlength=6)[[0, 2, 5]].tolist()) <= {2, 3}  # again only after all of them
+    assert set(np.bincount(more[0][0], minlength=6)[[0, 2, 5]].tolist()) <= {2, 3}  # all come before any repeats
     numbers = np.concatenate([numbers for _, numbers in more])
     assert sorted(numbers.tolist()) == list(range(3 * KEY_STRIDE, 3 * KEY_STRIDE + 12))
 

@@ -11,11 +11,11 @@ from tests.bench.audit_power import DOCUMENTS, MESSAGES, Row, night
 
 TEXTS, OF_TEXT, LEVELS, ERROR = 100, 500, THRESHOLDS[:5], 1e-3
 CELL = 3
-"""Of the levels: 1e-4, where five hits are expected."""
+"""Place of the level 1e-4, where five hits are expected."""
 
 
 def seen_text_by_text(law: np.ndarray, random: np.random.Generator) -> bool:
-    """Whether a night alarms of which each p-value is drawn, each text is a cluster, and all levels are judged."""
+    """Whether a night raises the alarm: each p-value is drawn, each text is a cluster, and all levels are judged."""
     p = random.random((TEXTS, OF_TEXT))
     hits = np.stack([(p <= level).sum(axis=1) for level in law], axis=1)
     sums = moments(hits, np.full(TEXTS, OF_TEXT), np.broadcast_to(LEVELS, (TEXTS, len(LEVELS))))
@@ -24,9 +24,9 @@ def seen_text_by_text(law: np.ndarray, random: np.random.Generator) -> bool:
 
 @pytest.mark.seconds
 def test_a_cell_is_what_brute_force_finds():
-    """Of 300 nights the excess of the table is seen in nine of ten, give or take four standard errors (0.07).
+    """The table's excess is seen in nine of ten of 300 nights, give or take four standard errors (0.07).
 
-    Clusters that are drawn have design effects above 1 by chance, which the table leaves out: 0.03 more below.
+    Drawn clusters have design effects above 1 by chance, which the table leaves out: hence 0.03 more below.
     """
     row = Row("", LEVELS, TEXTS * OF_TEXT, TEXTS, np.array(LEVELS), ERROR / len(LEVELS))
     excess = row.smallest(CELL, 20_000, 1, row.critical())
@@ -41,7 +41,7 @@ def test_a_cell_is_what_brute_force_finds():
 
 @pytest.mark.parametrize("documents", DOCUMENTS)
 def test_a_law_that_is_right_at_1e_6_and_a_thousand_times_too_small_at_1e_12_is_caught(documents):
-    """Of 4,000 nights decoys of all messages see it in all but one in 1,000; the other rows in 1 % at most."""
+    """Decoys of all messages see it in 99.9 % of 4,000 nights; the other rows see it in 1 % at most."""
     alpha = np.array(DEEP)
     excess = 10 ** (np.maximum(0.0, -np.log10(alpha) - 6) / 2)
     assert excess[[5, -1]].tolist() == [1.0, 1000.0]

@@ -1,4 +1,4 @@
-"""Texts whose best message is reserved are noted while they are scored; the audit counts them as from exact rows."""
+"""Texts whose best message is reserved are noted while they are scored; the audit counts the same from exact rows."""
 
 from datetime import UTC, datetime
 
@@ -31,7 +31,7 @@ OTHER = KEY.model_copy(update={"key_id": "other", "messages": 60})
 
 @pytest.fixture(scope="module")
 def shards() -> list[pa.RecordBatch]:
-    """Exact rows of four shards, in which texts come again, of the same account or another."""
+    """Exact rows of four shards, in which texts repeat, under the same account or another."""
     random = np.random.default_rng(2)
     p = -(random.exponential(1.0, 300) ** 1.5)
     texts = [

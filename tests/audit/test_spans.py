@@ -23,7 +23,7 @@ def scanned(folder, texts: list[str], more: str = SPANS):
 
 @pytest.mark.seconds
 def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_texts):
-    """2,400 texts, under one message and under all of a key."""
+    """2,400 texts, scored under one message of a key and under all of them."""
     audit, counts = scanned(tmp_path, pieces(human_texts, 60, 2_400, 20))
     assert audit.state == AuditState.NO_ALARM
     assert set(counts["label"].str.split(";").list.first()) == {"greenlist-v2", "gumbel-v2"}
@@ -47,7 +47,7 @@ def test_windows_counted_as_one_look_raise_the_alarm(tmp_path, human_texts, monk
 
 @pytest.mark.seconds
 def test_segments_counted_as_one_look_raise_the_alarm_and_else_do_not(tmp_path, human_texts, monkeypatch):
-    """600 texts of six paragraphs each, of which the best is told."""
+    """600 texts of six paragraphs each; the best paragraph counts."""
     paragraphs = pieces(human_texts, 35, 3_600, 20)
     texts = ["\n\n".join(paragraphs[i : i + 6]) for i in range(0, len(paragraphs), 6)]
     audit, counts = scanned(tmp_path / "right", texts, more="spans = { segments = true }")

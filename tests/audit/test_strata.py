@@ -1,4 +1,4 @@
-"""Parts of the traffic are judged by themselves: what is wrong in one of them alone is seen, and named."""
+"""Parts of the traffic are judged by themselves: a fault in one part alone is seen, and the part is named."""
 
 import itertools
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_tokenizer")
 
 @pytest.fixture(scope="module")
 def texts(human_texts) -> list[str]:
-    """Short ones, and one in ten that is twice as long."""
+    """Texts of 25 words, and one in ten of 70."""
     short, long = pieces(human_texts, 25, 3600), pieces(human_texts, 70, 400)
     return [text for tenth in zip(*(short[i::9] for i in range(9)), long, strict=False) for text in tenth]
 
@@ -67,7 +67,7 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
 
 
 def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):
-    """Its p-values are p^1.9."""
+    """The sick host's p-values are p^1.9."""
     number = itertools.count()
     see, p = decoys.PieceDecoys.see, decoys.log10_p_best
 
@@ -102,7 +102,7 @@ def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, text
 
 
 def test_a_key_of_one_message_is_tested_by_messages_that_nobody_has(tmp_path, texts, monkeypatch):
-    """And one whose own secret fits the traffic too well is seen, though decoys are as they should be."""
+    """A key whose own secret fits the traffic too well is seen, though its decoys hit as often as they should."""
     plan = make(tmp_path / "sound", texts[:500], Key(1, format="greenlist-v2"), Key(1, format="gumbel-v2"))
     audit = scan(plan)
     shadows = [row for row in audit.rows if row["kind"] == "shadow"]

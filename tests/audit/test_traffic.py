@@ -1,4 +1,4 @@
-"""What verdicts say about themselves, counted over distinct texts."""
+"""Counts of a night's verdicts over distinct texts."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ KEY = MasterKey(
 
 
 def rows(*namings: str) -> pl.LazyFrame:
-    """Copies of a flagged text, by whom they name."""
+    """Copies of a flagged text, one for each naming."""
     copies = enumerate(namings)
     return pl.LazyFrame([verdict(i, naming=how, flagged=how != "none", log10_p_global=-9.0) for i, how in copies])
 
@@ -36,13 +36,13 @@ def rows(*namings: str) -> pl.LazyFrame:
 def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
     held_by_nobody = naming in ("reserved", "unallocated", "held_later")
     assert measure(rows(naming), -6.0).unheld == held_by_nobody
-    assert measure(rows(naming, "named"), -6.0).unheld == 0  # a copy that existed later
-    not_flagged = naming == "none"  # under other keys: its row says nothing
+    assert measure(rows(naming, "named"), -6.0).unheld == 0  # as where the copy existed later
+    not_flagged = naming == "none"  # a row that is not flagged was scored under other keys
     assert measure(rows(naming, "unallocated"), -6.0).unheld == (held_by_nobody or not_flagged)
 
 
 def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
-    """What the audit says of a key whose reserved messages hit so many times too often in what is not flagged."""
+    """The audit's verdict on a key whose reserved messages hit `excess` times too often in unflagged texts."""
     left = texts - flagged
     traffic = Traffic(texts, flagged, 0, 0, {}, ("s",))
     expected = left * own_p(THRESHOLDS, KEY.messages, 1)
@@ -54,11 +54,11 @@ def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
 
 
 def test_marked_texts_hide_no_key_that_hits_too_often():
-    """Three times as often in the half of the texts that are not marked: over all texts, that would be 1.5 times."""
+    """Three times too often in the unmarked half of the texts, which is 1.5 times over all texts."""
     assert reserved_verdict(2_000_000, 0, 3.0) == "too small"
     assert reserved_verdict(2_000_000, 1_000_000, 3.0) == "too small"
     assert reserved_verdict(2_000_000, 1_000_000, 1.0) == "quiet"
-    assert reserved_verdict(2_000_000, 0, 1.5) == "quiet"  # what it used to be taken for
+    assert reserved_verdict(2_000_000, 0, 1.5) == "quiet"  # the excess that an average over all texts would show
 
 
 def test_flags_that_chance_explains_stay_in_the_expectation():
@@ -74,7 +74,7 @@ def test_what_has_no_p_value_was_not_tested():
 
 
 def of_decoys(tests: float, excess: np.ndarray) -> set[str]:
-    """Verdicts on decoys of all messages, independent ones, that hit so many times too often at each threshold."""
+    """Verdicts on independent decoys of all messages that hit `excess` times too often at each threshold."""
     alpha = np.array(DEEP[: len(excess)])
     hits = np.round(tests * alpha * excess)
     clusters = np.full(len(alpha), tests)
@@ -84,7 +84,7 @@ def of_decoys(tests: float, excess: np.ndarray) -> set[str]:
 
 
 def test_a_law_that_is_right_at_1e_8_and_a_thousand_times_too_small_at_1e_12_is_seen():
-    """On 1 % of 50 million documents, under 100,000 messages each; what stops at 1e-8 sees nothing."""
+    """Decoys see it on 1 % of 50 million documents, of 100,000 messages each; thresholds that end at 1e-8 do not."""
     tests = 0.01 * 50e6 * 1e5
     excess = 10.0 ** np.maximum(0.0, 3.0 * (np.arange(1, len(DEEP) + 1) - 8) / 4)
     assert excess[[7, -1]].tolist() == [1.0, 1000.0]

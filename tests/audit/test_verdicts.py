@@ -1,4 +1,4 @@
-"""What rows say: each verdict where it belongs, errors held over families, and power as it is stated."""
+"""Verdicts of audit rows: each where it belongs, errors held over families, and power as stated."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def row(hits: float, expected: float, effect: float = 1.0) -> Count:
         (3, 2, "undecided"),
         (0, 0.1, "undecided"),
         (0, 0, "undecided"),
-        (1, 0, "too small"),  # what no score can attain was attained
+        (1, 0, "too small"),  # a hit where the law allows none
         (0, 1e4, "conservative"),
     ],
 )
@@ -58,7 +58,7 @@ def test_holm_by_hand():
 
 
 def test_the_family_wise_error_is_held():
-    """Families of 20 true rows: hardly more than the stated share of families has any row called too small."""
+    """Families of 20 true rows: no more than the stated share of them, within chance, has any row called too small."""
     generator = np.random.default_rng(8)
     wrong = 0
     for _ in range(1000):
@@ -70,7 +70,7 @@ def test_the_family_wise_error_is_held():
 @pytest.mark.parametrize("expected", [0.5, 3.0, 30.0, 1000.0])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_pairs_of_limits_miss_no_more_often_than_stated(expected, rows):
-    """Exactly, by the law of the hits: of so many independent rows whose rates are true, at an error of 0.2."""
+    """Exactly, by the Poisson law of hits, for independent rows with true rates, at an error of 0.2."""
     hits = np.arange(int(expected + 12 * expected**0.5 + 20))
     error, chance = 0.2, stats.poisson.pmf(hits, expected)
     judged = [judge([row(float(h), expected)] * rows, error)[0] for h in hits]

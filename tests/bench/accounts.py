@@ -1,9 +1,9 @@
 """Evidence over the posts of an account, simulated and on real texts: `python -m tests.bench.accounts`.
 
-Null: accounts that nobody marked, looked at after each of a hundred nights, each of two posts of 30 tokens: how many
-ever reach a level, by the e-process and by a pooled score that is looked at every night. Power: accounts of 200 posts
-of 30 tokens, a tenth of them marked, found at 1e-6 by the e-process, by the pooled score, and by any post for itself.
-Draws are those of the law of a green list, γ = 1/4.
+Null: unmarked accounts with two posts of 30 tokens a night, tested after each of a hundred nights. The figure is how
+many ever reach a level, by the e-process and by a pooled score that is tested every night. Power: accounts of 200 posts
+of 30 tokens, a tenth of them marked, found at 1e-6 by the e-process, by the pooled score, and by any single post. All
+draws follow the law of a green list with γ = 1/4.
 """
 
 import argparse
@@ -26,7 +26,7 @@ AT_ONCE = 10_000
 
 
 def share(hits: int, tests: int) -> str:
-    """With its limits, 95 %."""
+    """Hits, tests and their ratio with its 95 % limits, in words."""
     limits = binomial_limits(hits, tests, 0.025)
     return f"{hits} of {tests}: {hits / tests:.4f} ({limits.low:.4f} to {limits.high:.4f})"
 
@@ -40,7 +40,7 @@ def _evidence(score: NDArray[np.int64], posts_a_night: int) -> NDArray[np.float6
 
 
 def null(accounts: int) -> Iterator[str]:
-    """How often accounts that nobody marked are ever taken for marked."""
+    """Lines on how often unmarked accounts are ever taken for marked."""
     random, by_evidence, by_pooled = np.random.default_rng(1), 0, 0
     scored = np.arange(1, NIGHTS + 1) * POSTS_A_NIGHT * TOKENS
     for _ in range(0, accounts, AT_ONCE):
@@ -53,7 +53,7 @@ def null(accounts: int) -> Iterator[str]:
 
 
 def power(accounts: int) -> Iterator[str]:
-    """How many accounts are found of which a tenth of 200 posts is marked, by how green these are."""
+    """Lines on how many accounts are found when a tenth of 200 posts is marked, by the marked posts' share of green."""
     random, posts = np.random.default_rng(2), 200
     for green in (0.5, 0.6, 0.75):
         marked = random.random((accounts, posts)) < 0.1

@@ -1,9 +1,10 @@
 """How small an excess the audit of a scan sees: `python -m tests.bench.audit_power`, tables for two sizes of a night.
 
-An excess of r at a level says that p-values are at or below it r times as often as stated. Of nights with the least
-such law (right at all levels that this does not force up), hits are drawn and judged as a scan judges them; the
-smallest r that raises the alarm in nine nights of ten is printed, with the share of fresh nights that saw it. Beside it
-stands what a scan saw that judged down to 1e-8 and drew a share of the documents alone, however few.
+An excess of r at a level says that p-values are at or below it r times as often as stated. Nights are drawn from the
+least such law, which is right at all levels that the excess does not force up. Their hits are judged as a scan judges
+them. Printed is the smallest r that raises the alarm in nine nights of ten, with the share of fresh nights that saw it.
+Beside it stand the same figures of earlier scans, which judged down to 1e-8 and drew a fixed share of the documents,
+however few.
 
 Assumed: one key, whose law attains every level (Gumbel's); independent tests, so that design effects are 1; other rows
 of the family are quiet. tests/audit/test_power.py holds a cell against nights that are drawn and judged text by text.
@@ -26,15 +27,15 @@ from schemas.words import AuditVerdict
 
 DOCUMENTS = (200_000, 50_000_000)
 MESSAGES = 100_000
-_HALVINGS = 17  # of at most twelve decades: r to a five-thousandth
+_HALVINGS = 17  # steps of bisection: r is exact to a five-thousandth over twelve decades
 _AUDIT = ScanAuditConfig()
 
 
 class Row(NamedTuple):
     """Tests of one kind in one night.
 
-    levels: α[J], from large to small; chance: float64[J], of a test; risk: of one level to be called too small where
-    the law holds, the part of the family error that it has; bound: as of `judge`.
+    levels: α[J], from large to small; chance: a test's probability of a hit, float64[J]; risk: one level's part of the
+    family error, which is its chance to be called too small where the law holds; bound: as of `judge`.
     """
 
     title: str
@@ -46,7 +47,7 @@ class Row(NamedTuple):
     bound: float = 1.0
 
     def critical(self) -> NDArray[np.int64]:
-        """The fewest hits that are called too small, as `judge` has it: int64[J]; more than all where none are."""
+        """The fewest hits that `judge` calls too small, int64[J]; more than there are tests where no number is."""
         return np.array([self._fewest(float(chance)) for chance in self.chance], np.int64)
 
     def _fewest(self, chance: float) -> int:
@@ -59,7 +60,7 @@ class Row(NamedTuple):
         return many
 
     def law(self, level: int, excess: float) -> NDArray[np.float64]:
-        """P(p ≤ α) where it is `excess` times as large as stated at a level, and no larger than that forces: [J]."""
+        """The least law with P(p ≤ α) `excess` times as large as stated at a level: float64[J]."""
         forced = np.where(np.arange(len(self.chance)) <= level, excess * self.chance[level], 0.0)
         return np.minimum(np.maximum(self.chance, forced), 1.0)
 
@@ -70,7 +71,7 @@ class Row(NamedTuple):
         return np.cumsum(drawn[:, :0:-1], axis=1)[:, ::-1]
 
     def seen(self, law: NDArray[np.float64], nights: int, seed: int, critical: NDArray[np.int64]) -> int:
-        """In how many nights any level is called too small."""
+        """Number of nights in which any level is called too small."""
         return int((self.nights(law, nights, seed) >= critical).any(axis=1).sum())
 
     def smallest(self, level: int, nights: int, seed: int, critical: NDArray[np.int64]) -> float:
@@ -103,7 +104,7 @@ def reserved(documents: int, messages: int, risk: float) -> Row:
 
 
 def night(documents: int, messages: int, *, now: bool) -> list[Row]:
-    """What a scan judges: as it does now, or as before there were deep levels and a least number of documents."""
+    """Rows that a scan judges now, or judged before it had deep levels and a least number of documents."""
     deep, half = DEEP if now else THRESHOLDS, _AUDIT.family_error / 2
     of_decoys = half / (2 * len(THRESHOLDS) + len(deep))  # one message, the best of all, all
     share = share_of(_AUDIT.share, documents) if now else _AUDIT.share
@@ -134,7 +135,7 @@ def main() -> None:
 
 
 def _table(row: Row, nights: int) -> dict[float, tuple[str, str]]:
-    """By level: the smallest excess, and how many of other nights see it."""
+    """The table by level: the smallest excess, and the share of fresh nights that see it."""
     critical, told = row.critical(), {}
     for j, level in enumerate(row.levels):
         excess = row.smallest(j, nights, 2 * j, critical)

@@ -1,6 +1,6 @@
 """Row 6 through a real embedded Ray, in wall-clock seconds: throughput, memory, the cost of a shard, the first commit.
 
-The corpus is what `megabytes` allows, and ten files of it: hard links, which are ten documents for each one.
+The corpus is cut to `megabytes`, and scanned as ten files: hard links, which make ten documents of each.
 """
 
 import os
@@ -117,7 +117,7 @@ def _throughput(
 
 
 def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Comparison:
-    """What a shard costs beside its documents: many small files against one file of all their rows."""
+    """Cost of a shard apart from its documents: many small files against one file of all their rows."""
     small = pq.ParquetFile(options.corpus).read_row_group(0).slice(0, SHARDS * ROWS_OF_A_SMALL_ONE)
     whole = folder / "whole.parquet"
     pq.write_table(small, whole)

@@ -1,6 +1,6 @@
-"""The GPU kernels on a device: right? and how fast, against ceilings of the same run. A table, and JSON with --json.
+"""Whether the GPU kernels are right on a device, and how fast, against ceilings of the same run; --json writes JSON.
 
-`python3 -m tests.bench.device`, where torch, triton and numpy are installed and nothing else that we need.
+`python3 -m tests.bench.device` needs torch, triton and numpy alone.
 --tiny is for Triton's interpreter on a CPU: the same steps, sizes that say nothing about speed.
 """
 
@@ -28,7 +28,7 @@ from tests.bench.device_checks import Check, Documents, against_the_cpu, draw, o
 from tests.bench.device_kernels import core
 
 OPERATIONS = 8 * 4 * 12 + 16
-"""Of one block: additions, exclusive ors and rotations of the rounds, and the last additions."""
+"""Operations of one block: additions, exclusive ors and rotations of the rounds, and the last additions."""
 
 LENGTH = 256
 QUARTER = Rule(1, 2, 2)
@@ -40,7 +40,7 @@ MODEL = {
 
 
 class Sizes(NamedTuple):
-    """What is run. work: message·tokens of one call, by method."""
+    """Sizes of what is run. green_work, gumbel_work: messages times tokens of one call."""
 
     messages: tuple[int, ...]
     green_work: float
@@ -70,7 +70,7 @@ TINY = Sizes(
 
 
 class Speed(NamedTuple):
-    """One line: `rate` of `unit`, and its share of a ceiling of the same run (0: it has none)."""
+    """One line of the table: `rate` in `unit`, and its share of a ceiling of the same run (0: it has none)."""
 
     what: str
     rate: float
@@ -142,7 +142,7 @@ def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]
 
 
 def candidates(found: Documents, batch: Any, count: int) -> float:
-    """Messages a document that the CPU scores again, were the second best's score its bound."""
+    """Messages a document that the CPU scores again, if the second best score is the bound."""
     sums, scored = gumbel.all_sums(batch, count), np.diff(found.offsets)
     second = sums.topk(2, dim=1, largest=False).values[:, 1].cpu().numpy()
     reached = gumbel.bound(second, scored) - 0.06 - 0.0005 * scored

@@ -1,4 +1,4 @@
-"""Is what a device computes right? Against the CPU's answers in a file, and plain torch on fresh random documents.
+"""A device's answers against the CPU's answers in a file, and against plain torch on fresh random documents.
 
 The plain side computes a whole block for every entry, in 64-bit integers; it shares no code with the kernels.
 """
@@ -30,7 +30,7 @@ class Documents(NamedTuple):
     rule: Rule | None
 
     def only(self, chosen: np.ndarray) -> "Documents":
-        """Some of the documents, by bool[D]."""
+        """The chosen documents, by bool[D]."""
         lengths = np.diff(self.offsets)
         kept, offsets = np.repeat(chosen, lengths), np.cumsum([0, *lengths[chosen]]).astype(np.int64)
         return self._replace(ids=self.ids[kept], nonces=self.nonces[kept], offsets=offsets)
@@ -40,7 +40,7 @@ class Documents(NamedTuple):
 
 
 class Check(NamedTuple):
-    """How many documents were compared, and in how many the verdict differs."""
+    """Numbers of documents that were compared, and of those with a different verdict."""
 
     name: str
     documents: int
@@ -136,7 +136,7 @@ def on_device(found: Documents, count: int, device: torch.device) -> np.ndarray:
 
 
 def compare(name: str, a: np.ndarray, b: np.ndarray, exactly: bool) -> Check:
-    """Row by row: messages agree, and scores to the last digit or, where logarithms differ, to 1e-12."""
+    """Compares row by row: messages must agree, and scores to the last digit or, where logarithms differ, to 1e-12."""
     same = (a[:, [0, 2]] == b[:, [0, 2]]).all(axis=1)
     room = 0.0 if exactly else 1e-12
     same &= (np.abs(a[:, [1, 3]] - b[:, [1, 3]]) <= room * np.abs(b[:, [1, 3]])).all(axis=1)
@@ -172,7 +172,7 @@ def on_fresh_documents(device: torch.device, seed: int, lengths: list[int], coun
 
 
 def of_vectors(device: torch.device, seed: int, vocabulary: int) -> Iterator[Check]:
-    """Secret vectors of marking, h = 0: every row has the nonce that SipHash gives of nothing."""
+    """Checks secret vectors of marking with h = 0, where all rows have the nonce of the empty string."""
     generator = np.random.default_rng(seed)
     for rule in (Rule(1, 2, 2), None):
         found = draw(generator, [0], rule)

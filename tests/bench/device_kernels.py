@@ -1,4 +1,4 @@
-"""The ceiling of the device benchmark: ChaCha's core alone, with nothing read and nothing kept but a digest."""
+"""The ceiling of the device benchmark: ChaCha's core alone, which reads nothing and keeps a digest alone."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from scanner.gpu.kernels.ciphers import chacha8, load_key
 
 @triton.jit(do_not_specialize=["rounds"])
 def core(key, out, rounds, BLOCKS: tl.constexpr):
-    """`rounds` blocks a thread, each under a nonce that the one before decides; out: int32[programs, BLOCKS]."""
+    """Computes `rounds` blocks a thread; each block decides the next one's nonce. out: int32[programs, BLOCKS]."""
     k = load_key(key)
     lane = tl.arange(0, BLOCKS).to(tl.uint32)
     digest = lane ^ lane

@@ -1,8 +1,8 @@
 """What the driver of a scan costs a shard, beside so many workers: `python -m tests.bench.driver --workers 10 1000`.
 
-The pool and the commits are the real ones; workers and Ray are made up, on a clock of their own that the driver's own
-CPU time moves on too, so that workers wait where the driver is too slow. A call of Ray takes as long as it was measured
-to on real actors (`--ray` measures it again, on eight of them): waiting grows with the references that are waited for.
+The pool and the commits are the real ones; workers and Ray are simulated. The simulated clock also moves by the
+driver's own CPU time, so that workers wait where the driver is too slow. A call of Ray takes as long as on real actors;
+`--ray` measures that again, on eight actors. A wait costs more the more references it waits for.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tests.bench.log import a_file, shard_id
 SECONDS_A_SHARD = 1.25
 ROWS = 20_000
 BATCHES = 5
-"""Of a shard of 20 MB, before each of which a worker gives a sign of life where one is due."""
+"""Batches of a shard of 20 MB; before each, a worker gives a sign of life if one is due."""
 
 WAIT, WAIT_A_REFERENCE, ASK, TAKE = 4e-5, 1.3e-6, 4.1e-4, 2.2e-5
 """CPU seconds that Ray takes in the driver: to wait, for each reference more, to ask an actor (its threads' part in
@@ -48,12 +48,12 @@ class Clock:
         return self.own + self.ray + self.skipped
 
     def hide(self, since: float) -> None:
-        """What was spent since then on this process's clock was the simulation's."""
+        """Leave out the CPU time since then, which the simulation took."""
         self._hidden += time.process_time() - since
 
 
 class Stream:
-    """What an actor answers: values and when each is there."""
+    """An actor's answers: values, and the time at which each is there."""
 
     def __init__(self, answers: list[tuple[float, Any]]) -> None:
         self._answers = iter(answers)
@@ -66,7 +66,7 @@ class Stream:
 
 
 class Actor:
-    """Answers what it is asked, one thing after the other."""
+    """A simulated actor, which answers one call after the other."""
 
     def __init__(self, ray: "FakeRay") -> None:
         self._ray, self._free = ray, 0.0
@@ -95,7 +95,7 @@ class Actor:
 
 
 class FakeRay:
-    """The calls of Ray that the pool makes."""
+    """Simulates the calls of Ray that the pool makes."""
 
     def __init__(self, clock: Clock, signs: list[int]) -> None:
         self.clock, self.signs, self.busy = clock, signs, 0.0
@@ -135,7 +135,7 @@ def shards(count: int) -> Iterator[Shard]:
 
 
 def simulated(workers: int, count: int, signs: list[int], folder: str) -> dict[str, float]:
-    """What the driver of so many workers did with so many shards."""
+    """Figures of a driver with so many workers and shards."""
     clock = Clock()
     ray = FakeRay(clock, signs)
     for module in (pool, commits):

@@ -1,8 +1,8 @@
-"""`make scale`: what an export of many small files costs a driver: `python -m tests.bench.files --files 1e3 1e4 1e5`.
+"""`make scale`: the driver's cost of many small input files: `python -m tests.bench.files --files 1e3 1e4 1e5`.
 
-Files of ten rows, a thousand a folder, on this disk and as a store has them whose every request takes 30 ms: listing,
-one more look of `--follow` at files that are done, and inspecting. CPU seconds are those of the driver, without the
-processes that look into footers, beside seconds by the clock.
+Files have ten rows, a thousand files a folder. They are on this disk, or in a store whose every request takes 30 ms.
+Measured are listing, one more look of `--follow` at files that are done, and inspecting. CPU seconds are the driver's,
+without the processes that read footers; beside them stand seconds by the clock.
 """
 
 import argparse

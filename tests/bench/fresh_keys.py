@@ -1,11 +1,11 @@
-"""How often text that nobody marked reaches small p-values of transformers', SynthID's and the research code's marks.
+"""How often unmarked text reaches small p-values of transformers', SynthID's and the research code's marks.
 
 `python -m tests.bench.fresh_keys --corpus human.parquet` draws a new key for every p-value, or for the 10,000 payloads
-of one piece of text, whose draws are others. Then p-values are independent if draws are random, and the intervals of
-Clopper and Pearson are exact. The research code's payloads are scored all at once, as its search does; SynthID's sums
+of one piece of text, which have different draws. So p-values are independent if draws are random, and the intervals of
+Clopper and Pearson are exact. The research code's payloads are scored all at once, as its search does. SynthID's sums
 under many keys are looked up in the transform of a piece's hashes. transformers' green lists are shuffles, so that a
-key scores PIECES_A_KEY pieces, which may share draws: there keys are the units, and intervals are those of means over
-keys.
+key scores PIECES_A_KEY pieces. These may share draws, so keys are the units there, and intervals are those of means
+over keys.
 """
 
 import argparse
@@ -43,19 +43,20 @@ from scanner.watermark.weighted_bits import log10_normal
 from tests.bench.null_counts import DEMO, pieces_of
 
 LEVELS = 10.0 ** -np.arange(1, 8)
-PAYLOADS = 10_000  # of one piece; there are as many as tokens
-KEYS_A_PIECE = 1_000_000  # of SynthID's table, whose law takes a second a piece
-KEYS_A_MIXED_PIECE = 50_000  # of mixed bits, whose law takes a tenth of a second
+PAYLOADS = 10_000  # payloads of one piece; a format has as many as tokens
+KEYS_A_PIECE = 1_000_000  # keys of SynthID's table for each piece, whose law takes a second
+KEYS_A_MIXED_PIECE = 50_000  # keys of mixed bits for each piece, whose law takes a tenth of a second
 WIDEST, AMONG = 20, 2000  # pieces whose mixed bits depend most on each other
 AT_ONCE = 100_000
-PIECES_A_KEY = 1000  # of green lists: most of their shuffles serve several pieces
+PIECES_A_KEY = 1000  # pieces under a key of green lists: most of its shuffles serve several pieces
 
 
 class Tally(NamedTuple):
     """Counts of p-values at or below each of LEVELS.
 
-    trials: p-values; hits: int64[J]; expected: float64[J], how many the law itself expects, which of whole numbers
-    are fewer than the level says; of_keys: hits of each key alone, int64[J] each; empty: p-values are independent.
+    trials: p-values; hits: int64[J]; expected: float64[J], how many the law itself expects, which are fewer than the
+    level says where scores are discrete; of_keys: hits of each key alone, int64[J] each; empty: p-values are
+    independent.
     """
 
     trials: int
@@ -64,12 +65,12 @@ class Tally(NamedTuple):
     of_keys: tuple[NDArray[np.int64], ...] = ()
 
     def plus(self, scores: NDArray[np.generic], least: NDArray[np.float64], chance: NDArray[np.float64]) -> "Tally":
-        """With scores of one piece under several keys, the least score of each level and its chance."""
+        """The tally with one piece under several keys added; least: critical score of each level; chance: its p."""
         hits = (scores[:, None] >= least).sum(axis=0)
         return Tally(self.trials + len(scores), self.hits + hits, self.expected + len(scores) * chance)
 
     def of_one_key(self, other: "Tally") -> "Tally":
-        """With all that one more key was asked."""
+        """The tally with all p-values of one more key added."""
         expected = self.expected + other.expected
         return Tally(self.trials + other.trials, self.hits + other.hits, expected, (*self.of_keys, other.hits))
 
@@ -158,7 +159,7 @@ def green_lists(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: i
 
 
 def green_counts(mark: Any, text: Tokens) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Green tokens and scored ones of each piece, int64[D] each; each draw is looked up once."""
+    """Green tokens and scored tokens of each piece, int64[D] each; each draw is looked up once."""
     positions = mark.rule.positions(text, "ngram")
     seeds = mark.seeds(text)[positions.index].astype(np.uint64)
     draws, which = np.unique(seeds << np.uint64(32) | text.ids[positions.index], return_inverse=True)
@@ -208,7 +209,7 @@ def surprises(mark: Any, sums: NDArray[np.int64], states: NDArray[np.uint64]) ->
 def least_sums(mark: Any, states: NDArray[np.uint64], largest: int) -> NDArray[np.int64]:
     """The least sum whose p is at most each level: int64[J]; one more than the largest where none is.
 
-    By the rule of false position, since an exact tail takes a tenth of a second.
+    Found by the rule of false position, since an exact tail takes a tenth of a second.
     """
     return np.array([_least_sum(mark, states, largest, -float(np.log(level))) for level in LEVELS])
 
@@ -222,7 +223,7 @@ def _least_sum(mark: Any, states: NDArray[np.uint64], largest: int, wanted: floa
         return largest + 1
     halve = False
     while high - low > 1:
-        # a surprise grows with the square of what is above the middle: its root goes along a line
+        # a surprise grows with the square of the excess over the mean, so that its root is nearly linear
         roots = np.sqrt(np.array([below, above, 0.0]) + wanted)
         share = 0.5 if halve else (roots[2] - roots[0]) / (roots[1] - roots[0])
         middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
@@ -273,7 +274,7 @@ def mixed(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) ->
 
 
 def widest(name: str, parameters: dict[str, Any], tokens: Tokens, wanted: int) -> Tally:
-    """The same on the WIDEST pieces of AMONG, by the variance of a layer's sum under MANY points."""
+    """Mixed bits on the WIDEST of AMONG pieces, by the variance of a layer's sum under MANY points."""
     form: Any = make_format(name, parameters)
     mark, some = form.open(form.decoy_key(bytes(32))), pieces(tokens, 0, AMONG)
     positions = mark.rule.positions(some, "ngram")
@@ -301,7 +302,7 @@ def p_of_sums(states: NDArray[np.uint64], weights: NDArray[np.int64]) -> tuple[N
 
 
 def tails(law: NDArray[np.float64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    """P(Σ v·C ≥ s) for every s that can be, each C an independent draw of a law on 0 … T."""
+    """P(Σ v·C ≥ s) for every possible s; each C is an independent draw of a law on 0 … T."""
     most = int(weights.sum()) * (len(law) - 1)
     size = next_fast_len(most + 1)
     transform, frequency = np.fft.fft(law, size), np.arange(size // 2 + 1)
@@ -323,10 +324,10 @@ ROWS: dict[str, tuple[str, dict[str, Any], Way, float]] = {
     "three-bricks-maryland": ("three-bricks-maryland", {}, by_payload, 1.0),
     "three-bricks-maryland, payload 0": ("three-bricks-maryland", {}, by_key, 1e-3),
 }
-"""What is counted: format, parameters beside the vocabulary's size, how, and how many p-values of --p-values."""
+"""Rows to count: format, parameters beside the vocabulary's size, the way to count, and the share of --p-values."""
 
 FAMILY_ERROR = 0.01
-"""Chance that any level of any row is said not to hold though all do."""
+"""Chance that any level of any row is said not to hold though all levels hold."""
 
 
 def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
@@ -351,9 +352,9 @@ def rows_of(what: str, tally: Tally) -> Iterator[dict[str, Any]]:
 
 
 def interval(tally: Tally, level: int) -> tuple[float, float]:
-    """The 95 % interval of the rate at one of LEVELS: exact, or where keys are the units that of their mean.
+    """The 95 % interval of the rate at one of LEVELS: exact, or of the mean over keys where keys are the units.
 
-    Of fewer than ten keys with a hit no spread is known, and hits are taken for independent.
+    With hits under fewer than ten keys no spread is known, and hits are taken as independent.
     """
     rates = np.array([one[level] for one in tally.of_keys]) * len(tally.of_keys) / tally.trials
     if np.count_nonzero(rates) < 10:

@@ -1,8 +1,8 @@
 """`make scale`, of a year: what people ask of 10^9 rows of verdicts: `python -m tests.bench.history --rows 1e9`.
 
-A question reads `flags`, `shards` and `scans`, and of `verdicts` the log and the files that hold what is asked for. So
-these tables are written whole, a night a file as `brickscan compact` leaves them; of the files of verdicts there are
-their names and statistics in the log, and one of them is there: the one that holds the document that is asked for.
+A question reads `flags`, `shards` and `scans`, the log of `verdicts`, and the files of verdicts that it needs. So the
+first three tables are written whole, a night a file as `brickscan compact` leaves them. Files of verdicts stand in the
+log with their names and statistics; the only one that exists holds the document that is asked for.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 
 SHARD_ROWS, SHARDS_A_NIGHT = 20_000, 2_500
-MERGED_ROWS = 1_000_000  # of a file of verdicts
+MERGED_ROWS = 1_000_000  # rows of a merged file of verdicts
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -74,7 +74,7 @@ def about(shard: int) -> dict[str, object]:
 
 
 def flags_of(shards: range, share: float) -> pa.Table:
-    """Every so-manyth document, of a million users in turn."""
+    """Flags of a share of the documents, evenly spaced, for a million users in turn."""
     step = round(1 / share)
     numbers = range(shards.start * SHARD_ROWS // step, shards.stop * SHARD_ROWS // step)
     rows = []
@@ -101,7 +101,7 @@ def scan_of(shard: int) -> pa.Table:
 
 
 def files_of(shards: range) -> Iterator[AddAction]:
-    """Merged files of verdicts, but for the first, of which the log alone knows."""
+    """Merged files of verdicts that stand in the log alone: all but the first."""
     each = MERGED_ROWS // SHARD_ROWS
     for first in range(max(shards.start, each), shards.stop, each):
         bounds = {"scan_id": about(first)["scan_id"], "row": 0, "log10_p_global": -9.0, "path": about(first)["path"]}

@@ -1,4 +1,4 @@
-"""What is measured: random documents that repeat themselves as text does, and texts of a corpus."""
+"""Inputs of benchmarks: random documents that repeat themselves as text does, and texts of a corpus."""
 
 from functools import cache
 from pathlib import Path

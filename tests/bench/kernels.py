@@ -65,7 +65,7 @@ def primitives(options: Namespace) -> Iterator[Comparison]:
 
 
 def one_message(options: Namespace) -> Iterator[Comparison]:
-    """Everything included: repeats left out, nonces, scores and p-values, corrected for one key of one message."""
+    """All steps of scoring one message of one key: repeats, nonces, scores and corrected p-values."""
     for keys in (1, 16):
         marks = [both(number) for number in range(keys)]
         for place, method in enumerate(("greenlist", "gumbel")):
@@ -84,7 +84,7 @@ def one_message(options: Namespace) -> Iterator[Comparison]:
 
 
 def every_format(options: Namespace) -> Iterator[Comparison]:
-    """As `one_message`, of 256 tokens, by each format's own rule of positions and its own law."""
+    """As `one_message`, for documents of 256 tokens, with each format's rule of positions and its law."""
     tokens = documents(256, TOKENS)
     for name, entry in FORMATS.items():
         form = make_format(name, dict(entry.suggested))
@@ -147,7 +147,7 @@ def many_users(options: Namespace) -> Iterator[Comparison]:
 
 
 def p_values(options: Namespace) -> Iterator[Comparison]:
-    """Warm: the same marks again. Cold: marks that were just made, so that nothing is remembered."""
+    """Times p-values, warm (the same marks again) and cold (new marks, so that nothing is remembered)."""
     documents_count = 20_000
     for length in (20, 256, 2048):
         scored = np.full(documents_count, length, np.int64)

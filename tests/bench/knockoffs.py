@@ -1,9 +1,9 @@
 """Size and power of ranks of users' messages among nobody's: `python -m tests.bench.knockoffs [--nights N]`.
 
-Nights are drawn text by text: scores are normal, of variance 1, of which a share is the message's own wherever it
-appears (n-grams that all texts have in common); stand-ins are dealt out by clusters, as keys without groups have it.
-They are counted and judged as a scan does it. Beside the size stand shifts of users' scores, in standard deviations: of
-all texts, or of a few by much.
+Nights are drawn text by text. Scores are normal, of variance 1; a share of the variance is the message's own in all
+texts, as from n-grams that all texts have in common. Stand-ins are dealt out by clusters, as for keys without groups. A
+night is counted and judged as a scan does it. Beside the size stands the power against shifts of users' scores, in
+standard deviations: a small shift in all texts, or a large one in a few.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from scanner.audit.statistics.judgement import counts, judge
 from schemas.words import AuditVerdict
 
 STAND_INS = 100
-"""Of a cluster: 65,536 messages have so many reserved ones."""
+"""Stand-ins of a cluster: a key of 65,536 messages has so many reserved ones in each."""
 
 
 def night(
@@ -26,12 +26,12 @@ def night(
     """Ranks in one night.
 
     Args:
-        generator: of all that is random.
-        texts: D.
-        users: who have a message.
-        common: share of the variance that a message has in all texts alike.
-        shift: of the scores of users' messages, in standard deviations.
-        share: of the texts, that it is in.
+        generator: source of all random numbers.
+        texts: number of texts.
+        users: number of users with a message.
+        common: share of a score's variance that a message has in all texts alike.
+        shift: what users' messages score more, in standard deviations.
+        share: share of the texts that have the shift.
     """
     cluster = generator.integers(CLUSTERS, size=users)
     of_user, of_other = (generator.normal(size=size) * np.sqrt(common) for size in (users, (CLUSTERS, STAND_INS)))
@@ -56,7 +56,7 @@ def alarms(ranked: Ranked, held: int, error: float) -> bool:
 
 
 def rate(nights: int, error: float, seed: int, held: int, *how: float) -> tuple[float, float, float]:
-    """Share of nights with an alarm, and its limits of 95 %. how: arguments of `night` after `users`."""
+    """Share of nights with an alarm, and its 95 % limits. how: arguments of `night` after `users`."""
     generator = np.random.default_rng(seed)
     hits = sum(alarms(night(generator, *_TEXTS, held, *how), held, error) for _ in range(nights))
     return hits / nights, *binomial_limits(hits, nights, 0.025)

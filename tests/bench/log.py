@@ -1,8 +1,8 @@
-"""`make scale`, of the tables' log: what a flush costs beside so many shards: `python -m tests.bench.log --shards 1e4`.
+"""`make scale`: the cost of a flush by shards in the tables' log: `python -m tests.bench.log --shards 1e4`.
 
-The log of a year is written without the files that it names, which no commit opens: per shard a file and its
-transactions in each table of a scan. Measured are the first flush of a driver, which reads the log, the flushes that
-follow, of shards and of packs of small ones, and the look-up of a night's shards when a scan begins.
+The log of a year is written without the files that it names, since no commit opens them. For each shard it has a file
+and its transactions in each table of a scan. Measured are the first flush of a driver, which reads the log; later
+flushes, of shards and of packs of small ones; and the look-up of a night's shards when a scan begins.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from scanner.storage.delta import table_uri
 SHARDS_A_NIGHT = 2_500
 SHARDS_A_FLUSH = 20
 FLUSHES = 10
-IN_A_PACK = 40  # of files of 500 rows
+IN_A_PACK = 40  # shards of a pack, files of 500 rows each
 SHARDS_A_COMMIT = 5_000
 SCAN = "20260101T000000Z-00000000"
 

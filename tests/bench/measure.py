@@ -1,7 +1,7 @@
-"""Measuring: CPU seconds of this process and its children, medians over repeats, baseline and subject in turns.
+"""Measures CPU seconds of this process and its children: medians over repeats, baseline and subject in turns.
 
-The machine may be shared, so wall-clock time says little. A ratio is the median of the ratios of neighbours in time:
-what slows the machine for a while slows both.
+The machine may be shared, so wall-clock time says little. A ratio is the median of the ratios of two runs one after the
+other: a machine that is slow for a while slows both.
 """
 
 import os
@@ -35,7 +35,7 @@ THREAD_VARIABLES = (
 
 
 class Work(NamedTuple):
-    """Something to be timed: `amount` units of work a call."""
+    """A function to be timed: `amount` units of work a call."""
 
     name: str
     amount: float
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 
 
 def cpu_seconds() -> float:
-    """Of all threads of this process and of its children that have ended."""
+    """CPU seconds of all threads of this process, and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system if _children else time.process_time()
 
@@ -81,13 +81,13 @@ def rate(work: Work, calls: int) -> float:
 
 
 def in_a_process(question: Callable[[], object]) -> tuple[float, float]:
-    """CPU seconds of a call and the MiB by which memory grew, in a process of its own that has only imported it."""
+    """CPU seconds of a call, and MiB by which it makes a new process grow that has only imported it."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_called, (question,))
 
 
 def _called(question: Callable[[], object]) -> tuple[float, float]:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what is held now (proc(5))
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the memory held now (proc(5))
     memory, began = _peak(), time.process_time()
     question()
     return time.process_time() - began, _peak() - memory
@@ -101,7 +101,7 @@ def _peak() -> float:
 
 
 def calls_for(work: Work) -> int:
-    """So many calls that they take SHORTEST seconds; the first call, which may compile, does not count."""
+    """Number of calls that take SHORTEST seconds together; the first call, which may compile, does not count."""
     work.call()
     calls = 1
     while True:
@@ -134,7 +134,7 @@ def compare(row: int, unit: str, work: Work, baseline: Work, repeats: int, note:
 
 
 def circumstances() -> dict[str, Any]:
-    """Machine, versions and thread counts, as they belong to every compared."""
+    """Machine, versions and thread counts, which belong beside every comparison."""
     return {
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "load": os.getloadavg(), "system": platform.platform()},
         "python": sys.version.split()[0],

@@ -1,8 +1,8 @@
 """Rule 2 of naming where `make names` has too few texts: `python -m tests.bench.misnamed --texts 1e6`.
 
-Who shares a group with somebody for whom text was marked is null on the user steps (SPEC_2 §3). So nothing need be
-marked: of random text, the best user of a group that was drawn before is such a stranger, and passes rule 2 as rarely
-as the law says. Ciphers, search and law are those of a scan; the key is a new one every few thousand texts.
+A user who shares a group with the user of a marked text is null on the user steps (SPEC_2 §3). So no text need be
+marked: in random text, the best user of a group that was drawn before is such a stranger, and passes rule 2 as rarely
+as the law says. Ciphers, search and law are those of a scan; a new key comes every few thousand texts.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def batches(name: str, keys: int, seed: bytes) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Of A_KEY texts under each key: strangers that pass, and how many the law expects, at each rate: [J] both."""
+    """Strangers that pass in A_KEY texts under each key, and how many the law expects, at each rate: [J] both."""
     form = make_format(name, {"window": 4, "groups": GROUPS} | ({"gamma": "1/4"} if name == "greenlist-v2" else {}))
     for number, entropy in enumerate(fresh_entropy(seed, form.label(), np.arange(keys))):
         mark = form.open(form.draw_key(entropy))

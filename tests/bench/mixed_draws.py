@@ -1,8 +1,8 @@
-"""Documents of so many draws, some of which are those of real marked text: what is found of them, and where.
+"""Documents simulated from draws, in part those of real marked text: how many are found, and where.
 
-The draws of marked positions are runs of those that the demo's marked texts have for their own message; all others are
-drawn by the law. So T and the share that is marked may be chosen, which texts do not allow. Intervals are of the
-simulated documents; the texts that runs are taken from are few, and said.
+Draws of marked positions are runs from the demo's marked texts, for their own message; all other draws follow the law.
+So T and the marked share can be chosen, which texts do not allow. Intervals are over simulated documents; runs are
+taken from few texts, whose number is printed.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def by_chance(law: Law, size: int | tuple[int, ...], random: np.random.Generator
 
 
 def mixed(law: Law, runs: list[NDArray[np.float64]], marked: int, scored: int, random: np.random.Generator) -> Mixed:
-    """One document: a run of a text that has one so long, at a random place."""
+    """One document: a random run of a random text, put at a random place among unmarked draws."""
     of_text = runs[random.integers(len(runs))]
     first, begin = random.integers(len(of_text) - marked + 1), int(random.integers(scored - marked + 1))
     draws = by_chance(law, scored, random)
@@ -45,7 +45,7 @@ def mixed(law: Law, runs: list[NDArray[np.float64]], marked: int, scored: int, r
 
 
 def share(hits: int, tests: int) -> str:
-    """A share with its interval of 95 %."""
+    """A share with its 95 % interval, in words."""
     limits = binomial_limits(hits, tests, 0.025)
     return f"{hits / tests:.3f} ({limits.low:.3f} to {limits.high:.3f})"
 
@@ -53,7 +53,7 @@ def share(hits: int, tests: int) -> str:
 def power(
     label: str, law: Law, terms: list[NDArray[np.float64]], marked: int, scored: int, documents: int
 ) -> Iterator[str]:
-    """Found at 1e-6 among 100,000 messages: by the whole alone with all of the error, and with spans by half each."""
+    """Power at 1e-6 among 100,000 messages: the whole with all of the error, or whole and spans with half each."""
     runs = [one for one in terms if len(one) >= marked]
     if not runs:
         yield f"{label}: no text of {marked} marked tokens"
@@ -79,8 +79,8 @@ def beside_winmax(
 ) -> Iterator[str]:
     """Power and IoU beside WinMax (Kirchenbauer et al. 2023, `On the Reliability of Watermarks`), one message.
 
-    WinMax tells the largest z of all windows, of whatever length and beginning. Each has the same empirical error: the
-    limit that one in a thousand null documents passes; ours stands by its own law too.
+    WinMax gives the largest z of all windows of any length and beginning. Both methods have the same empirical error:
+    their limit is the score that one in a thousand null documents passes. Ours is also shown by its own law.
     """
     runs, random, where = [one for one in terms if len(one) >= marked], np.random.default_rng(8), windows(scored)
 

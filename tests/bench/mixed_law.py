@@ -1,10 +1,10 @@
-"""How often texts that nobody marked reach p-values of `synthid-mixed`, from the law of each text itself.
+"""How often unmarked texts reach p-values of `synthid-mixed`, computed from each text's own law.
 
 `python -m tests.bench.mixed_law --corpus human.parquet` draws NUMBERS keys for a layer of each text. Layers are
-independent given the text, so the law of their sum is that of one layer, folded: how often p reaches a level follows
-from it, for p far too small to be counted. A rate of one text is right to 5 % at 1e-6, where a law's variance is known
-to 0.4 %; means over texts, whose errors are independent, are as exact as their intervals say. Beside the law of the
-scan stands that of fair bits. `fresh_keys` counts p-values instead, and assumes nothing of layers.
+independent given the text, so the law of their sum is the folded law of one layer. How often p reaches a level follows
+from it, also for p that are too small to be counted. A rate of one text is right to 5 % at 1e-6, where a law's variance
+is known to 0.4 %; means over texts, whose errors are independent, are as exact as their intervals say. Beside the law
+of the scan stands that of fair bits. `fresh_keys` counts p-values instead, and assumes nothing about layers.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
     states, limits = measured(pieces_of(options), form.ngram_len)
     quantiles = ", ".join(f"{one:.3f}" for one in np.quantile(limits, [0.0, 0.5, 0.99, 1.0]))
     print(f"limits of the variance of {len(limits)} texts: least, median, 99 %, largest: {quantiles}")
-    some = np.argsort(-limits)[: options.widest]  # all of them where none are said
+    some = np.argsort(-limits)[: options.widest]  # all texts unless --widest is given
     each = [rates(states[d], form.weights(), np.random.default_rng([22, int(d)])) for d in some]
     for what, found in zip(("as wide as the text", "fair bits"), np.moveaxis(np.array(each), 1, 0), strict=True):
         show(list(rows_of(what, found)))

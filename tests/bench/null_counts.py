@@ -1,8 +1,8 @@
 """How often unmarked text reaches small p-values under drawn keys of each format: `python -m tests.bench.null_counts`.
 
-Texts of a corpus are cut into pieces of so many tokens and scored under keys that marked nothing. A key's draws are in
-all pieces, so the keys are the independent units: the interval of an observed rate is that of its mean over keys.
-10^8 p-values a format (--keys 1000 --pieces 100000) take about ten minutes of a core each.
+Texts of a corpus are cut into pieces of equal length and scored under keys that marked nothing. All pieces meet the
+same draws of a key, so keys are the independent units: the interval of a rate is that of its mean over keys. 10^8
+p-values a format (--keys 1000 --pieces 100000) take about ten minutes of a core each.
 """
 
 import argparse
@@ -26,7 +26,7 @@ THRESHOLDS = 10.0 ** -np.arange(1, 7)
 
 
 def pieces_of(options: argparse.Namespace) -> Tokens:
-    """The first tokens of a corpus in pieces of equal length, as many as asked for or as there are."""
+    """The first tokens of a corpus in pieces of equal length, at most as many as asked for."""
     tokenizer = load_tokenizer(options.tokenizer, sha256_file(options.tokenizer))
     wanted, found = options.pieces * options.length, []
     column = pl.scan_parquet(options.corpus).select(pl.col("text").cast(pl.String, strict=False)).collect()["text"]
@@ -43,7 +43,7 @@ def pieces_of(options: argparse.Namespace) -> Tokens:
 
 
 def critical(law: Law, scored: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Scores of which p is each threshold, float64[T + 1, J] by scored tokens; ∞ where there are none."""
+    """Scores whose p is each threshold, float64[T + 1, J] by scored tokens; ∞ for numbers that do not occur."""
     found = np.full((int(scored.max()) + 1, len(THRESHOLDS)), np.inf)
     for count in np.unique(scored[scored > 0]):
         for j, p in enumerate(THRESHOLDS):
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def is_continuous(name: str) -> bool:
-    """Whether a format needs no parameters and has a continuous law, of which every threshold is a score's p."""
+    """Whether a format needs no parameters and has a continuous law, so that every threshold is the p of some score."""
     try:
         form = make_format(name, {})
     except ValueError:

@@ -1,9 +1,9 @@
-"""What one key without a law says of text that nobody marked: `python -m tests.bench.one_key --corpus human.parquet`.
+"""p-values of unmarked text under one key without a law: `python -m tests.bench.one_key --corpus human.parquet`.
 
-All texts meet the draws of that key. What is frequent in texts of people, and has a high draw, lifts all of them, so
-that p-values of one key are too small, or too large, for as long as the key is used. Each format is opened with its
-public default and with some keys that are drawn. Beside the rates stands by how much a key's whole count varies over
-keys, against what the law says: expected from how often each draw is met, and observed.
+All texts meet the draws of the one key. A frequent n-gram with a high draw lifts all of them, so that p-values of one
+key are too small, or too large, for as long as the key is used. Each format is opened with its public default and with
+some drawn keys. Beside the rates stands the variance of a key's whole count over keys, relative to the law's: expected
+from how often each draw is met, and observed.
 """
 
 import argparse
@@ -38,20 +38,20 @@ CASES: tuple[tuple[str, dict[str, Any], bytes], ...] = (
 
 
 class OneKey(NamedTuple):
-    """rates: observed over stated at LEVELS, float64[J]; variance: of the key's whole count, against the law's."""
+    """Figures of a key. rates: observed over stated, float64[J]; variance: of its whole count, over the law's."""
 
     rates: NDArray[np.float64]
     variance: float
 
 
 def one_key(mark: Any, tokens: Tokens) -> OneKey:
-    """Of an opened key."""
+    """The figures of an opened key."""
     positions = mark.rule.positions(tokens, "ngram")
     score = mark.score(tokens, positions, 0)
     log10_p = log10_p_of(mark.law, score, positions.scored)
     rates = (log10_p[:, None] <= np.log10(LEVELS)).mean(axis=0) / LEVELS
     mean, variance, whole = mark.law.mean, mark.law.variance, float(score.sum())
-    if hasattr(mark, "ones"):  # its score is a p-value's; the ones of all layers are counted
+    if hasattr(mark, "ones"):  # the score is made from a p-value; the ones of all layers are counted instead
         mean, variance, whole = (
             mark._weights.sum() / 2,
             (mark._weights**2).sum() / 4,
@@ -66,7 +66,7 @@ def _ones(mark: Any, tokens: Tokens, positions: Positions) -> int:
 
 
 def met_again(mark: Any, tokens: Tokens) -> float:
-    """By what factor a key's whole count should vary more: Σ n² / Σ n over the n positions that share a draw."""
+    """Expected variance of a key's whole count, over the law's: Σ n² / Σ n over the n positions that share a draw."""
     places = mark.rule.positions(tokens, "ngram").index
     if hasattr(mark, "seeds"):
         draws = mark.seeds(tokens)[places].astype(np.uint64) << np.uint64(32) | tokens.ids[places]
@@ -77,7 +77,7 @@ def met_again(mark: Any, tokens: Tokens) -> float:
 
 
 def row(name: str, parameters: dict[str, Any], public: bytes, tokens: Tokens, keys: int) -> dict[str, Any]:
-    """Of a format: under its public key, and the least and most of those that are drawn."""
+    """A format's row: figures under its public key, and their range over drawn keys."""
     form: Any = make_format(name, parameters)
     marks = [form.open(public), *(form.open(form.decoy_key(entropy(name, "one", i))) for i in range(keys))]
     each = [one_key(mark, tokens) for mark in marks]

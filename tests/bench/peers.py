@@ -1,4 +1,4 @@
-"""Row 7: other makers' detectors, and what a user would write first, beside ours on the same documents.
+"""Row 7: other makers' detectors, and the code that a user would write first, beside ours on the same documents.
 
 All of them score 256 tokens a document and give a p-value or a mean; ours includes everything from flat tokens on.
 """
@@ -95,7 +95,7 @@ def _synth_id(count: int) -> Work:
 
 
 def _plain(count: int, messages: int, gumbel: bool) -> Work:
-    """From the paper, written straightforwardly: a generator seeded per token, a vector of the vocabulary's length."""
+    """The paper's method, written plainly: a generator seeded per token, a vector of the vocabulary's length."""
     import torch
 
     rows = _rows(count)

@@ -1,4 +1,4 @@
-"""Accounts of real posts, and what looking at accounts takes: `python -m tests.bench.real_accounts`.
+"""Accounts of real posts, and the cost of testing accounts: `python -m tests.bench.real_accounts`.
 
 Found: posts of 20 tokens, cut from what the demo's model wrote for one user, alone or among posts by people; under all
 keys of the demo, with all their messages, at 1e-6. A name is wrong where it is not that user's message. People:
@@ -45,15 +45,15 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 class EachMessage:
-    """Everybody holds a message: a name tells which."""
+    """Holders where every message has a user, whose name is the message's number."""
 
     def naming(self, _key_id: str, message: int, _at: datetime) -> Named:
-        """Its number."""
+        """The user of a message, who is named by its number."""
         return Named(Naming.NAMED, str(message), None)
 
 
 def judge_of(folder: Path, rate: float) -> tuple[AccountJudge, AccountDecoys]:
-    """Under the demo's keys, and the decoys of all accounts."""
+    """A judge of accounts under the demo's keys, and decoys of all accounts."""
     make_registry(folder)
     keys = load_registry(folder).keys
     judge = AccountJudge(
@@ -64,7 +64,7 @@ def judge_of(folder: Path, rate: float) -> tuple[AccountJudge, AccountDecoys]:
 
 
 def cut(texts: Sequence[str]) -> list[str]:
-    """Posts of TOKENS tokens; what is left of a text is none."""
+    """Posts of TOKENS tokens; the rest of a text is left out."""
     tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
     posts = []
     for text in texts:
@@ -75,7 +75,7 @@ def cut(texts: Sequence[str]) -> list[str]:
 
 
 def posts_of(accounts: Sequence[Sequence[str]]) -> Posts:
-    """All of one night."""
+    """Posts of accounts, all of one night."""
     begins = np.concatenate([[0], np.cumsum([len(posts) for posts in accounts])]).astype(np.int64)
     texts = [post for posts in accounts for post in posts]
     names = [str(i) for i in range(len(accounts))]

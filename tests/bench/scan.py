@@ -46,10 +46,10 @@ workers = {workers}
 share = {share}
 all_messages_share = {all_messages_share}
 """
-NO_AUDIT = (0.0, 0.0)  # shares of the audit in every scan
+NO_AUDIT = (0.0, 0.0)  # shares of documents that decoys score, as in AUDIT
 AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
 GROUPS = 325
-"""Of a key for 100,000 users."""
+"""Groups of a key for 100,000 users."""
 MANY_MESSAGES_DOCUMENTS = 200_000_000  # documents times messages that are scanned at most
 
 
@@ -73,7 +73,7 @@ def make_scan(
     folder: Path, tokenizer: Path, keys: int, messages: int, workers: int, paths: Sequence[Path], audit: tuple,
     **form: object,
 ) -> Path:  # fmt: skip
-    """A registry and the configuration of a scan in a folder; gives the configuration. form: version 1 by default."""
+    """Write a registry and a scan's configuration into a folder. Returns the latter. form: version 1 by default."""
     form = {"format": "greenlist"} | form
     for number in range(keys):
         new_key(
@@ -123,12 +123,12 @@ def _in_process(
 
         def tokenise() -> float:
             backend = load_tokenizer(tokenizer, sha256_file(tokenizer))
-            backend.encode([" "] * SAMPLE_TEXTS)  # the look at the first texts
+            backend.encode([" "] * SAMPLE_TEXTS)  # the check on the first texts
             batches = [[text.decode(errors="replace") for text in batch] for batch in raw]
 
             def every() -> None:
                 for batch in batches:
-                    backend.encode(batch)  # kept by nobody, as in a scan: new pages of memory cost as much as a fifth
+                    backend.encode(batch)  # dropped at once, as in a scan: new memory would cost a fifth more
 
             return _seconds(every)
 
@@ -158,7 +158,7 @@ def _in_process(
 
 
 def _for_users(tokenizer: Path, options: Namespace) -> Comparison:
-    """A key of version 2 for 100,000 users beside one of one message: all that a worker does, in alternating pairs."""
+    """A key of version 2 for 100,000 users beside a key of one message: all work of a worker, in alternating pairs."""
     forms = (("one", {"messages": 1}), ("users", {"messages": GROUPS**2, "groups": GROUPS}))
     with tempfile.TemporaryDirectory() as name:
         calls = []

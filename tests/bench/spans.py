@@ -1,11 +1,11 @@
-"""What spans find, where, how well their law holds and what they cost: `python -m tests.bench.spans`.
+"""Spans: what they find and where, how well their law holds, their cost: `python -m tests.bench.spans`.
 
-Found: marked texts of the demo's model, put whole into text by people at a random place (`paste` of the evaluation),
-so that they make up a share of all tokens, under the demo's keys with all their messages. Beside the whole document
-alone stands the whole with spans, at equal total error: half of it each. IoU: positions that are both in the marked
-text and in the best span for its message, over those in either. Null: the smallest p of any window of documents of
-random tokens, each an independent draw of the law. Cost: CPU seconds of the detector without and with spans, of the
-same texts, in alternating runs.
+Found: marked texts of the demo's model, put whole into texts by people at a random place (`paste` of the evaluation),
+so that they make up a share of all tokens. They are scored under the demo's keys with all messages. The whole document
+alone is compared with whole and spans, which have half of the same error each. IoU: positions in both the marked text
+and the best span for its message, over positions in either. Null: the smallest p of any window of documents of random
+tokens, each an independent draw of the law. Cost: CPU seconds of the detector without and with spans, on the same
+texts, in alternating runs.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> It
 
 
 def _share(hits: Any, times: int) -> str:
-    """A share of texts in their hosts, with 95 % over other texts like these (drawn anew with their hosts)."""
+    """A share of texts in their hosts; its 95 % interval is over other such texts, drawn anew with their hosts."""
     low, high = _drawn_anew(hits / times)
     return f"{hits.sum():.0f} of {len(hits) * times} ({low:.2f} to {high:.2f})"
 
@@ -135,7 +135,7 @@ def _drawn_anew(values: Any) -> tuple[float, float]:
 
 
 def of_draws(documents: int) -> Iterator[str]:
-    """What is found in documents of so many draws, and how WinMax fares beside it (mixed_draws.py)."""
+    """Lines on documents simulated from draws, beside WinMax (mixed_draws.py)."""
     tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
     for key_id, texts_of in sample()[0].items():
         mark, terms = opened(key_id), []
@@ -148,7 +148,7 @@ def of_draws(documents: int) -> Iterator[str]:
 
 
 def null(mark: Any, documents: int) -> Iterator[str]:
-    """Hits of the smallest p of any window, against what is stated at most."""
+    """Lines on how often the smallest p of any window reaches a level, against the stated rate."""
     hits, done = np.zeros(len(LEVELS), np.int64), 0
     random = np.random.default_rng(1)
     while done < documents:
@@ -247,7 +247,7 @@ def main() -> None:
     if asked.found:
         print("| key | marked | whole alone | with spans | points | missed | IoU, median (a tenth below) | times |")
         marked, human = sample()
-        for key_id, of_key in sorted(marked.items(), key=lambda one: one[0] == "demo-paper"):  # which takes longest
+        for key_id, of_key in sorted(marked.items(), key=lambda one: one[0] == "demo-paper"):  # takes longest
             for line in found(key_id, of_key[: asked.found], human, asked.hosts):
                 print(line, flush=True)
     for line in of_draws(asked.draws) if asked.draws else ():

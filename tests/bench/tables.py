@@ -1,9 +1,9 @@
-"""`make scale`: what the tables of a year cost, on synthetic rows: `python -m tests.bench.tables --rows 1e6 1e7`.
+"""`make scale`: the cost of a year's tables, with synthetic rows: `python -m tests.bench.tables --rows 1e6 1e7`.
 
-Nights of one file each are written by the project's own write functions, one document in a hundred flagged, every tenth
-night scanned twice. Asked is what people and the next scan ask: the flags, what a scan knows of earlier ones, the rows
-an audit reads, a flush of 20 shards. Then users are erased, small files are merged, and the older nights are dropped.
-Each line says how a figure grew since the one before, over how much the rows did.
+Nights of one file each are written by the project's own write functions; one document in a hundred is flagged, and
+every tenth night is scanned twice. Measured are the questions of people and of the next scan: the flags, what a scan
+knows of earlier scans, the rows an audit reads, a flush of 20 shards. Then users are erased, small files are merged,
+and older nights are dropped. Each line shows by what factor a figure grew, over the factor for the rows.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from tests.support.rows import filled, verdict
 SHARD_ROWS = 20_000
 SHARDS_A_NIGHT = 25
 SHARDS_A_FLUSH = 20
-FLAGGED = 100  # one in so many
+FLAGGED = 100  # one document in so many is flagged
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def fill(folder: str, rows: int) -> int:
-    """Write nights of so many rows together. Returns how many shards these are."""
+    """Write nights that have so many rows together. Returns their number of shards."""
     newest.bring_up_to_date(folder)
     shards = list(range(rows // SHARD_ROWS))
     for begin in range(0, len(shards), SHARDS_A_FLUSH):
@@ -128,7 +128,7 @@ def last_night(folder: str) -> pl.DataFrame:
 
 
 def all_q_values(folder: str) -> None:
-    """As if all rows were one night's."""
+    """Writes q-values as if all rows were of one night."""
     results.q_values(folder, "all").sink_parquet(Path(folder) / "q_values.parquet")
 
 

@@ -50,12 +50,12 @@ def _cold(
     slow: Work,
     options: Namespace,
 ) -> Comparison:
-    """The fast backend remembers words, so that a text that it has seen costs it less: each repeat has a new one."""
+    """A new tokenizer for each repeat: the fast backend remembers words, so that texts it has seen cost less."""
     ratios, rates, slows = [], [], []
     for _ in range(options.repeats):
         slows.append(rate(slow, 1))
         backend = new()
-        backend.encode([" "] * SAMPLE_TEXTS)  # the sample of first texts
+        backend.encode([" "] * SAMPLE_TEXTS)  # the check on the first texts
         rates.append(rate(Work(name, megabytes, lambda backend=backend: backend.encode(chosen)), 1))
         ratios.append(rates[-1] / slows[-1])
     fast = median(rates)

@@ -1,9 +1,8 @@
 """The detectors of transformers and SynthID beside ours, on the same tokens: `python -m tests.bench.torch_stacks`.
 
-Each difference in p is taken apart: what the exact law changes where the stack has a normal one, on its own positions,
-and what leaving out repeats changes. SynthID's packages give a score and no p-value; beside ours stands the normal tail
-of a fair coin, which its users take. `--synthid` names the wheel of synthid-text 0.2.1, whose sums want jax; here numpy
-stands for it.
+Each difference in p has two parts: the exact law in place of the stack's normal law, on the same positions, and leaving
+out repeats. SynthID's packages give a score and no p-value; ours stands beside the normal tail of a fair coin, which
+its users take. `--synthid` names the wheel of synthid-text 0.2.1, whose sums need jax; numpy takes its place here.
 """
 
 import argparse
@@ -46,7 +45,7 @@ def opened(scheme: str, width: int) -> Any:
 
 
 def windows(scheme: str, texts: Tokens, repeats: bool) -> Positions:
-    """The positions that transformers scores: of every window, or of each once."""
+    """The positions that transformers scores: of every window, or of each distinct window once."""
     before = GREEN[scheme][1]["context_width"] - (scheme == "selfhash")
     return scored_positions(texts, before, "none" if repeats else "ngram")
 
@@ -77,7 +76,7 @@ class GreenDetector:
 
 
 def green_rows(scheme: str, kind: str, texts: list[list[int]], width: int) -> Iterator[dict[str, Any]]:
-    """A row for windows that count each time, and one for windows that count once."""
+    """Two rows: every window counts each time, or once."""
     mark, theirs, batch = opened(scheme, width), GreenDetector(scheme, width), ragged(texts)
     ours = mark.rule.positions(batch, "ngram")
     log10_p = log10_p_of(mark.law, mark.score(batch, ours, 0), ours.scored)
@@ -140,12 +139,12 @@ class SynthId:
 
 
 def _packaged(wheel: Path) -> tuple[Any, Any]:
-    """mean_score and weighted_mean_score of the wheel, which call nothing of jax but what numpy has too."""
+    """mean_score and weighted_mean_score of the wheel; numpy has all functions of jax that they call."""
     jax = types.ModuleType("jax")
     jax.numpy = np  # type: ignore[attr-defined]
     sys.modules.setdefault("jax", jax)
     sys.modules.setdefault("jax.numpy", np)
-    sys.path.append(f"{wheel}/synthid_text")  # its package has no __init__, which imports from archives need
+    sys.path.append(f"{wheel}/synthid_text")  # the package has no __init__, which an import from an archive needs
     import detector_mean
 
     return detector_mean.mean_score, detector_mean.weighted_mean_score

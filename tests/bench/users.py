@@ -1,8 +1,8 @@
 """What a registry of many users costs: `python -m tests.bench.users --users 1e6 1e7`, two keys.
 
 Users are added a million at a time, as from files, in processes of their own. Then each question is asked in a fresh
-process, once cold and then as often as a second allows: the median of these counts. The memory is what a worker's grew
-by. The largest registry stays in --folder.
+process, once cold and then for about a second; the table has the first time and the median of the others. Memory is the
+growth of the process. The largest registry stays in --folder.
 """
 
 import argparse
@@ -41,7 +41,7 @@ MESSAGES = 2**31
 
 
 class Cost(NamedTuple):
-    """Of one question: seconds of the first time and of those after it, and MiB that the process grew by."""
+    """Cost of one question: seconds at first, median seconds after that, and MiB by which the process grew."""
 
     first: float
     median: float
@@ -76,7 +76,7 @@ def make_keys(folder: Path) -> None:
 
 
 def fill(folder: Path, users: int) -> None:
-    """Add users until there are so many, and say what that cost."""
+    """Add users until the registry has so many, and print the cost."""
     before = users_before(folder)
     began, peak = time.perf_counter(), 0.0
     for first in range(before, users, A_CALL):
@@ -99,7 +99,7 @@ def size_of(folder: Path, pattern: str) -> int:
 
 
 def users_before(folder: Path) -> int:
-    """How many users of our names there are."""
+    """Number of users whom this benchmark added before."""
     low, high = 0, 10**10
     while low < high:
         middle = (low + high) // 2
@@ -108,18 +108,18 @@ def users_before(folder: Path) -> int:
 
 
 def name(number: int) -> str:
-    """Of a user, as long as usual ones."""
+    """Name of a user, as long as usual names."""
     return f"account-{number:012d}"
 
 
 def add(folder: Path, first: int, last: int) -> float:
-    """Add users; returns the MiB that this took in all."""
+    """Add users. Returns the MiB of this process at most."""
     add_users(folder, None, pl.Series([name(number) for number in range(first, last)]))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def opening(folder: Path, _users: int) -> Callable[[], object]:
-    """What a worker does: open the holders and look up a message; nothing was read before."""
+    """Open the holders and look up a message, as a worker does; nothing was read before."""
     now = datetime.now(UTC)
     return lambda: Holders.load(folder, KEYS).naming(KEYS[0], MESSAGES // 2, now)
 
@@ -134,12 +134,12 @@ def naming(folder: Path, users: int) -> Callable[[], object]:
 
 
 def adding(folder: Path, _users: int) -> Callable[[], object]:
-    """One more user."""
+    """Add one more user."""
     return lambda: add_users(folder, None, [f"new-{time.monotonic_ns()}"])
 
 
 def removing(folder: Path, _users: int) -> Callable[[], object]:
-    """One of some new users."""
+    """Remove one of some new users."""
     names = [f"old-{time.monotonic_ns()}-{n}" for n in range(10)]
     add_users(folder, None, names)
     left = iter(names)
@@ -147,7 +147,7 @@ def removing(folder: Path, _users: int) -> Callable[[], object]:
 
 
 def erasing(folder: Path, users: int) -> Callable[[], object]:
-    """The name of one of some old users."""
+    """Erase the name of one of some old users."""
     given = iter(users_of(folder, [name(users // 3 + n) for n in range(10)])["user_id"].unique())
 
     def erase() -> None:
@@ -159,29 +159,29 @@ def erasing(folder: Path, users: int) -> Callable[[], object]:
 
 
 def of_message(folder: Path, users: int) -> Callable[[], object]:
-    """`users who`."""
+    """Ask `users who`."""
     message = int(users_of(folder, [name(users // 2)])["message"][0])
     return lambda: holder_of(folder, KEYS[0], message)
 
 
 def of_user(folder: Path, users: int) -> Callable[[], object]:
-    """`users show`."""
+    """Ask `users show`."""
     return lambda: users_of(folder, [name(users // 2)])
 
 
 def page(folder: Path, _users: int) -> Callable[[], object]:
-    """The first thousand lines of `users list` after some message."""
+    """Read the first thousand lines of `users list` after some message."""
     wanted = Wanted(after=(KEYS[1], MESSAGES // 2))
     return lambda: list(islice((row for rows in pages(folder, wanted) for row in rows.iter_rows()), 1000))
 
 
 def head(folder: Path, _users: int) -> Callable[[], object]:
-    """Of the chain, as a scan writes it down."""
+    """Read the head of the chain, as a scan records it."""
     return lambda: head_of(folder)
 
 
 def verifying(folder: Path, _users: int) -> Callable[[], object]:
-    """The whole chain, and the index beside it."""
+    """Verify the whole chain, and the index beside it."""
     return lambda: verify_users(folder)
 
 
@@ -213,14 +213,14 @@ def measured(question: Callable[[Path, int], Callable[[], object]], folder: Path
 
 
 def seconds_of(asked: Callable[[], object]) -> float:
-    """Wall time of asking."""
+    """Wall seconds of asking once."""
     began = time.perf_counter()
     asked()
     return time.perf_counter() - began
 
 
 def memory() -> float:
-    """MiB of this process that are its own: without maps of files."""
+    """MiB of private memory of this process, without mapped files."""
     text = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon")) / 1024
 

@@ -1,8 +1,8 @@
-"""`make scale`, of a year's log: what a flush costs once old nights are frozen: `python -m tests.bench.year_log`.
+"""`make scale`: the cost of a flush in a year's log whose old nights are frozen: `python -m tests.bench.year_log`.
 
-The log is what scans and a weekly `brickscan compact` leave: rows in `shards` of all nights, transactions of those
-that are not frozen and expired yet (scanner.results.freezing), a file of verdicts a shard of the last week and merged
-ones of the time before. tests.bench.log has the same figures of a log in which no night was ever frozen.
+The log is as scans and a weekly `brickscan compact` leave it: rows in `shards` for all nights, transactions of nights
+that are not frozen and expired yet (scanner.results.freezing), a file of verdicts for each shard of the last week, and
+merged files of earlier nights. tests.bench.log has the same figures where no night was ever frozen.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def fill(folder: str, nights: int) -> None:
-    """Write what so many nights leave: the newest is of last night, and the next to be frozen was not yet."""
+    """Write what so many nights leave; the newest was last night, and the oldest unfrozen night is due to be frozen."""
     open_tables(folder)
     tables = Tables(folder)
     for name in ("flags", "shards"):
@@ -72,7 +72,7 @@ def fill(folder: str, nights: int) -> None:
 
 
 def verdicts_of(night: int, nights: int) -> Iterator[AddAction]:
-    """Files of a night, of which the log alone knows."""
+    """Files of a night's verdicts, which stand in the log alone."""
     shards = range(night * SHARDS_A_NIGHT, (night + 1) * SHARDS_A_NIGHT)
     if night < nights - COMPACTED_AFTER:
         yield from files_of(shards)
@@ -82,7 +82,7 @@ def verdicts_of(night: int, nights: int) -> Iterator[AddAction]:
 
 
 def transactions_of(night: int, name: str) -> Iterator[Transaction]:
-    """What a table's log says of a night's shards, and of the run that did them."""
+    """Transactions in a table's log for a night's shards and their run."""
     scan_id = str(about(night * SHARDS_A_NIGHT)["scan_id"])
     for number in range(night * SHARDS_A_NIGHT, (night + 1) * SHARDS_A_NIGHT):
         yield Transaction(shard_id(number), run_number(scan_id))
@@ -121,7 +121,7 @@ def measured(folder: str, nights: int) -> list[tuple[str, float, float]]:
 
 
 def shards_of(numbers: range) -> list[Shard]:
-    """As a scan cuts them, one a file."""
+    """Shards of a scan, one a file."""
     paths = [str(about(number)["path"]) for number in numbers]
     files = [InputFile(path, path, path, MERGED_ROWS, 0) for path in paths]
     return [Shard(shard_id(n), file, Range(0, SHARD_ROWS, 0)) for n, file in zip(numbers, files, strict=True)]

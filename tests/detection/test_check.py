@@ -1,4 +1,4 @@
-"""`brickscan check`: one text, a verdict a key, the same numbers as a scan's."""
+"""`brickscan check`: one text, one verdict a key, with the same numbers as a scan's."""
 
 import io
 import subprocess
@@ -74,7 +74,7 @@ def test_a_verdict_a_key_in_words(night, texts, registry):
     assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1e-06"
     assert "written by" not in out
     one = call("check", "--registry", registry, "--key", "green", "--text", night.folder / "marked.txt")[1]
-    # one key asked, and as many corrected for: asking less must make no p-value smaller
+    # p is corrected for all keys though one is asked for: who asks for fewer must get no smaller p-value
     assert [line.split() for line in one.splitlines()] == [head.split(), green.split(), foot.split()]
     assert "too short to be scored" in call("check", night.config, "--text", night.folder / "short.txt")[1]
     assert "reserved: a false accusation" in call("check", night.config, "--text", night.folder / "reserved.txt")[1]

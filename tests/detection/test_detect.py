@@ -84,7 +84,7 @@ def test_marked_text_names_its_user(detector, marked, plain, registry):
 
 
 def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, registry):
-    """By the slow implementation that shares no code: every message scored, the best two, p and its corrections."""
+    """Against the slow implementation, which shares no code: each message's score, the best two, p, corrections."""
     small = [
         KeyUnderTest(keys[0].key.model_copy(update={"messages": 8}), keys[0].watermark, keys[0].tokenizer),
         keys[1],
@@ -113,7 +113,7 @@ def test_the_numbers_are_those_of_the_plain_reference(detector, keys, marked, re
 
 
 def test_texts_that_can_be_read_in_part_are_scored_as_what_is_left(detector, marked, plain, registry, monkeypatch):
-    """A verdict but for status, reason and digest is that of the part, posted by itself."""
+    """The verdict of the readable part, posted by itself, differs in status, reason and digest alone."""
     monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 400)
     alice = marked(message_of(registry, "green", "alice"), 60, 1).encode()
     whole, other = alice[:400], plain(40, 0).encode()
@@ -168,7 +168,7 @@ def test_too_short(detector, plain):
         assert (row["message"], row["user_id"], row["naming"], row["flagged"]) == (None, None, "none", False)
         assert row["runner_up_log10_p"] is None
     assert (rows[0]["key_id"], rows[0]["tokens"], rows[0]["scored"]) == ("green", 0, 0)
-    # the key with the most scored positions stands in the row: the one with a token a byte
+    # the row shows the key with the most scored positions, here the one with a token a byte
     assert (rows[2]["key_id"], rows[2]["tokens"], rows[2]["scored"]) == ("gum", 13, 9)
 
 
@@ -178,7 +178,7 @@ def test_a_document_that_is_too_short_for_one_key_is_scored_by_the_other(detecto
     (alone,) = verdicts(detector([keys[1]]), [text])
     assert (both["status"], both["key_id"], both["keys_tested"]) == ("scored", "gum", 2)
     assert both["log10_p"] == alone["log10_p"]
-    assert both["log10_p_global"] > alone["log10_p_global"]  # the other key was a test all the same
+    assert both["log10_p_global"] > alone["log10_p_global"]  # p is corrected for the other key too
 
 
 @pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
@@ -246,7 +246,7 @@ def test_one_message_has_no_runner_up(detector, keys, plain):
 
 
 def test_no_text_is_flagged_more_often_than_the_rate_says(detector, plain):
-    """At a rate of 0.3, 400 plain texts: the corrected p is valid, so flags are Binomial(400, ≤ 0.3) over keys."""
+    """400 plain texts at a rate of 0.3: if the corrected p is valid, flags over keys are Binomial(400, ≤ 0.3)."""
     one = detector(rate=0.3)
     scored, _ = one.detect(batch([plain(40, seed) for seed in range(400)]), ORIGIN)
     p = 10 ** scored["log10_p_global"].to_numpy()

@@ -1,4 +1,4 @@
-"""Verdicts are assembled by column; assembled row by row, the obvious way, they must be the same tables."""
+"""Verdicts are assembled by column, and equal the tables that are assembled row by row, the obvious way."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Keys with groups of users, from text to verdict: who is named, and that nobody is shown where nobody can be told."""
+"""Keys with groups of users, from text to verdict: who is named, and that no user is shown where none is certain."""
 
 from datetime import UTC, datetime
 
@@ -58,7 +58,7 @@ def said(under: Detector, texts: list[str]) -> list[dict]:
 
 
 def of_other_groups(messages: dict[str, int], users: list[str], count: int, besides=frozenset()) -> list[str]:
-    """The first users no two of whom share a group: messages are dealt by chance."""
+    """The first users that are all in different groups: messages are dealt by chance."""
     first = {messages[user] // GROUPS: user for user in reversed(users)}
     return [user for group, user in first.items() if group not in besides][:count]
 
@@ -107,7 +107,7 @@ def test_text_of_three_is_that_of_the_best_and_not_of_a_fourth(key, write):
 
 
 def test_what_nobody_holds_is_told_beside_who_is_named(key, write):
-    """Text for a message that nobody was given, and for one that is never given, beside a user's."""
+    """Text for a message that nobody holds, and for a reserved one, beside a user's."""
     messages = held(key)
     user = of_other_groups(messages, USERS[40:], 1, besides={0, 59 // GROUPS})[0]
     free = next(m for m in range(GROUPS) if m not in messages.values() and m % 20 != 19)
@@ -123,7 +123,7 @@ def test_what_nobody_holds_is_told_beside_who_is_named(key, write):
 
 
 def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, write):
-    """It fits all users of the group: flagged, and the best of them, a stranger perhaps, is not shown."""
+    """Such a text fits all users of the group: it is flagged, and the best user, perhaps a stranger, is not shown."""
     message = held(key)[USERS[3]]
     row = verdicts(key, [write(message, 900, 5, shared=True)])[0]
     assert (row["flagged"], row["naming"], row["message"], row["user_id"]) == (True, "undecided", None, None)
@@ -135,7 +135,7 @@ def test_text_that_is_marked_in_the_steps_of_a_group_alone_names_nobody(key, wri
 
 @pytest.mark.seconds
 def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
-    """At a rate of nearly 1 the best of a group is taken for whose text it is, and proved; by default it is not."""
+    """At a rate of nearly 1 the best user of a group is named, and proved; at the default rate nobody is."""
     config, text = tmp_path / "scan.toml", write(held(key)[USERS[3]], 900, 5, shared=True)
     for rate, undecided in (("", True), ("misnaming_rate = 0.9999999\n", False)):
         head = f'registry = "{key[0]}"\nresults = "out"\nfalse_positive_rate = 1e-6\n{rate}'
@@ -149,7 +149,7 @@ def test_the_misnaming_rate_is_that_of_the_configuration(key, write, tmp_path):
 
 @pytest.mark.parametrize("hidden_first", [False, True])
 def test_a_normalised_text_may_have_more_candidates_than_it_had_or_fewer(key, write, hidden_first):
-    """Two users' texts, the mark of both or of one hidden by zero-width characters; both are looked for."""
+    """Two users' texts, in which zero-width characters hide both marks or one; both users are looked for."""
     registry, under_test = key
     messages = held(key)
     one, two = (write(messages[user], 200, seed) for seed, user in enumerate(USERS[30:32]))
@@ -175,7 +175,7 @@ def test_the_runner_up_is_corrected_as_the_verdict_is(key, write):
 
 
 def test_a_name_that_rests_on_the_steps_of_a_group_alone_is_refuted(key, write, monkeypatch):
-    """The second rule of naming is lost; then the p-value that it goes by is wrong."""
+    """Once the second rule of naming is left out, and once its p-value is wrong."""
     text, plain = write(held(key)[USERS[3]], 900, 5, shared=True), detector.decide
     monkeypatch.setattr(detector, "decide", lambda found, rate, _: plain(found, rate, 1.0))
     row = verdicts(key, [text])[0]

@@ -1,4 +1,4 @@
-"""Texts whose mark somebody hid: what the normalised text is, and what a detector makes of both."""
+"""Texts whose mark somebody hid: their normalised text, and the verdict from both variants."""
 
 import math
 import unicodedata
@@ -133,7 +133,7 @@ def test_a_verdict_is_the_better_of_two_texts_under_twice_the_keys(rows_of, mark
 
 
 def test_messages_that_pass_in_different_texts_name_nobody(rows_of, marked, registry):
-    """One passes in the text as it stands, another where the hidden part is shown too."""
+    """One message passes in the text as it stands, another in the normalised text, which shows the hidden part."""
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     row = rows_of([marked(bob, 90, 5) + hidden(marked(alice, 120, 6))], normalised=True)[0]
     assert (row["flagged"], row["naming"], row["user_id"]) == (True, "ambiguous", None)

@@ -1,4 +1,4 @@
-"""One user under two keys, as while one key takes another's place: one user, named once, with both messages."""
+"""One user under two keys, as while one key replaces another: the user is named once, with both messages."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ FORMS = [
 
 @pytest.fixture(scope="module", params=FORMS, ids=lambda form: form[0])
 def registry(request, tmp_path_factory):
-    """Keys `old` and `new`; alice and bob hold a message of each, of the new one since later."""
+    """A registry with keys `old` and `new`; alice and bob hold a message of each, and got that of `new` later."""
     folder = tmp_path_factory.mktemp("one-user") / "registry"
     (folder / "secrets").mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)
@@ -65,7 +65,7 @@ def keys(registry):
 
 @pytest.fixture(scope="module")
 def write(keys):
-    """Text of so many words for a user under a key: of 20 random words each is the best."""
+    """Writes marked text for a user under a key: each word is the best of 20 random ones."""
     words, marks = words_of_one_token(), {test.key.key_id: test.watermark for test in keys}
 
     def make(key_id: str, user: str, length: int = 110) -> str:

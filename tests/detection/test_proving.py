@@ -1,4 +1,4 @@
-"""Flags are computed again before their rows are committed: what is right is proved, and every sabotage is caught."""
+"""Flags are computed again before their rows are committed: right ones are proved, and every sabotage is caught."""
 
 import dataclasses
 from collections import Counter
@@ -33,7 +33,7 @@ def tests(registry):
 
 @pytest.fixture
 def rows(registry, tests):
-    """What is said of texts, by a detector that is made when it is asked."""
+    """Gives the verdicts on texts, by a detector that is made at each call."""
 
     def make(texts: list[str], under_test=None, rate: float = RATE) -> list[dict]:
         under_test = under_test or tests
@@ -59,7 +59,7 @@ PROVED, DIFFERS = ("named", "alice", "proved"), ("unproved", None, "differs")
 
 @pytest.fixture
 def night(registry, marked, plain) -> list[str]:
-    """Of alice twice, once with bob, and of nobody."""
+    """Two texts of alice, one of alice and bob, and two of nobody."""
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     both = marked(alice, 80, 3) + marked(bob, 80, 4)
     return [marked(alice, 60, 1), plain(60, 1), marked(alice, 90, 2), both, plain(3, 2)]
@@ -78,7 +78,7 @@ def test_rounding_is_no_difference(rows, night, monkeypatch):
 
 
 def flag_what_is_plain(monkeypatch):
-    """The kernel gives the best message half of the positions more, up to all."""
+    """The kernel raises the best message's score by half of the positions, up to all."""
     plain = GreenList.search
 
     def wrong(self, tokens, positions, count):
@@ -102,7 +102,7 @@ def name_another_message(monkeypatch):
 
 
 def see_no_second(monkeypatch):
-    """Where two pass, the one in front is taken for the only one."""
+    """Where two messages pass, the better one is taken for the only one."""
     plain = detector_module.decide
 
     def wrong(*arguments):
@@ -139,7 +139,7 @@ def count_repeats(monkeypatch):
     ],
 )
 def test_what_flags_wrongly_is_caught(rows, night, plain, marked, registry, monkeypatch, sabotage, wrong):
-    """Every flag that it made wrong names nobody, and is kept as it was found."""
+    """Every wrong flag names nobody, and stays in the table as it was found."""
     alice = message_of(registry, "green", "alice")
     night = [*night, marked(alice, 60, 7) + " is said again" * 9]
     right = rows(night)
@@ -173,7 +173,7 @@ def test_another_tokenizer_is_caught(rows, tests, night):
 
 
 def test_of_too_many_a_sample_is_drawn(rows, marked, registry, monkeypatch):
-    """As many as the cap lets, the same in every run, whatever their order."""
+    """The sample has as many flags as the cap allows, the same ones in every run and order."""
     alice = message_of(registry, "green", "alice")
     texts = [marked(alice, 60, seed) for seed in range(12)]
     assert {row["proof"] for row in rows(texts)} == {"proved"}

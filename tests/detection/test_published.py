@@ -1,4 +1,4 @@
-"""What tables hold of verdicts: from exact rows a key is learned, from the rows of `verdicts` nothing of it."""
+"""Rows of `verdicts` give nothing of a key away, while exact rows let anybody learn it."""
 
 import pickle
 
@@ -19,7 +19,7 @@ VOCABULARY, LENGTH = 3000, 150
 
 
 def published(rows: list[dict], tokens: int = 7, scored: int = 5) -> list[dict]:
-    """Rows of `verdicts` made of exact ones, all of one length under the first key."""
+    """Rows of `verdicts` made from exact rows, whose texts all have the same length under the first key."""
     exact = with_ids(pa.RecordBatch.from_pylist(rows, VERDICTS), IDS)
     lengths = {"row": exact["row"], "tokens": [tokens] * len(rows), "scored": [scored] * len(rows)}
     made = for_everybody(exact, pa.RecordBatch.from_pydict(lengths))
@@ -52,7 +52,7 @@ def test_the_difference_of_two_gumbel_rows_is_a_draw_and_their_verdicts_have_non
 
 
 def guessed(texts: np.ndarray, said: np.ndarray, green: np.ndarray) -> float:
-    """Share of a green list that least squares learn from a number that is said of each text."""
+    """Share of a green list that least squares learn from one number for each text."""
     counts = np.zeros((len(texts), VOCABULARY), np.float32)
     counts[np.arange(len(texts))[:, None], texts] = 1
     counts -= counts.mean(0)
@@ -77,7 +77,7 @@ def test_rows_without_a_window_tell_the_green_list_and_their_verdicts_tell_none_
 
 
 def test_rows_plainly():
-    """Each column of each row, by what it may tell."""
+    """Each column of each row holds no more than it may tell."""
     named = [{"key_id": "k", "message": 3, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}]
     flagged = filled(VERDICTS, flagged=True, log10_p_global=-13.0, named=named, named_again=named)
     flagged |= {"text_id": None, "p_class": None}

@@ -1,4 +1,4 @@
-"""Speed changes no result: whole tables of real documents, marked and unmarked, as they were before any of it.
+"""Speed changes no result: tables of real documents, marked and unmarked, are as they were before any speed-up.
 
 The digest was made by the version that scored straightforwardly (commit fa48ae4). Numbers go in to ten digits, so that
 another machine's mathematics library may round its own way.
@@ -44,7 +44,7 @@ LATER = (
     ),
     ("account_id", "text_sha256"),
 )
-"""Columns that verdicts and quarantine did not have then."""
+"""Columns that verdicts and quarantine got after the digest was made."""
 
 
 HERE = Path(__file__).parent / "same_results"
@@ -79,7 +79,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     for batch in read(file, columns, 0, ROWS):
         scored, refused = detector.detect(batch, Origin("scan", "shard", "sample-1"))
         flagged = scored.filter(scored["flagged"])
-        assert flagged["proof"].to_pylist() == ["proved"] * len(flagged)  # which changes no other column
+        assert flagged["proof"].to_pylist() == ["proved"] * len(flagged)  # a proof changes no other column
         verdicts.append(scored)
         quarantine.append(refused)
     found = (pa.Table.from_batches(verdicts, VERDICTS), pa.Table.from_batches(quarantine, QUARANTINE))

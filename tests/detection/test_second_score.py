@@ -1,4 +1,4 @@
-"""The second score of flagged documents: what it says, when it is computed, and that it decides nothing."""
+"""The second score of flagged documents: its value, when it is computed, and that it decides nothing."""
 
 import json
 import time
@@ -73,7 +73,7 @@ def byte_model(tmp_path_factory, gum) -> Path:
     return folder
 
 
-pytestmark = pytest.mark.usefixtures("without_ray")  # but those that ask for it
+pytestmark = pytest.mark.usefixtures("without_ray")  # except in tests that ask for Ray
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_hidden_mark_is_found_in_the_normalised_text_whose_second_score_it_get
     assert rows["user_id"].to_list() == ["alice", "bob", None] * 2
     assert rows["variant"][:2].to_list() == ["normalised"] * 2
     assert (rows["keys_tested"] == 2 * before["keys_tested"]).all()
-    tokens = gum[2].encode([normalise("\u200b".join(texts[1]))])  # which also makes one space of two
+    tokens = gum[2].encode([normalise("\u200b".join(texts[1]))])  # normalising also makes one space of two
     (scored,) = scored_positions(tokens, gum[1].parameters["window"], "ngram").scored.tolist()
     assert (rows["scored"][1], rows["tokens"][1]) == (scored, len(tokens.ids))
     assert scores(night).filter(pl.col("row") == 1)["scored"].to_list() == [scored]
@@ -124,7 +124,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     mixed.configure(more=LN_R)
     shards = find_work(mixed.plan(), inspect_input(mixed.plan(), list_files(mixed.plan().locations))).found
     plan = mixed.plan()
-    flagged = second_pass.flagged_without(plan, plan.second, shards)  # as another driver finds it that comes too late
+    flagged = second_pass.flagged_without(plan, plan.second, shards)  # as a driver that comes too late
     outcome = mixed.scan()
     assert (outcome.totals.shards, outcome.second_scores) == (0, 3)  # nothing is scanned again
     rows = scores(mixed)
@@ -146,7 +146,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
 
 
 def test_flags_of_groups_get_a_score_of_whom_they_name_and_none_where_that_is_undecided(tmp_path):
-    """All steps under the message that is named: those of its group, a third, and its own."""
+    """The score counts all steps of the named message: a third are its group's, the others its own."""
     folder, key = make_key(tmp_path / "registry", "gumbel-v2", groups=GROUPS)
     messages, write = held((folder, key)), writer((folder, key), words_of_one_token())
     texts = [write(messages[USERS[3]], 140, 1), write(messages[USERS[3]], 700, 5, shared=True)]
@@ -184,7 +184,7 @@ def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, 
     assert rows["score"].to_list() == pytest.approx(wanted.score.tolist(), rel=1e-4)
     assert rows["log10_p_not_independent"].to_list() == pytest.approx(wanted.log10_p.tolist(), rel=1e-3)
     mixed.configure(more=LN_R)
-    assert mixed.scan().second_scores == 3  # other settings, other rows
+    assert mixed.scan().second_scores == 3  # other settings get rows of their own
     assert scores(mixed)["score_name"].value_counts().sort("score_name")["count"].to_list() == [3, 3]
 
     logs, said = ray_logs(began), capfd.readouterr()
@@ -218,7 +218,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
             raise Refused("no model on this machine")
 
     monkeypatch.setattr(second_pass, "SecondWorker", Refusing)
-    with pytest.raises(ScanFailed, match="a worker cannot begin: no model on this machine"):  # verdicts are there
+    with pytest.raises(ScanFailed, match="a worker cannot begin: no model on this machine"):  # of the second pass
         mixed.scan()
     assert mixed.last_scan()["exit_code"] == 1
     monkeypatch.undo()

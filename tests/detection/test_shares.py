@@ -1,4 +1,4 @@
-"""Units and variants of texts have shares of the false-positive rate; equal ones are what each look cost before."""
+"""Units and variants of texts have shares of the false-positive rate; equal shares give the same results as before."""
 
 import json
 from fractions import Fraction
@@ -28,7 +28,7 @@ UNEQUAL = "variants = { normalised = true }\nweights = { document = 0.8, as_writ
 
 @pytest.fixture
 def said(registry):
-    """Verdicts on texts under both keys, proved, by the weights that are asked."""
+    """Gives verdicts on texts under both keys, proved, by the weights that a test states."""
     under_test = [
         KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
         for key in load_registry(registry).keys
@@ -64,13 +64,13 @@ def test_p_is_corrected_by_the_weights_of_key_unit_and_variant(said, registry, m
     for row in rows:
         tests = of_variant[row["variant"]]
         assert (row["keys_tested"], recorded_tests(row)) == (int(np.ceil(tests)), pytest.approx(tests, rel=1e-15))
-        assert (row["tests"] is None) == (row["variant"] == "normalised")  # of 25 tests nothing more need be told
+        assert (row["tests"] is None) == (row["variant"] == "normalised")  # 25 is whole, so that `keys_tested` says all
         whole = reference.log10_any_of(row["log10_p"], row["messages_tested"] * tests)
         assert row["log10_p_global"] == pytest.approx(whole, rel=1e-9, abs=1e-12)
 
 
 def test_the_variant_of_smallest_corrected_p_is_told(said, plain):
-    """Not that of smallest p: else the weights would be chosen after the texts were read."""
+    """Not the variant of smallest p: weights would then be chosen after the texts were read."""
     texts = ["  ".join(plain(30, seed).split(" ")) + plain(30, seed + 1) for seed in range(60)]
     alone = [said([normalise(text) for text in texts], Weights()), said(texts, Weights())]
     weights = Weights(as_written=0.99, normalised=0.01)
@@ -121,7 +121,7 @@ def test_shares_that_sum_to_one_as_they_are_written_are_taken(night):
 
 
 def test_equal_shares_are_what_shard_ids_were_made_of(night):
-    """Ids of nights that were scanned before there were weights; other weights are another look, and so other ids."""
+    """Equal shares keep the shard ids from before weights existed; other weights are another look, with other ids."""
     plain, normalised = "", "variants = { normalised = true }\n"
     made = {}
     for more in (
@@ -141,7 +141,7 @@ def test_equal_shares_are_what_shard_ids_were_made_of(night):
     assert len(set(before)) == 4
     assert (json.loads(before[0])["keys_tested"], json.loads(before[3])["keys_tested"]) == (2, 4)
     assert json.loads(before[3]).keys() - json.loads(before[0]).keys() == {"variants"}
-    # a share that is kept for what is off changes nothing when that is turned on
+    # turning on a look whose share was kept free changes nothing for the others
     assert json.loads(before[5])["weights"] == {"document": 0.8, "as_written": 0.9, "normalised": 0.1}
     assert json.loads(before[6])["weights"] == {"document": 1.0, "as_written": 0.9}
 

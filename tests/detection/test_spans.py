@@ -1,4 +1,4 @@
-"""Parts of documents: flagged by their own evidence, named each for itself, put where they stand, and proved."""
+"""Parts of documents: each is flagged and named by its own evidence, located in the text, and proved."""
 
 from collections.abc import Callable
 
@@ -79,7 +79,7 @@ def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, mark
     p = span["log10_p"]
     in_document = corrected(p, 2_000 * int(looks(first["scored"])))
     assert span["log10_p_in_document"] == pytest.approx(in_document)
-    assert span["log10_p_global"] == pytest.approx(corrected(in_document, 1, 4))  # two keys, half of the error
+    assert span["log10_p_global"] == pytest.approx(corrected(in_document, 1, 4))  # of 2 keys, with half of the error
     told = ("key_id", "message", "score", "log10_p", "log10_p_global", "proof")
     assert [first[name] for name in told] == [span[name] for name in told]
     assert (first["messages_tested"], first["keys_tested"], first["tests"], first["tokens"]) == (2_000, 4, None, 1_680)
@@ -88,7 +88,7 @@ def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, mark
 
 
 def test_two_users_parts_are_two_names_each_by_its_own_evidence(look, users, marked, plain):
-    """Under a key of version 1, where the whole names nobody."""
+    """Under a key of version 1, under which the whole document names nobody."""
     parts = [marked(users["alice"], 150, 5), plain(60, 6), marked(users["bob"], 150, 7), plain(60, 8)]
     (of_whole,) = look(["".join(parts)], Weights(document=0.5)).verdicts.to_pylist()
     assert (of_whole["naming"], of_whole["named"]) == ("ambiguous", None)
@@ -124,7 +124,7 @@ SEGMENTS = SPANS_TOO._replace(segments=True)
 
 
 def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
-    """Also where windows are not tested; proved by a plain count of the positions whose tokens begin in it."""
+    """Also where windows are not tested; the proof counts the positions whose tokens begin in the quotation."""
     quotation = "".join(f"> {marked(users['alice'], 40, seed)}\n" for seed in range(3))
     text = f"{plain(300, 10)}\n\n{plain(200, 12)}\n{quotation}\n{plain(400, 11)}"
     place = text.index(quotation), text.index(quotation) + len(quotation.rstrip("\n"))
@@ -134,14 +134,14 @@ def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
     assert (span["form"], span["proof"]) == ("quotation", "proved")
     assert span["quoted"] > 0.99  # its last token may hold blank lines after it
     assert overlap(span, *place) > 0.98
-    assert span["log10_p_in_document"] == pytest.approx(corrected(span["log10_p"], 2_000 * 5))  # and the whole
+    assert span["log10_p_in_document"] == pytest.approx(corrected(span["log10_p"], 2_000 * 5))  # 4 segments + whole
     looked, windows = look([text], SEGMENTS), look([text])
     (best,) = looked.spans.to_pylist()
     assert best["proof"] == "proved"
     assert best["log10_p_in_document"] <= windows.spans["log10_p_in_document"][0].as_py() + 0.01
     assert windows.spans["form"].to_pylist() == ["window"]
     changed = ("form", "scanned_at")
-    plain_text = [plain(900, 1) + marked(users["alice"], 80, 2)]  # has no segments, so that rows are as they were
+    plain_text = [plain(900, 1) + marked(users["alice"], 80, 2)]  # without segments, so that both rows are equal
     rows = [look(plain_text, weights).spans.to_pylist()[0] for weights in (SPANS_TOO, SEGMENTS)]
     assert [{name: row[name] for name in row if name not in changed} for row in rows[:1]] == [
         {name: row[name] for name in row if name not in changed} for row in rows[1:]
@@ -163,7 +163,7 @@ def test_nothing_is_looked_for_unless_it_is_asked(look, users, marked, plain):
 
 
 def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, plain, monkeypatch):
-    """Overlapping windows counted as one look: the slow path counts them, and nobody is named."""
+    """Sabotage: all windows count as one look; the slow path counts them all, and nobody is named."""
     monkeypatch.setattr(
         passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
     )
@@ -174,7 +174,7 @@ def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, pl
 
 
 def test_a_part_that_comes_out_otherwise_is_told_by_a_verdict_that_was_proved(look, users, marked, monkeypatch):
-    """Else the scan ended with 0: exit codes go by verdicts."""
+    """Exit codes go by verdicts: without a changed verdict the scan would end with 0."""
     monkeypatch.setattr(
         passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
     )
@@ -214,7 +214,7 @@ def test_shares_that_quote_are_those_of_a_count_of_characters():
 
 
 def test_of_two_in_one_place_neither_is_named_by_what_they_share():
-    """Against a count of the characters that both have, among 300 random places of four messages of two keys."""
+    """Against a count of shared characters, for 300 random places of four messages of two keys."""
     generator = np.random.default_rng(13)
     places = [(begin, begin + length) for begin, length in generator.integers(1, [3_000, 30], size=(300, 2)).tolist()]
     whose = generator.integers(2, size=(300, 2)).tolist()

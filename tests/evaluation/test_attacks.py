@@ -1,4 +1,4 @@
-"""What each attack does and leaves alone, for any text, with word tokens and with those of a real tokenizer."""
+"""What each attack changes and leaves alone in any text, with word tokens and with a real tokenizer's tokens."""
 
 import string
 from pathlib import Path
@@ -74,7 +74,7 @@ def test_rates_are_rates(name, rate):
 
 
 def test_every_other_token_is_as_likely():
-    """Chi-square over 499 tokens that one token is replaced by 60,000 times; its 1e-6 limit by Wilson and Hilferty."""
+    """One token is replaced 60,000 times: chi-square over the other 499; its 1e-6 limit by Wilson and Hilferty."""
     after = np.array(PLAIN.ids(done("substitute:1.0", words([7] * 60_000), 3)))
     counts = np.delete(np.bincount(after, minlength=WORDS), 7)
     statistic = ((counts - 60_000 / 499) ** 2).sum() / (60_000 / 499)

@@ -1,4 +1,4 @@
-"""What code that a model wrote is given, without the packages that judge it."""
+"""The environment of code that a model wrote, tested without the packages that judge it."""
 
 import sys
 
@@ -7,9 +7,9 @@ import pytest
 from jobs.demo.tasks import check_code
 
 
-@pytest.mark.seconds  # it starts a process
+@pytest.mark.seconds  # the test starts a process
 def test_code_starts_with_an_empty_environment(tmp_path, monkeypatch):
-    """Whatever is run in the place of Python passes only if it meets no variable of ours."""
+    """A script stands in for Python, and passes only if it meets no variable of ours."""
     stand_in = tmp_path / "python"
     stand_in.write_text(
         '#!/bin/sh\ncat > /dev/null\n[ -z "$BRICKSCAN_KEY$AWS_SECRET_ACCESS_KEY$HOME" ] && echo passed\n'

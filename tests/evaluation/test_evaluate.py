@@ -72,7 +72,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
     assert len(texts) == 2 * 16 + 2 * 2 * 8 + 4 * 16  # two cells, two temperatures twice unmarked, two methods twice
     rows = pl.read_parquet(tmp_path / "out" / "figures.parquet")
     assert rows.columns == FIGURES.names
-    assert set(rows["measure"]) == set(MEASURES) - {"correct"}  # which is of utility alone
+    assert set(rows["measure"]) == set(MEASURES) - {"correct"}  # only utility measures it
     assert (rows["low"] <= rows["value"]).all()
     assert (rows["value"] <= rows["high"]).all()
     robust = rows.filter(pl.col("experiment") == "robustness", pl.col("method").is_not_null())
@@ -83,7 +83,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
         assert flagged[method, None] == 1.0  # 100 tokens of a model of much entropy
         assert flagged[method, "not marked"] == 0.0
         assert flagged[method, "substitute:0.9"] == 0.0
-        assert flagged[method, "lower"] == flagged[method, "retokenise"] == 1.0  # the same words, in lower case anyway
+        assert flagged[method, "lower"] == flagged[method, "retokenise"] == 1.0  # the words are in lower case already
     baseline = rows.filter(pl.col("method").is_null())
     assert baseline.select("measure", "n", "temperature").rows() == [("similarity", 8, 0.8), ("similarity", 8, 1.0)]
     named = rows.filter(pl.col("experiment") == "identification", pl.col("least_scored").is_null())
@@ -109,7 +109,7 @@ def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny
 
 
 def batches(folder: Path) -> dict[str, int]:
-    """Those that are kept whole, and when they were written."""
+    """Batches that are kept whole, and when each was written."""
     return {name: at for name, at in kept(folder).items() if name.endswith(".parquet") and not name.startswith(".")}
 
 
@@ -135,12 +135,12 @@ evaluate.write_missing = lambda plan, texts, workers, watch: write_missing(
 )
 sys.exit(run(module, ["--config", sys.argv[1]]))
 """
-"""Drives an evaluation until two batches of texts are written, and then waits to be ended, however fast it is."""
+"""Script that drives an evaluation until two batches of texts are written, and then waits to be ended."""
 
 
 @pytest.mark.usefixtures("prompts", "without_ray")
 def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
-    """Two drivers, each a process of its own, the first with Ray; what they leave is finished in this one."""
+    """Two drivers, each in its own process, the first with Ray; this process finishes what they leave."""
     units = 6
     path = config(
         tmp_path, tiny_folder, NAMED.replace("texts = 4", "texts = 6").replace(", 1000000, 1000000000", ""), tokens=60

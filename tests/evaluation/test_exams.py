@@ -1,4 +1,4 @@
-"""Exams and their answers: what decides them, how they are kept, and the paired test; without a model."""
+"""Exams and their answers without a model: what decides an answer, how answers are kept, and the paired test."""
 
 from dataclasses import replace
 from math import comb

@@ -1,4 +1,4 @@
-"""Shares and means with intervals: against plain loops, and by how often they hold what is true."""
+"""Shares and means with intervals: against plain loops, and by how often an interval holds the truth."""
 
 from collections import defaultdict
 
@@ -44,7 +44,7 @@ def test_without_clusters_they_are_the_textbook_intervals():
 
 
 def test_texts_that_only_repeat_their_cluster_add_nothing():
-    """Ten texts each of 12 users, all alike: as wide as at 12 texts by the classic limits and wider, for the t law."""
+    """12 users with ten equal texts each: as wide as the classic limits of 12 texts, and wider by the t law."""
     users = np.repeat(np.arange(12), 10)
     found = share(users < 4, users)
     limits = stats.binomtest(4, 12).proportion_ci(method="exact")

@@ -1,4 +1,4 @@
-"""What is planned for a configuration, and what is refused before any work, in words."""
+"""What is planned for a configuration, and which configurations are refused before any work, in words."""
 
 import json
 import shutil
@@ -66,7 +66,7 @@ def test_each_user_has_a_message_and_prompts_of_its_own(tmp_path, tiny_folder):
 def test_of_version_2_many_messages_are_searched_in_texts_under_keys_with_groups(tmp_path, tiny_folder):
     made = plan(config(tmp_path, tiny_folder, NAMED))
     few, many = tuple(10**k for k in range(1, 5)), tuple(10**k for k in range(5, 10))
-    groups = 31623  # whose square is just beyond 10^9
+    groups = 31623  # the least number whose square exceeds 10^9
     assert [(cell.setting.format.name, cell.setting.format.groups, cell.searched) for cell in made.identification] == [
         (name, count, searched)
         for count, searched in ((None, few), (groups, many))
@@ -125,7 +125,7 @@ def test_a_prompt_shorter_than_its_window_is_refused_before_any_work(tmp_path, t
 
 
 def test_a_prompt_too_long_for_the_model_is_refused_before_any_work(tmp_path, tiny_folder):
-    """Its length is that of what the model is given: with the template of its chats, if it has one."""
+    """A prompt's length is that of the model's input: with its chat template, if it has one."""
     long = " ".join(["w3"] * 56)
     assert plan(config(tmp_path, tiny_folder, ROBUST), [long, *PROMPTS]).robustness
     words = r"prompt 0 \(of 0 to 12\), 'w3 .* has {} tokens, .* max_new_tokens = 200 do not fit .* 256 pos"
@@ -138,7 +138,7 @@ def test_a_prompt_too_long_for_the_model_is_refused_before_any_work(tmp_path, ti
     with pytest.raises(Refused, match=words.format(58)):
         plan(config(tmp_path, chat, ROBUST), [long, *PROMPTS])
     (tmp_path / "task.yaml").touch()
-    assert plan(config(tmp_path, chat, '[utility]\ntasks = ["task.yaml"]\n'), [long]).exams  # which continue no prompts
+    assert plan(config(tmp_path, chat, '[utility]\ntasks = ["task.yaml"]\n'), [long]).exams  # continue no prompts
 
 
 def test_files_that_are_not_there_are_named(tmp_path, tiny_folder):

@@ -1,4 +1,4 @@
-"""The report's own choices: what it tells of long texts, and wrong names as counts with their limits."""
+"""The report's own choices: a table of long texts, and wrong names as counts with their limits."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ OWN = np.array([4, 4, 9, 9])
 
 
 def said(own: list[float], other: list[float]) -> Search:
-    """Of three long texts and a short one."""
+    """A search of three long texts and a short one."""
     return Search(np.array(own), np.array(other), np.zeros(4), np.array([150, 151, 600, 149]))
 
 

@@ -1,4 +1,4 @@
-"""Scores of texts whose message is known: those of a scan, and those of a search that tries every message."""
+"""Scores of texts whose message is known equal those of a scan, and those of a search that tries every message."""
 
 import math
 from datetime import UTC, datetime
@@ -40,7 +40,7 @@ MIN_SCORED = 16
 
 
 def marked_tokens(mark: Watermark, message: int, length: int, random: np.random.Generator, of: int = 4) -> list[int]:
-    """Tokens of which each is the best of a few for the message: a mark of some strength, of no model."""
+    """Marked tokens without a model: each is the best of `of` random ones for the message."""
     ids = random.integers(1000, 20_000, 2).tolist()
     while len(ids) < length:
         tries = random.integers(1000, 20_000, of)
@@ -55,7 +55,7 @@ def texts_of(mark: Watermark, own: list[int], lengths: list[int]) -> Tokens:
 
 
 def every_message(mark: Watermark, tokens: Tokens, own: int, count: int) -> tuple[float, list[float]]:
-    """log10 p of a text's own message, and of the others it is searched among, best first; one by one."""
+    """log10 p of a text's own message, and of the other messages, best first; each scored by itself."""
     positions = scored_positions(tokens, mark.window, "ngram")
     if positions.scored[0] < MIN_SCORED:
         return 0.0, [0.0] * (count - 1)
@@ -151,7 +151,7 @@ def test_users_are_named_as_a_scan_names_them(setting):
 @pytest.mark.parametrize("method", IN_GROUPS)
 @pytest.mark.parametrize("groups", [7, GROUPS])
 def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
-    """Each message is scored by itself: the rates at which names are given are those of the rule's two p-values."""
+    """Against every message scored by itself: names are given at the rates of the rule's two p-values."""
     mark = IN_GROUPS[method].watermark(key_secret(SEED, 0))
     own = [0, 6 * GROUPS + 5, 2 * GROUPS + 1, 3, 4 * GROUPS]
     tokens = texts_of(mark, own, [60, 40, 10, 90, 24])
@@ -183,7 +183,7 @@ def test_fewer_groups_are_searched_as_all_of_a_key_are(method, groups):
 
 
 def looked_into(mark, text: Tokens, positions, groups: int, shared: int) -> list[int]:
-    """The best group by its steps, and others whose p is 1 / groups at most: the eight best of all."""
+    """Groups that a search looks into: the best by its steps, and up to seven others whose p is small enough."""
     score = {g: float(mark.parts(text, positions, g * GROUPS)[0][0]) for g in range(groups)}
     best_first = sorted(score, key=lambda g: (-score[g], g))
     enough = [g for g in best_first if mark.law.log10_p(score[g], shared) <= 1e-9 - math.log10(groups)]
@@ -212,7 +212,7 @@ def test_texts_under_keys_of_their_own_are_scored_as_one_by_one():
 
 
 def test_a_text_marked_for_nobody_there_is_seldom_named():
-    """Searched under another key, 400 texts: at a rate of 0.05, more than 39 named or ambiguous once in 2e-4."""
+    """400 texts under another key at a rate of 0.05: more than 39 are named or ambiguous with probability 2e-4."""
     mark, other = Gumbel(key_secret(SEED, 0), 2), Gumbel(key_secret(SEED, 1), 2)
     random = np.random.default_rng(9)
     tokens = ragged([random.integers(1000, 9000, 24).tolist() for _ in range(400)])

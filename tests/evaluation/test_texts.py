@@ -1,4 +1,4 @@
-"""Units and the texts that are kept: what decides a text decides its name, and nothing is kept by halves."""
+"""Units and kept texts: all that decides a text decides its name too, and no half unit is kept."""
 
 import json
 from dataclasses import replace
@@ -55,7 +55,7 @@ KNOWN = {
         "ea5e430b747021acc895a7d1c7f659dab40b6800347b9ec8552c7dc286b83fca",
     ),
 }
-"""Seed and digest of a batch, as they were before there were formats (commit 7963c7d): kept texts are found by them."""
+"""Seed and digest of a batch from before formats (commit 7963c7d), by which texts kept since then are found."""
 
 
 def test_kept_texts_are_found_again():

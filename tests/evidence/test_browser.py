@@ -1,7 +1,7 @@
 """Pages in a real browser: nothing loads or runs, nothing is cut off, and eyes, ears and keyboards find their way.
 
-One chromium and one report serve all tests. The report is of texts, ids, accounts, a user and a file that try to be
-more than text; scripts are off in the browser and it has no network, as a moderator's may be.
+One chromium and one report serve all tests. Texts, ids, accounts, a user and a file of the report hold markup that
+tries to run. The browser has no scripts and no network, as a moderator's may have none.
 """
 
 import re
@@ -22,7 +22,7 @@ from tests.support.without_ray import open_once, put_in_the_place_of_ray
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
-WIDTHS = {"screen": (320, 768, 1280, 3840), "print": (480, 680)}  # of paper: A5 and A4 within their margins
+WIDTHS = {"screen": (320, 768, 1280, 3840), "print": (480, 680)}  # print: A5 and A4 within their margins
 MALLORY = "<img src=x onerror=alert(1)>\"'&"
 
 CONTRASTS = """() => {
@@ -45,12 +45,12 @@ CONTRASTS = """() => {
     return [(a + 0.05) / (b + 0.05), node.tagName + '.' + (node.getAttribute('class') || '')]
   })
 }"""
-"""WCAG 2.2's contrast of every piece of text with what is behind it, and the element that it is in."""
+"""Script that gives WCAG 2.2's contrast of every piece of text with its background, and the text's element."""
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, registry, words, plain) -> Path:
-    """Flags of alice, and of a user, in a file and with ids and accounts that hold markup; one quotes somebody."""
+    """A report of flags for alice and for a user; all names and ids but hers hold markup; one flag quotes."""
     folder = tmp_path_factory.mktemp("browser")
     own = Path(shutil.copytree(registry, folder / "registry"))
     add_users(own, ["green"], [MALLORY])
@@ -97,7 +97,7 @@ def test_nothing_loads_and_nothing_runs(context, report):
 
 
 def test_nothing_runs_where_scripts_may(browser, report):
-    """The policy of the pages alone keeps scripts out."""
+    """In a browser with scripts, the pages' own policy keeps scripts out."""
     context = browser.new_context(offline=True)
     page = context.new_page()
     said = []
@@ -108,7 +108,7 @@ def test_nothing_runs_where_scripts_may(browser, report):
         names = page.evaluate("[...document.querySelectorAll('*')].flatMap(node => node.getAttributeNames())")
         assert not [name for name in names if name.startswith("on")]
         page.evaluate("document.body.append(Object.assign(document.createElement('img'), {src: 'x.png'}))")
-    assert len(said) == len(pages(report)), said  # the image that was put in here, and nothing else
+    assert len(said) == len(pages(report)), said  # only the image that this test put in is refused
     assert all("Content Security Policy" in message.text for message in said)
     context.close()
 

@@ -1,4 +1,4 @@
-"""A claim that a third party checks with a script of its own: it knows both versions, and finds every lie."""
+"""A claim that a third party checks with a separate script, which knows both versions and finds every lie."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ def test_corrections(log10_p, tests):
 
 
 def test_a_long_text_is_checked_in_seconds():
-    """A green list of 50,000 scored tokens: term by term it took minutes; the law is the scan's own."""
+    """A green list of 50,000 scored tokens, whose law term by term took minutes; the result is the scan's own."""
     began = time.process_time()
     mark = Mark("greenlist;h=4;gamma=1/4", bytes(32))
     found = any_of(mark.log10_p(30_000.0, 50_000), 10**5)
@@ -61,7 +61,7 @@ def test_a_long_text_is_checked_in_seconds():
 
 @pytest.mark.usefixtures("without_ray")
 def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_path):
-    """Bytes that are no UTF-8 are scored as U+FFFD: the digest of the claim is that of the bytes."""
+    """Invalid UTF-8 is scored as U+FFFD, but the claim's digest is that of the posted bytes."""
     raw = b"\xff\xfe\r\n" + marked(message_of(registry, "green", "alice"), 80, 1).encode()
     night.write("a", [raw])
     night.scan()
@@ -108,7 +108,7 @@ def test_a_claim_is_checked_without_brickscan(night, registry, marked, plain, tm
 
 
 def check(case: Path, secret: Path) -> tuple[int, str]:
-    """By an interpreter that finds nothing of ours."""
+    """Runs the script by an interpreter that finds none of our modules."""
     found = subprocess.run(
         [sys.executable, "-I", "-S", str(case / "check.py"), str(secret)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""`brickscan explain` and `replay` on a night that was really scanned: what is shown, and what is refused."""
+"""`brickscan explain` and `replay` on a scanned night: what they show, and what they refuse."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 
 @pytest.fixture
 def scanned(night, own_registry, marked, plain):
-    """Of alice: a text, one that is quoted, one that is written twice; and text of nobody."""
+    """A scanned night: three texts of alice, one of them quoted and one posted twice, and a text of nobody."""
     alice = message_of(own_registry, "green", "alice")
     texts = [marked(alice, 80, 1), f"> {marked(alice, 90, 2)}\n{plain(90, 5)}", marked(alice, 70, 3), plain(80, 1)]
     night.configure(columns='account = "account"')
@@ -124,7 +124,7 @@ def test_a_field_that_was_changed_is_found(scanned, monkeypatch):
     ],
 )
 def test_nobody_is_slipped_into_a_row(scanned, monkeypatch, field, value):
-    """Sabotage: the row names or accuses somebody else, or hides whom it names."""
+    """Sabotage: the row names or accuses somebody else, or hides the user it names."""
     from scanner.evidence import replaying
 
     found = replaying.find_case
@@ -151,7 +151,7 @@ def test_an_id_that_reads_as_a_place_hides_no_flag(night, own_registry, marked):
 
 
 def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
-    """Each key counts twice then, and does so once."""
+    """With both variants each key counts as two tests; replay counts the same."""
     alice = message_of(own_registry, "green", "alice")
     night.configure(more="variants = { normalised = true }")
     night.write("a", [marked(alice, 90, 4).replace("e", "e\u200b"), marked(alice, 80, 1)])
@@ -167,7 +167,7 @@ def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
 
 
 def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, marked, monkeypatch):
-    """Its own time, where it has one; that of its file; an earlier scan. Sabotage: a row says another, or none."""
+    """The time is the document's own, its file's, or an earlier scan's. Sabotage: a row has another time, or none."""
     from scanner.evidence import replaying
 
     texts = [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(2)]
@@ -177,10 +177,10 @@ def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, m
     night.scan()
     rows = pl.read_delta(f"{night.results}/flags").sort("row")
     assert rows["first_seen_at"][0] == own[0]
-    assert rows["first_seen_at"][1] is not None  # of its file
+    assert rows["first_seen_at"][1] is not None  # the file's time
     for document in ("a:0", "a:1"):
         assert re.search(r"^first_seen_at .* equal", call("replay", night.config, document)[1], re.MULTILINE)
-    night.configure(columns='time = "at"', more="weights = { document = 0.9 }")  # scans all of it again
+    night.configure(columns='time = "at"', more="weights = { document = 0.9 }")  # another weight: all is scanned again
     night.scan()
     assert pl.read_delta(f"{night.results}/flags").height == 4
     for document in ("a:0", "a:1"):

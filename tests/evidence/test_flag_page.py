@@ -1,4 +1,4 @@
-"""Pages: whatever stands in a document, its text stays text, and nothing on the page can load or run."""
+"""Pages of flags: any document's text stays text, and nothing on the page can load or run."""
 
 import re
 from datetime import UTC, datetime

@@ -34,7 +34,7 @@ KEEP = "evidence = { keep_text = true }"
 
 @pytest.fixture
 def texts(registry, marked, plain) -> list[bytes | None]:
-    """Two that are marked for alice, one of which is no UTF-8, one of nobody, and a row without one."""
+    """Two texts marked for alice, one of them not UTF-8; one of nobody; and a row without text."""
     alice = message_of(registry, "green", "alice")
     return [marked(alice, 80, 1).encode(), b"\xff\r\n" + marked(alice, 80, 2).encode(), plain(80, 1).encode(), None]
 
@@ -49,7 +49,7 @@ def said(*arguments: object) -> tuple[int, str]:
 
 
 def test_texts_are_kept_once_and_nothing_else_changes(night, texts):
-    """The same rows and shards with and without; a rerun adds none, and files are for their owner and group."""
+    """Rows and shards are the same with and without kept texts; a rerun adds none; files are for owner and group."""
     night.write("a", texts)
     night.scan()
     without = night.verdicts()
@@ -92,7 +92,7 @@ def test_a_flag_is_explained_when_its_file_is_gone(night, texts, tmp_path, gone)
     assert (tmp_path / "case" / "text.txt").read_bytes() == texts[1]
     record = json.loads(call("replay", night.config, "a:1", "--json")[1])
     assert (record["equal"], why in record["text_not_from_file"]) == (True, True)
-    assert not {"doc_id", "account_id"} & {field["field"] for field in record["fields"]}  # nothing to compare them with
+    assert not {"doc_id", "account_id"} & {field["field"] for field in record["fields"]}  # no file to compare with
     assert said("report", night.config, "--out", tmp_path / "report")[0] == 0
     pages = [page.read_text() for page in (tmp_path / "report" / "flags").glob("*.html")]
     assert [("Text kept by the scan" in page, "The text is not shown" in page) for page in pages] == [(True, False)] * 2
@@ -126,7 +126,7 @@ def test_an_erased_name_takes_its_texts_along(night, own_registry, texts, marked
 
 
 def finished(plan: Plan, scan_id: str, *, in_a_pack: bool = False) -> Committer:
-    """All shards, ready to be flushed."""
+    """A committer that holds all shards, ready to be flushed."""
     ours, shards = Committer(plan, scan_id), inspect_input(plan, list_files(plan.locations)).shards
     worker = Worker(plan, scan_id)
     if in_a_pack:
@@ -141,7 +141,7 @@ def finished(plan: Plan, scan_id: str, *, in_a_pack: bool = False) -> Committer:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("again_keeps", [True, False])
 def test_texts_of_a_run_that_died_leave_with_its_flags(night, texts, monkeypatch, packed, again_keeps):
-    """It died between the commit of texts and that of verdicts; the next scan keeps texts, or none."""
+    """The run died between its commits of texts and of verdicts; the next scan keeps texts, or none."""
     night.configure(more=KEEP)
     night.write("a", texts)
     night.write("b", texts)
@@ -164,7 +164,7 @@ def test_texts_of_a_run_that_died_leave_with_its_flags(night, texts, monkeypatch
 
 @pytest.mark.parametrize("keep_flags", [True, False])
 def test_flags_of_a_night_that_was_dropped(night, texts, tmp_path, keep_flags):
-    """Flags that are kept are explained and replayed as before, by their kept texts; others are said to be gone."""
+    """Kept flags are explained and replayed as before, by their kept texts; dropped ones are said to be gone."""
     night.configure(more=KEEP)
     path = night.write("a", texts)
     night.scan()

@@ -1,4 +1,4 @@
-"""`brickscan report`: a night as pages, what the light says, and what is refused; on a scan, and on rows made up."""
+"""`brickscan report`: pages of a night, its traffic light, and refusals; on a scan, and on rows made up."""
 
 import json
 import re
@@ -127,7 +127,7 @@ def test_more_flags_than_pages(tmp_path, monkeypatch):
 
 
 def night_of_rows(count: int, **fields: str) -> Night:
-    """A night of flags whose fields are what a test says."""
+    """Writes a night of flags with the fields that a test states."""
     about = {"user": "alice", "path": "/in/a", "doc_id": "d", "basis": "key", "proof": "proved"} | fields
     rows = [verdict(i, **about) | {"scan_id": "s"} for i in range(count)]
     named = {name: [(fields.get("doc_id"), 1)] for name in NAMES}
@@ -141,7 +141,7 @@ def written(night: Night, out: Path) -> dict[str, str]:
 
 
 def test_many_flags_are_listed_on_pages_that_stay_small(tmp_path):
-    """With the worst ids; 5,000 are the most that have pages."""
+    """Flags have the worst ids; at most 5,000 have pages."""
     bad = "'" * 300
     pages = written(night_of_rows(5_003, user=bad, doc_id=bad, account_id=bad, key_id="k" * 60), tmp_path / "out")
     assert set(pages) == {"index.html", *(f"flags-{number}.html" for number in range(2, 51))}
@@ -167,7 +167,7 @@ def test_any_field_of_a_list_stays_text(text, field):
 
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_report_is_old_or_new_and_whole(tmp_path, monkeypatch, exchanges):
-    """Interrupted before it stands in its place, the old one does; after that, the new one does."""
+    """A report that is interrupted leaves the old one in place; once moved into place, the new one stands."""
     if not exchanges:
         monkeypatch.setattr(site, "exchange", Mock(side_effect=OSError))
     out, new = tmp_path / "report", tmp_path / "new"
@@ -190,7 +190,7 @@ def test_charts_keep_text_as_text(hostile):
 
 
 def test_too_few_decoys_are_told_as_such():
-    """The page of a night says down to which p decoys of all kinds speak, or that they are too few."""
+    """A night's page says down to which p there are enough decoys of all kinds, or that they are too few."""
 
     def down_to(*verdicts: str) -> float | None:
         rates = [
@@ -207,7 +207,7 @@ def test_too_few_decoys_are_told_as_such():
 
 
 def test_rates_stand_where_they_are():
-    """A point on the line, one above it; on axes of three decades."""
+    """One point on the line and one above it, on axes of three decades."""
     rows = [{"tests": 1000, "hits": hits, "expected": 10.0, "low": 1.0, "high": 100.0} for hits in (10, 100)]
     found = re.findall(r'circle cx="([\d.]+)" cy="([\d.]+)"', rates_chart(rows))
     (x, on), (same_x, above) = ((float(a), float(b)) for a, b in found)
@@ -227,7 +227,7 @@ def test_nothing_is_said_beyond_the_entropy_of_a_key():
 
 @pytest.mark.usefixtures("without_ray")
 def test_a_file_is_decoded_once_for_all_its_flags(night, registry, marked, plain, tmp_path, monkeypatch):
-    """A row group can be decoded from its first row alone: for each flag anew, 100,000 rows took half a second."""
+    """A row group is decoded from its first row on: to decode 100,000 rows anew for each flag took half a second."""
     alice = message_of(registry, "green", "alice")
     night.write("a", [marked(alice, 60 + 9 * (i % 5), i) for i in range(8)])
     night.scan()

@@ -39,7 +39,7 @@ def test_of_a_message_that_is_not_shown_nothing_is_counted():
 
 
 def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
-    """p of one message among 100 of a group and four tests of keys, and no less than the key's entropy lets one say."""
+    """p is corrected for 100 messages of a group and four tests of keys, and no less than the key's entropy allows."""
     for log10_p, said in ((-12.0, "one text in 2.5·10^9 would"), (-60.0, "one text in more than 3.4·10^38 would")):
         scan = {"misnaming_rate": None, "false_positive_rate": 1e-6}
         explained = Explanation(

@@ -1,4 +1,4 @@
-"""What runs and parts of a text say adds up to what the whole text says, by the slow path of its format."""
+"""Scores of a text's runs and parts add up to the score of the whole text, by the slow path of its format."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def weighed(opened, text, parts=(), run=8, dedup="ngram"):
 
 @pytest.mark.parametrize("dedup", ["ngram", "context", "none"])
 def test_each_token_adds_what_the_slow_path_says(opened, marked, dedup):
-    """Runs of one token: their scores are the law's inverse of p, and add up to the score of the slow path."""
+    """Each run is one token: scores that the law has for the runs' p-values add up to the slow path's score."""
     registry, key, test = opened
     text = marked(message_of(registry, key.key_id, "alice"), 60, 1) + " is said again" * 5
     found = weighed(opened, text, run=1, dedup=dedup)
@@ -41,7 +41,7 @@ def test_each_token_adds_what_the_slow_path_says(opened, marked, dedup):
     assert found.tokens == found.scored + found.repeats + found.unscored
     if format_of(key).law().discrete:  # γ = 1/4: a green token has p = 1/4
         assert sum(run.log10_p < -0.5 for run in found.runs) == score
-    else:  # p of one exponential variable is its exponential
+    else:  # p = exp(−score) for one exponential variable
         assert sum(-run.log10_p * np.log(10) for run in found.runs) == pytest.approx(score, rel=1e-9)
 
 
@@ -54,9 +54,9 @@ def test_runs_stand_where_their_tokens_do(opened, marked):
     assert [run.scored for run in found.runs[:-1]] == [8] * (len(found.runs) - 1)
 
 
-@pytest.mark.parametrize("opened", ["green"], indirect=True)  # under which texts are marked
+@pytest.mark.parametrize("opened", ["green"], indirect=True)  # the key of `marked`
 def test_a_quotation_is_told_from_own_words(registry, opened, marked, plain):
-    """The case of a thread: somebody quotes marked text and writes a reply."""
+    """As in a thread where somebody quotes marked text and writes a reply."""
     quoted = marked(message_of(registry, "green", "alice"), 90, 1)
     own = plain(90, 3)
     text = f"> {quoted}\n{own}"
@@ -87,7 +87,7 @@ def test_levels_follow_p():
 
 
 def test_what_a_message_reads_alone_is_that_of_the_slow_path():
-    """Of a key with groups; of one without there is nothing that messages share."""
+    """For a key with groups; messages of other keys share nothing."""
     text = "Whoever reads this reads a text of some length, in which windows are many and nothing is marked. " * 2
     secret, groups, message = bytes(range(32)), 40, 777
     tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER), fast=False).reference

@@ -65,15 +65,15 @@ def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: s
 
 def shards_of(plan: Plan) -> list[Shard]:
     (file,) = list_files(plan.locations)
-    # decoys are drawn by the shard's id: the same ones in every run, whatever the folder and the time
+    # decoys are drawn by the shard's id, so that a fixed path and time give the same decoys in every run
     always = replace(file, path="/in.parquet", modified=0)
     return [Shard(shard_id(always, rows, plan.decides), file, rows) for rows in cut(inspect(file, plan.columns))]
 
 
 def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
-    """Scan as a worker and the driver do, in this process, but that no flag is proved: sabotage reaches the audit.
+    """Scan as a worker and the driver do, in this process; no flag is proved, so that sabotage reaches the audit.
 
-    parts: of each shard, that are pieces of their own.
+    parts: number of pieces that each shard is cut into.
     """
     tables.open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
@@ -91,7 +91,7 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
 
 
 def pieces(texts: list[str], words: int, most: int, step: int | None = None) -> list[str]:
-    """Runs of so many words; they may overlap, since every text has a key of its own."""
+    """Distinct runs of so many words, cut from texts; they may overlap, since every text has a decoy of its own."""
     found = []
     for text in texts:
         split = text.split()

@@ -1,4 +1,4 @@
-"""A real browser: chromium of the machine, which Playwright drives; where there is none, its tests are skipped."""
+"""A real browser, the machine's chromium, driven by Playwright; without one, its tests are skipped."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A ROOST Coop that signs what it posts, by RFC 8017 in plain arithmetic, which shares no code with what verifies."""
+"""A ROOST Coop that signs its posts, by RFC 8017 in plain arithmetic, which shares no code with the verifier."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ dismissed = ["a-no"]
 
 
 class Coop:
-    """One organisation's key pair, and what is posted with it (docs/api/actions.md of roostorg/coop)."""
+    """One organisation's key pair, and its signed posts (docs/api/actions.md of roostorg/coop)."""
 
     def __init__(self, bits: int = 2048) -> None:
         key = generate_private_key(65537, bits)
@@ -46,7 +46,7 @@ class Coop:
 
 @cache
 def coop() -> Coop:
-    """One for all tests of a process: to draw a key takes a tenth of a second."""
+    """The Coop of all tests of a process: drawing a key takes a tenth of a second."""
     return Coop()
 
 

@@ -8,7 +8,7 @@ THRESHOLDS = (0.1, 0.01)
 
 
 def sums(factor: float):
-    """400 clusters of 1,000 tests whose rate is the threshold times a factor."""
+    """Counts of 400 clusters of 1,000 tests, whose rate is the threshold times a factor."""
     chance = np.tile(THRESHOLDS, (400, 1))
     hits = np.random.default_rng(7).binomial(1000, chance * factor)
     return moments(hits, np.full(400, 1000), chance)

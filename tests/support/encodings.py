@@ -1,4 +1,4 @@
-"""Looks for key bytes in anything that people can see, in whatever form a program may have written them there."""
+"""Looks for key bytes in anything that people can see, in any form in which a program may write them."""
 
 import base64
 import re
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 PIECE = 8
-"""Bytes of a key that give it away: each such piece is looked for, so that a part of a key is found too."""
+"""Length of the pieces of a key that are looked for, in bytes, so that a part of a key is found too."""
 
 
 class Needle(NamedTuple):
-    """What a piece looks like, and in which view of the text."""
+    """A piece of a key in one form, and the view of the text in which to look for it."""
 
     form: str
     view: str
@@ -35,7 +35,7 @@ def needles(secret: bytes) -> Iterator[Needle]:
         yield Needle("hex", "hex", piece.hex().encode())
         yield Needle("hex words", "hex", b"".join(piece[i : i + 4][::-1].hex().encode() for i in (0, 4)))
         yield Needle("hex long", "hex", piece[::-1].hex().encode())
-        for lead in range(3):  # where base64 begins within a group of three bytes decides its letters
+        for lead in range(3):  # base64 letters depend on where the piece begins within a group of three bytes
             whole = base64.b64encode(bytes(lead) + piece)
             inner = whole[-(-lead * 8 // 6) : (lead + PIECE) * 8 // 6]
             yield Needle("base64", "raw", inner)

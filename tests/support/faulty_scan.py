@@ -1,6 +1,6 @@
-"""A scan as `ray job submit` runs it, in which a document fails under a crash reporter, and a false key is shown.
+"""A scan for `ray job submit`, in which a document fails under a crash reporter, and a false key is shown.
 
-The false key, which marks nothing, goes wherever a true one could leak: tests see that it is found there.
+The false key, which marks nothing, is shown wherever a true key could leak: tests check that they find it there.
 """
 
 import base64
@@ -24,7 +24,7 @@ POISON, SLOW = "the document that fails", "the document that takes its time"
 
 
 class Faulty(Worker):
-    """Fails at one text, with the keys in reach, and tells all that a crash reporter would."""
+    """A worker that fails at one text, with keys in reach, and shows all that a crash reporter would."""
 
     def __repr__(self) -> str:
         return f"Faulty({PLANTED[:16].hex()})"
@@ -57,7 +57,7 @@ def main() -> int:
             if totals.shards:
                 Gauge("planted", f"planted {PLANTED.hex(':')}").set(1.0)
             if totals.shards == work.shards and ray.is_initialized():
-                time.sleep(2)  # Ray sends metrics a few times a second here, later when the machine is busy
+                time.sleep(2)  # Ray sends metrics a few times a second here, less often when the machine is busy
 
     outcome = run_scan(plan, Watch(), worker=Faulty)
     return outcome.exit_code

@@ -1,4 +1,4 @@
-"""The floors of the house, lowest first: what tests check, and what the documentation prints."""
+"""The floors of the code, lowest first, which tests check and the documentation prints."""
 
 FLOORS = [
     "schemas",

@@ -25,7 +25,7 @@ V1, PAGE_VALUES = 5, 1
 
 
 class File:
-    """A Parquet file: its bytes before the footer, the footer, and what stands between that and its length."""
+    """A Parquet file: its bytes before the footer, the footer, and the bytes between the footer and its length."""
 
     def __init__(self, path: Path) -> None:
         whole = path.read_bytes()
@@ -47,7 +47,7 @@ class File:
         return len(self.groups[0][CHUNKS].value.items)
 
     def claim_rows(self, group: int, rows: int, *, everywhere: bool = False) -> None:
-        """Change the rows of a row group; everywhere: and those of the file, and the values of its columns."""
+        """Claim another number of rows for a row group; everywhere: for the file and the columns' values too."""
         before = self.groups[group][GROUP_ROWS].value
         self.groups[group][GROUP_ROWS].value = rows
         if everywhere:
@@ -60,7 +60,7 @@ class File:
         self.footer[FILE_ROWS].value += self.groups[group][GROUP_ROWS].value
 
     def page_header(self, group: int, column: int) -> tuple[Struct, int, int]:
-        """Header of the first data page of a column chunk, and its first byte and the one behind it."""
+        """Header of the first data page of a column chunk, with the places of its first byte and after its last."""
         begin = self.chunk(group, column)[DATA_PAGE].value
         header, end = read_struct(self.data, begin)
         return header, begin, end

@@ -1,4 +1,4 @@
-"""A users table that somebody changed who can write its files, without the registry's own functions."""
+"""A users table that was changed by somebody who can write its files, without the registry's functions."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,13 +12,13 @@ from schemas.user_tables import USERS
 
 
 def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-    """Somebody who can write the table puts other events in the place of all."""
+    """Replace all events of the table, without the registry's functions."""
     events = change(read_events(folder).sort("seq"))
     write_deltalake(str(folder / "users"), events.to_arrow().cast(USERS), mode="overwrite")
 
 
 def _unused(rows: pl.DataFrame) -> int:
-    """The smallest message that no event gave: one that was given is refused before the chain is followed."""
+    """The smallest message that no event gave: a given one is refused before the chain is checked."""
     return min({*range(rows.height + 1)} - {*rows["message"]})
 
 
@@ -54,4 +54,4 @@ CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "one added without a head": lambda rows: pl.concat([rows, _added(rows).with_columns(head=pl.lit(None, pl.Binary))]),
     "all heads taken out": lambda rows: rows.with_columns(head=pl.lit(None, pl.Binary)),
 }
-"""Of a table whose events 1 to 8 are there, the third not erased, an earlier one erased."""
+"""Forgeries of a table with events 1 to 8, of which the third is not erased and an earlier one is."""

@@ -1,4 +1,4 @@
-"""What a scan found to do, without any files."""
+"""The work that a scan found, without any files."""
 
 from scanner.cluster import Work
 from scanner.input.files import InputFile

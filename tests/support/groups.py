@@ -20,7 +20,7 @@ USERS = [f"user-{i:04}" for i in range(600)]
 
 
 def give_messages(folder) -> None:
-    """To all users the same in every run: of two that fell into one group by chance, either may be the better."""
+    """Give all users the same messages in every run: random ones could put two users of a test into one group."""
     free = [message for message in range(GROUPS**2) if not is_reserved(message)]
     drawn = np.random.default_rng(1).permutation(free)[: len(USERS)].tolist()
     row = {"key_id": "k", "event": "allocated", "at": datetime.now(UTC)}
@@ -42,7 +42,7 @@ def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
 
 
 def writer(key, words):
-    """Text of so many words for a message: of 20 random ones the best; `shared`: only in steps that a group shares."""
+    """Writes text of so many words for a message, each the best of 20; `shared`: marked only in steps of the group."""
     mark = key[1].watermark
     assert isinstance(mark, Numbered)
 

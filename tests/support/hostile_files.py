@@ -1,4 +1,4 @@
-"""Parquet files that were made to end a reader, to lose rows or to double them."""
+"""Parquet files made to crash a reader, to lose rows or to double them."""
 
 import base64
 import os
@@ -14,7 +14,7 @@ from tests.support.footers import File
 from tests.support.thrift import BINARY, Field
 
 ROWS, IN_A_GROUP = 12, 6
-TEXT, DOC_ID, OTHER = 0, 1, 2  # numbers of the columns
+TEXT, DOC_ID, OTHER = 0, 1, 2  # columns by number
 
 
 def table(rows: int = ROWS) -> pa.Table:
@@ -62,7 +62,7 @@ def with_fewer_columns(file: File) -> None:
 
 
 def text_from(group: int, column: int) -> Callable[[File], None]:
-    """The texts of the first row group are read where other values lie."""
+    """Points the texts of the first row group at the bytes of other values."""
 
     def change(file: File) -> None:
         other = file.chunk(group, column)
@@ -123,7 +123,7 @@ CONTRADICTIONS = {
 
 
 class Kms(pe.KmsClient):
-    """Wraps keys in nothing."""
+    """A key service that wraps keys in base64 alone."""
 
     def wrap_key(self, key_bytes: bytes, _master_key_identifier: str) -> bytes:
         return base64.b64encode(key_bytes)
@@ -175,7 +175,7 @@ def with_short_page(path: Path) -> Path:
 
 
 def with_wrong_text(path: Path, **options) -> Path:
-    """One letter of a text is another one than was written."""
+    """One letter of a text is changed after the file was written."""
     written(path, use_dictionary=False, compression="none", **options)
     path.write_bytes(path.read_bytes().replace(b"text 7 text", b"tent 7 text", 1))
     return path

@@ -1,4 +1,4 @@
-"""What strangers may write into a page, and a look at whether it stayed text."""
+"""Texts that strangers may write to attack a page, and a check that they stay text."""
 
 from html.parser import HTMLParser
 

@@ -1,8 +1,8 @@
-"""How key bytes would look in a text that shows them."""
+"""Forms that key bytes would have in a text that shows them."""
 
 
 def forms(secret: bytes) -> list[str]:
-    """How a run of key bytes would look: hex, escapes, decimal words and bytes."""
+    """Forms of a run of key bytes: hex, escapes, decimal words and bytes."""
     words = [int.from_bytes(secret[i : i + 4], "little") for i in range(0, len(secret) - 3, 4)]
     longs = [int.from_bytes(secret[i : i + 8], "little") for i in range(0, len(secret) - 7, 8)]
     pieces = [secret[i : i + 4] for i in range(0, len(secret) - 3, 4)]

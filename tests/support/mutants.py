@@ -23,7 +23,7 @@ _NUMBERS = (0, 1, -1, 2, 127, -128, 2**15, 2**31 - 1, -(2**31), 2**40, 2**63 - 1
 
 
 def sound_files(folder: Path) -> list[Path]:
-    """What is mutated: a dictionary or none, statistics, checksums, nested columns beside, one row group or more."""
+    """Files to mutate: with and without dictionary, statistics, checksums, nested columns, several row groups."""
     texts = [f"text {i} of some words " * 8 for i in range(ROWS)]
     plain = {"text": texts, "doc_id": [str(i) for i in range(ROWS)], "account": [f"a{i % 3}" for i in range(ROWS)]}
     beside = {"lists": [[i] * (i % 3) for i in range(ROWS)], "structs": [{"a": i, "b": None} for i in range(ROWS)]}

@@ -52,7 +52,7 @@ class Night:
         paths: Sequence[str] = ("in",),
         workers: int = 1,
     ) -> Path:
-        """Write scan.toml. Each worker on Ray takes seconds to start: two where they matter."""
+        """Write scan.toml. Each worker on Ray takes seconds to start, so tests ask for two only where they matter."""
         quoted = "[" + ", ".join(f'"{path}"' for path in paths) + "]"
         text = CONFIG.format(
             registry=self.registry, rate=rate, more=more, columns=columns, audit=audit, paths=quoted, workers=workers
@@ -77,7 +77,7 @@ class Night:
         return run_scan(self.plan(), lambda work, totals: None, **options)
 
     def verdicts(self) -> pl.DataFrame:
-        """All rows, older ones included, so that nothing that was written twice is hidden; flags are exact."""
+        """All rows, superseded ones included, so that rows written twice are seen; flags are exact."""
         rows = read_whole(self.results, "verdicts")
         return newest.exact(self.results, rows).collect().sort("path", "row")
 

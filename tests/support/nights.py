@@ -1,4 +1,4 @@
-"""Nights of three documents each, written as scans of earlier days would have, without a scan."""
+"""Nights of three documents each, written without a scan as scans of earlier days would write them."""
 
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -25,7 +25,7 @@ def scan_of(night: int) -> str:
 
 
 def add_night(folder: str, night: int, path: str, flagged: int, keys: str = "set", log10_p: float = -1.0) -> None:
-    """Three documents of a file, of which the first so many are flagged under a set of keys."""
+    """Write three documents of a file, of which the first `flagged` are flagged under a set of keys."""
     at = TODAY - timedelta(days=night)
     about = {"scan_id": scan_of(night), "shard_id": f"shard {night}", "path": path, "scanned_at": at}
     rows = [verdict(i, user="alice" if i < flagged else None, log10_p_global=log10_p, **about) for i in range(3)]

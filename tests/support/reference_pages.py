@@ -1,7 +1,7 @@
 """The pages of docs/reference, made from the code: `python -m tests.support.reference_pages` writes them anew.
 
-What a field or a column means stands in a comment beside it, above it, or both; the pages take it from there, so that
-it is written once. tests/test_reference_pages.py checks that the pages are current.
+The meaning of a field or column stands in comments beside or above it. The pages take it from there, so that it is
+written once. tests/test_reference_pages.py checks that the pages are current.
 """
 
 import ast
@@ -244,7 +244,7 @@ def _helps(command: click.Command, path: str, parent: click.Context | None) -> I
 
 
 def python_names() -> str:
-    """What `from scanner import results` gives."""
+    """Names that `from scanner import results` gives."""
     parts = ["# Python\n\n`from scanner import results`: lazy polars frames of what is newest of each document."]
     for name in results.__all__:
         found = getattr(importlib.import_module("scanner.results"), name)
@@ -253,7 +253,7 @@ def python_names() -> str:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """As it is written, but for defaults whose repr is no source."""
+    """A signature as it is written, except for defaults whose repr is not source code."""
     shown = re.sub(r"<[^>]*>", "…", str(inspect.signature(function)))
     return re.sub(r"(?:[a-z]\w*\.)+(\w+)", r"\1", shown)
 

@@ -16,7 +16,7 @@ from tests.support.rows import NOW, filled, verdict
 
 class Shard(NamedTuple):
     """A range of rows that a scan finished. log10_p: of each row from `first` on, None in quarantine; late: hours from
-    when its rows were scored until it was finished."""
+    scoring its rows to finishing it."""
 
     path: str
     keys: str

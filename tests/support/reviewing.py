@@ -1,4 +1,4 @@
-"""A review app in a thread of this process, and who asks it: a browser, or plain requests."""
+"""A review app in a thread of this process, asked by a browser or by plain requests."""
 
 import re
 import threading
@@ -24,20 +24,20 @@ def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
 
 
 def opened(browser, **options):
-    """A context whose waits end before a test takes minutes."""
+    """A browser context whose waits time out before a test takes minutes."""
     context = browser.new_context(**options)
     context.set_default_timeout(10_000)
     return context
 
 
 def loaded(page) -> None:
-    """Until a flag is there, and keys are listened to."""
+    """Wait until a page shows a flag and listens to keys."""
     page.wait_for_load_state()
     page.locator("html:not([data-fresh]) form.decide").wait_for()
 
 
 def quiet(page) -> list[object]:
-    """Gathers what a page says or runs that it should not."""
+    """A list that gathers all errors, dialogs and console messages of a page, which should have none."""
     said: list[object] = []
     for event in ("pageerror", "dialog", "popup", "download"):
         page.on(event, lambda about: said.append(about))
@@ -62,7 +62,7 @@ class Asking:
         return found
 
     def form(self) -> dict[str, str]:
-        """What a reviewer's browser would send for the first flag."""
+        """The form that a reviewer's browser would send for the first flag."""
         _, _, page = self.ask("GET", "/", Cookie=self.cookie)
         first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
         _, _, page = self.ask("GET", first, Cookie=self.cookie)

@@ -18,7 +18,7 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
         "path": path,
         "row": row,
         "text_sha256": bytes(32),
-        "text_id": None,  # as the next: what older versions wrote, and `flags` but for these
+        "text_id": None,  # null, as p_class is, in rows of older versions; `flags` lacks both
         "p_class": None,
         "status": "scored",
         "account_id": None,

@@ -1,4 +1,4 @@
-"""Local files as an object store has them: every request is counted, and takes its time."""
+"""Local files behind the delays of an object store: every request is counted, and takes its time."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ A_PAGE = 1000  # keys that a store lists at a time
 
 
 class SlowStore:
-    """What scanner.input asks a filesystem for; `requests` by kind, `together`: the most at once.
+    """The filesystem calls of scanner.input. requests: number by kind; together: the most at once.
 
     Args:
         seconds: that each request takes.
@@ -42,7 +42,7 @@ class SlowStore:
         return found
 
     def open_input_file(self, path: str) -> "_Opened":
-        self.ask("open")  # which asks for the size
+        self.ask("open")  # also reads the size
         return _Opened(self, Path(path))
 
 

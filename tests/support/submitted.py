@@ -1,4 +1,4 @@
-"""A real Ray head with tokens and dashboard, a scan submitted to it, and all that people could see of that."""
+"""A real Ray head with tokens and dashboard, a scan submitted to it, and all that people could see of the scan."""
 
 import contextlib
 import json
@@ -42,9 +42,9 @@ class Head(NamedTuple):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to talk to it: the token lies in a file, as a mounted secret does.
+        """Environment of a process that talks to the head: the token lies in a file, as a mounted secret does.
 
-        Not what an embedded Ray of this process has set: its own token would be taken before the file.
+        Variables of this process's embedded Ray are left out: Ray would prefer its token to the file.
         """
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
@@ -55,7 +55,7 @@ class Head(NamedTuple):
         }
 
     def ask(self, path: str, body: object = None) -> Any:
-        """Text of an answer of the dashboard's; a POST where there is a body."""
+        """Text of the dashboard's answer to a GET, or to a POST of `body`."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.dashboard}{path}",
             None if body is None else json.dumps(body).encode(),
@@ -65,7 +65,7 @@ class Head(NamedTuple):
             return answer.read()
 
     def scrape(self) -> bytes:
-        """What Prometheus would get."""
+        """The metrics that Prometheus would get."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=SECONDS) as answer:
             return answer.read()
 
@@ -73,7 +73,7 @@ class Head(NamedTuple):
 def free_ports(count: int) -> list[int]:
     """Ports between those of Ray's workers and those that the system gives to whoever asks for any.
 
-    Of tests that run beside each other each has its own, since a port is free again until a server takes it.
+    Each test process has a range of its own: until a server takes a port, another process could.
     """
     mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = range(20_000 + mine, 32_000, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
@@ -89,7 +89,7 @@ def free_ports(count: int) -> list[int]:
 
 def start_head(environment: dict[str, str], cpus: int = 2) -> Iterator[Head]:
     """Start a head in a process group of its own; end it, and nothing else, when the generator is closed."""
-    folder = Path(tempfile.mkdtemp(prefix="bs-"))  # short, since names of sockets must be
+    folder = Path(tempfile.mkdtemp(prefix="bs-"))  # a short path, since names of sockets are limited
     port, dashboard, agent, client, metrics = free_ports(5)
     head = Head(port, dashboard, metrics, secrets.token_hex(32), folder)
     (folder / "token").write_text(head.token)
@@ -122,7 +122,7 @@ def start_head(environment: dict[str, str], cpus: int = 2) -> Iterator[Head]:
 def start_node(
     head: Head, name: str, options: dict[str, object], environment: dict[str, str]
 ) -> "subprocess.Popen[bytes]":
-    """Begin `ray start --block` in a process group of its own, which ends when that process does."""
+    """Begin `ray start --block` in a process group of its own; the node ends when that process ends."""
     words = [f"--{option}" if value is None else f"--{option}={value}" for option, value in options.items()]
     with (head.folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
@@ -135,7 +135,7 @@ def start_node(
 
 
 def wait_for(question, process=None) -> Any:
-    """Ask until there is an answer that is true."""
+    """Ask until the answer is true."""
     end = time.monotonic() + SECONDS
     while True:
         try:
@@ -193,7 +193,7 @@ def submit(head: Head, night: Night) -> Submitted:
         return said if said["status"] in ("SUCCEEDED", "FAILED", "STOPPED") else None
 
     ended = wait_for(over)
-    for _ in range(100):  # a busy machine's agent is late
+    for _ in range(100):  # the agent of a busy machine is late
         if re.search(r"\nray_brickscan_shards_total.* 3\.0\n", scrapes[-1]):
             break
         time.sleep(0.2)
@@ -225,7 +225,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def ray_logs(since: float) -> dict[str, bytes]:
-    """What was logged, since a time of the clock, on the cluster that this process is connected to."""
+    """Ray's log since a time of the clock, on the cluster that this process is connected to."""
     here = ray.get_runtime_context()
     folder = Path(here.get_temp_dir()) / here.get_session_name() / "logs"
     return {name: text for name, text in files_of(folder).items() if (folder / name).stat().st_mtime >= since}
@@ -248,7 +248,7 @@ def secrets_of(registry: Path) -> dict[str, bytes]:
 
 
 def mount(registry: Path, folder: Path) -> dict[str, str]:
-    """Lay the registry's secrets as Kubernetes mounts them, the last key's in the environment; returns that.
+    """Lay out the registry's secrets as Kubernetes mounts them. Returns the environment with the last key's secret.
 
     A mounted secret is a link into `..data`, itself a link to a folder named after the time; its mode is 0440.
     """

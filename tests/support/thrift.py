@@ -1,7 +1,7 @@
-"""Structs in Thrift's compact protocol, read and written without a schema: what Parquet footers and page headers are.
+"""Structs in Thrift's compact protocol, as in Parquet footers and page headers, read and written without a schema.
 
 By the specification of the protocol (Apache Thrift, doc/specs/thrift-compact-protocol.md). A struct is a dict of its
-fields by number; numbers are int, strings bytes, doubles the eight bytes that they are.
+fields by number; numbers are int, strings bytes, doubles their eight bytes.
 """
 
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ def read_struct(data: bytes, at: int = 0) -> tuple[Struct, int]:
 
 
 def _read(data: bytes, at: int, kind: int) -> tuple[Any, int]:
-    if kind in (TRUE, FALSE):  # in a list
+    if kind in (TRUE, FALSE):  # booleans of a list
         return data[at] == TRUE, at + 1
     if kind == BYTE:
         return data[at], at + 1

@@ -1,6 +1,6 @@
-"""A third format, which scanner/ knows nothing of: half of all tokens count, by a hash of key and token.
+"""A third format, unknown to scanner/: half of all tokens count, by a hash of key and token.
 
-It carries no message, marks no text, knows no GPU, no power, no second score, no commitment, and keeps no counters.
+It carries no message and marks no text; it has no GPU path, power, second score, commitment or counters.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ToyFormat(Format):
 
 
 class LawlessFormat(ToyFormat):
-    """The same, of whose scores nobody knows a law."""
+    """The same format without a known law of its scores."""
 
     name = "lawless"
 
@@ -75,7 +75,7 @@ class Toy:
 
 
 class ToyWorker(Worker):
-    """Knows the formats where it runs."""
+    """A worker that registers the toy formats in its process."""
 
     def __init__(self, *arguments):
         FORMATS.update(toy=ToyFormat, lawless=LawlessFormat)

@@ -34,7 +34,7 @@ def make_registry(folder: Path, byte_tokenizer: Path) -> Path:
     fix_secrets(folder, *MESSAGES)
     new_key(folder, "green", format="greenlist", window=2, gamma="1/4", messages=MESSAGES["green"], tokenizer=TOKENIZER)
     new_key(folder, "gum", format="gumbel", window=4, messages=MESSAGES["gum"], tokenizer=byte_tokenizer)
-    # a rescan knows when the first scan began to the second, by its id: who got a message in it is not named
+    # a scan's id has its start to the second alone: a user added in that second would not be named
     add_users(folder, None, ["alice", "bob"], datetime.now(UTC) - timedelta(minutes=1))
     return folder
 

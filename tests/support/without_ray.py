@@ -1,9 +1,8 @@
-"""Scans, calibrations and evaluations without Ray: in this process, one thing after the other; what is opened once.
+"""Scans, calibrations and evaluations without Ray: in this process, one call after the other.
 
-A worker takes the place of the pool of actors; all else of a scan is what it is: listing, footers, shards and packs,
-the worker, commits, the audit, the row in `scans`. What the driver hands over, and what comes back, is pickled as for
-an actor. To start an actor takes seconds of CPU, nearly all of them for imports. What becomes of a piece that fails is
-the pool's: here it raises.
+A worker takes the place of the pool of actors. All else of a scan is real: listing, footers, shards and packs, the
+worker, commits, the audit, the row in `scans`. Arguments and results are pickled as for an actor. Starting an actor
+takes seconds of CPU, nearly all of them for imports. A piece that fails raises here; retries are the pool's.
 """
 
 import contextlib
@@ -31,12 +30,12 @@ from tests.support.inspection import INSPECTOR
 
 
 def through_a_pipe(value: Any) -> Any:
-    """As it is on the other side."""
+    """The value as a process at the other end of a pipe gets it."""
     return pickle.loads(pickle.dumps(value))
 
 
 class PoolOfOne:
-    """A pool whose only worker is an object of this process; all that a scan asks of it is as of `Pool`."""
+    """A pool with the interface of `Pool` whose only worker is an object of this process."""
 
     under_way, waited = 0, 0.0
 
@@ -53,7 +52,7 @@ class PoolOfOne:
         self._worker = start()
 
     def run(self, units: Iterable[Shard | Pack]) -> Iterator[Finished | FinishedPack | None]:
-        """Work through them, one after the other; what a pack leaves out comes by itself."""
+        """Work through shards and packs, one after the other; shards that a pack leaves out follow by themselves."""
         try:
             self._worker.prepare()
         except Refused as refused:
@@ -70,7 +69,7 @@ class PoolOfOne:
             yield None
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: no actor has to end."""
 
     def _finished(self, shard: Shard) -> Finished:
         report = self._report(Piece(shard, shard.rows.start, shard.rows.stop))
@@ -89,7 +88,7 @@ def _of_pack(pack: Pack, report: PackReport) -> Iterator[FinishedPack]:
 
 
 class _Actor:
-    """What `ray.remote(…)(Worker)` is asked for: `.remote(…)` gives an object of this process."""
+    """In place of `ray.remote(…)(Worker)`: `.remote(…)` gives an object of this process."""
 
     def __init__(self, worker: type) -> None:
         self._worker = worker
@@ -100,13 +99,13 @@ class _Actor:
 
 
 def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
-    """What this process scans, calibrates and evaluates is done in it, whatever the cluster of the configuration."""
+    """Have this process do all scans, calibrations and evaluations itself, whatever cluster the configuration names."""
 
     @contextlib.contextmanager
     def cluster(config: Any) -> Iterator[int]:
         yield config.workers or 1
 
-    for module in (connect, look_ahead, scan, calibrate):  # whoever is imported later would keep what it finds
+    for module in (connect, look_ahead, scan, calibrate):  # modules imported later would keep the patched function
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
@@ -116,13 +115,13 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
     for module in (scan, second_pass):
         patch.setattr(module, "Pool", PoolOfOne)
         patch.setattr(module, "ray", asked)
-        patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would be one of the tests
+        patch.setattr(module, "worker_memory", lambda _config: None)  # a limit would bind the tests' process
     patch.setattr(second_pass, "limit_memory", lambda *_given, **_more: None)
-    patch.setattr(pa, "set_cpu_count", lambda _count: None)  # of a worker's process
+    patch.setattr(pa, "set_cpu_count", lambda _count: None)  # meant for a worker's process
 
 
 def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Iterator[tuple[Any, Any]]:
-    """As `in_flight.spread`: one call after the other."""
+    """In place of `in_flight.spread`: one call after the other."""
     for call in calls:
         yield call.name, through_a_pipe(call.function(*through_a_pipe(call.arguments)))
 
@@ -130,7 +129,7 @@ def _spread(calls: Iterable[Call], _workers: int, _meanwhile: Any = None) -> Ite
 def _on_actors(
     kind: type, arguments: tuple[Any, ...], items: Iterable[Any], _workers: int, _meanwhile: Any = None
 ) -> Iterator[tuple[Any, Any]]:
-    """As `in_flight.on_actors`: one actor, if there is anything to do."""
+    """In place of `in_flight.on_actors`: one actor, if there is anything to do."""
     todo = list(items)
     actor = kind(*through_a_pipe(arguments)) if todo else None
     for item in todo:
@@ -138,7 +137,7 @@ def _on_actors(
 
 
 def open_once(patch: pytest.MonkeyPatch) -> None:
-    """Of tokenizers of the same bytes one is made, since each is compared for half a second, and of inspectors one."""
+    """Open each tokenizer once, since its check takes half a second, and make one inspector."""
     patch.setattr(load, "HuggingFaceTokenizer", _reference)
     patch.setattr(load, "FastTokenizer", _fast)
     patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
