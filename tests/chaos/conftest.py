@@ -1,4 +1,4 @@
-"""What chaos needs: a seed that is shown, an undisturbed night to compare with, a cluster, and the table at the end."""
+"""Fixtures of the chaos tests: a printed seed, an undisturbed night to compare with, a cluster, and the final table."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from tests.chaos.worker import REASONS
 SEED = int(os.environ.get("CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
 ROWS: list[Row] = []
 
-os.environ.setdefault("RAY_worker_niceness", "0")  # else a busy machine lets drivers run ahead of their workers
+os.environ.setdefault("RAY_worker_niceness", "0")  # workers as fast as drivers on a busy machine
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
@@ -36,7 +36,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture
 def chance(request) -> random.Random:
-    """Each test its own, so that one can be repeated alone; CHAOS_SEED sets all of them."""
+    """Random numbers of a test. Each test has its own, so that it can be repeated alone; CHAOS_SEED sets them all."""
     print(f"CHAOS_SEED={SEED}")
     return random.Random(SEED + zlib.crc32(request.node.name.encode()))
 
@@ -61,7 +61,7 @@ def undisturbed(tmp_path_factory, chaos_cluster) -> Night:
 
 @pytest.fixture
 def new_night(tmp_path, undisturbed) -> Callable[..., Night]:
-    """A night of the same registry and input; of a copy of the input if wanted, or with its results elsewhere."""
+    """A function for nights of the same registry and input. The input may be a copy, the results may lie elsewhere."""
     count = 0
 
     def make(*, copy: bool = False, results: Path | None = None) -> Night:
@@ -75,7 +75,7 @@ def new_night(tmp_path, undisturbed) -> Callable[..., Night]:
 
 @pytest.fixture
 def judge(undisturbed) -> Callable[..., None]:
-    """Note a fault's row of the table, and fail unless it is all zeros."""
+    """A function that notes a fault's row of the table, and fails unless its differences are zeros."""
 
     def compare(fault: str, runs: int, nights: list[Night], **expected) -> None:
         from tests.chaos.night import Difference

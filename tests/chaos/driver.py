@@ -1,8 +1,8 @@
-"""A scan as a process of its own, to which something happens at a seam: `python -m tests.chaos.driver CONFIG FAULT`.
+"""A scan in its own process with a fault at a chosen moment: `python -m tests.chaos.driver CONFIG FAULT`.
 
-FAULT is JSON: {"at": one of MOMENTS or FREEZES, "commit": which one, "delay": seconds} ends it by SIGKILL;
-{"vanish": paths} and {"change": paths} happen to input files once they are listed. Every shard is committed at once,
-for more moments.
+FAULT is JSON. {"at": one of MOMENTS or FREEZES, "commit": number, "delay": seconds} ends the scan by SIGKILL.
+{"vanish": paths} and {"change": paths} change input files once they are listed. Every shard is committed by itself,
+so that a scan has many moments.
 """
 
 import faulthandler
@@ -33,9 +33,9 @@ def die() -> None:
 
 
 def die_at(moment: str, commit: int, delay: float) -> None:
-    """End this process at a moment of its so-manyth commit of verdicts; `during` one, after a delay within it.
+    """End this process at a moment of the commit of verdicts with this number; `during` it, after a delay.
 
-    FREEZES: what was committed before is frozen when the scan begins, and of the commits of that, it is the so-manyth.
+    FREEZES: earlier commits are frozen when the scan begins, and the number is that of a commit of the freeze.
     """
     seen = 0
 
@@ -100,10 +100,10 @@ def spoil(fault: dict) -> None:
 
 
 def main() -> int:
-    faulthandler.register(signal.SIGUSR1)  # for those who wonder where it hangs
+    faulthandler.register(signal.SIGUSR1)  # shows where a driver hangs
     config, fault = Path(sys.argv[1]), json.loads(sys.argv[2])
     commits.SHARDS_A_COMMIT, commits.SECONDS_BETWEEN_COMMITS, commits.LEAST_SECONDS_BETWEEN_COMMITS = 1, 0.0, 0.0
-    upkeep.MANY_FILES = 4  # small files beside verdicts are merged whenever a scan begins
+    upkeep.MANY_FILES = 4  # so that every scan merges small files
     if "at" in fault:
         die_at(fault["at"], fault["commit"], fault["delay"])
     told = False
@@ -122,7 +122,7 @@ def main() -> int:
 
 
 class _Command:
-    """So that errors end this process as they end `brickscan`."""
+    """A stand-in for a click command, so that errors end this process as they end `brickscan`."""
 
     def main(self, **_) -> int:
         return main()

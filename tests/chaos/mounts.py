@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REMOUNTS = 200
-BUSY = 32  # mount's exit status where the mount failed, as it does on a busy filesystem
+BUSY = 32  # mount's exit status on a busy filesystem
 
 
 def _mount(*arguments: str) -> None:
@@ -16,7 +16,7 @@ def _mount(*arguments: str) -> None:
 
 
 def can_mount() -> bool:
-    """Whether this process may mount: some containers have root, and not that."""
+    """Whether this process may mount; root in a container often may not."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             _mount("-t", "tmpfs", "-o", "size=64k", "tmpfs", folder)
@@ -27,7 +27,7 @@ def can_mount() -> bool:
 
 
 class Mount:
-    """Mounts for the time of a `with`."""
+    """Mounts that last for a `with` block."""
 
     @staticmethod
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ class Mount:
 
     @staticmethod
     def read_only(folder: Path) -> None:
-        """Between two writes: the kernel refuses it while a file is open for writing."""
+        """Make a folder read-only, between two writes: the kernel refuses while a file is open for writing."""
         for attempt in range(REMOUNTS):
             try:
                 _mount("-o", "remount,ro,bind", str(folder))

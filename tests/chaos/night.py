@@ -1,4 +1,4 @@
-"""A night for chaos: many small shards of real text, and how its tables differ from those of an undisturbed night."""
+"""A night for chaos: many small shards of real text, and the comparison with an undisturbed night's tables."""
 
 import json
 import os
@@ -49,12 +49,12 @@ def make_registry(folder: Path) -> Path:
 
 
 def make_input(folder: Path) -> Path:
-    """Files big-NN and small-NN of documents of the demo's sample, rows that cannot be scored among them."""
+    """Files big-NN and small-NN with documents of the demo's sample; some rows cannot be scored."""
     folder.mkdir()
     samples = sorted(DEMO.glob("sample-?.parquet"))
     documents = pa.concat_tables([pq.read_table(sample, columns=["doc_id", "text"]) for sample in samples])
     texts = documents["text"].cast(pa.binary()).to_pylist()
-    # text as bytes, which may be scanned too: some of the sample's are no UTF-8
+    # bytes, since some texts of the sample are not UTF-8
     texts = [text and (text.decode(errors="ignore")[:600].encode() if _is_text(text) else text) for text in texts]
     documents = documents.set_column(1, "text", pa.array(texts, pa.binary()))
     names = [*(f"big-{i:02}" for i in range(FILES)), *(f"small-{i:02}" for i in range(SMALL_FILES))]
@@ -71,7 +71,7 @@ def _is_text(raw: bytes) -> bool:
 
 
 class Difference(NamedTuple):
-    """Documents that are in no table, that are there twice, and whose rows are others than expected."""
+    """Numbers of documents that are in no table, that are there twice, and whose rows differ from the expected ones."""
 
     lost: int
     doubled: int
@@ -94,12 +94,12 @@ class Night:
         return self.config
 
     def plan_faults(self, seconds: float = 0.0, documents: Mapping[str, str] = {}) -> None:
-        """Seconds that a worker waits before each batch; what documents, by `file.parquet:row`, do to it."""
+        """Set the seconds that a worker waits before each batch, and the fault of each document `file.parquet:row`."""
         beside = self.results.parent / PLAN
         beside.write_text(json.dumps({"seconds": seconds, "documents": dict(documents)}))
 
     def start(self, **fault: Any) -> "subprocess.Popen[str]":
-        """A driver as a process of its own, in its own session and with its own home folder."""
+        """Start a driver in a process and session of its own, with its own home folder."""
         return subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.driver", str(self.config), json.dumps(fault)],
             stdout=subprocess.PIPE,
@@ -111,7 +111,7 @@ class Night:
         )
 
     def run(self, **fault: Any) -> "subprocess.CompletedProcess[str]":
-        """Run a driver to its end, and what it left of its cluster."""
+        """Run a driver, and wait until it and its cluster have ended."""
         process = self.start(**fault)
         out = output_of(process)
         return subprocess.CompletedProcess(process.args, process.returncode, out)
@@ -121,23 +121,23 @@ class Night:
         return results.exist(str(self.results)) and self.verdicts()["file"].n_unique() == FILES + SMALL_FILES
 
     def verdicts(self) -> pl.DataFrame:
-        """All rows, with the file's name for its path."""
+        """All rows of verdicts, with the file's name and the document's name."""
         return self._table("verdicts")
 
     def quarantine(self) -> pl.DataFrame:
         return self._table("quarantine")
 
     def worker_pids(self) -> list[int]:
-        """Of workers of this night that live."""
+        """Process ids of this night's living workers."""
         folder = self.results.parent / PIDS
         pids = [int(path.name) for path in folder.iterdir()] if folder.exists() else []
         return [pid for pid in pids if b"FaultyWorker" in command_of(pid)]
 
     def compare(self, other: "Night", bad: Mapping[str, str] = {}, files: Mapping[str, str] = {}) -> Difference:
-        """Hold this night's tables against an undisturbed night's.
+        """Compare this night's tables with an undisturbed night's.
 
-        bad: documents, by `file.parquet:row`, with the reason that they are to be in quarantine for; files: that may
-        be in quarantine as a whole, with the reason.
+        bad: documents, by `file.parquet:row`, with their expected reason in quarantine; files: files that may
+        be in quarantine as a whole, with their reason.
         """
         expected = {name: row for name, row in _rows(other.verdicts()) if name not in bad}
         reasons = {row["name"]: row["reason"] for row in other.quarantine().iter_rows(named=True)} | bad
@@ -153,7 +153,7 @@ class Night:
         return Difference(len(lost), sum(count > 1 for count in seen.values()), len(wrong))
 
     def _wrong_beside(self, refused: pl.DataFrame) -> set[str]:
-        """Documents that are flagged in one table alone, and files of which `shards` counts others than there are."""
+        """Documents that are flagged in one table alone, and files whose documents `shards` counts wrongly."""
         verdicts, flags, shards = self.verdicts(), self._table("flags"), self._table("shards")
         told = [Counter(rows.select("name", "scan_id").rows()) for rows in (verdicts.filter("flagged"), flags)]
         there = Counter([*verdicts["file"], *refused.drop_nulls("row")["file"]])
@@ -173,6 +173,6 @@ def _named(table: Any, row: str = "row") -> pl.DataFrame:
 
 
 def _rows(verdicts: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Each document's name, and all that must be the same; the shard's id holds the folder of the input."""
+    """Each document's name and the values that must be equal; a shard's id depends on the input's folder."""
     for row in verdicts.drop("scan_id", "scanned_at", "path", "shard_id").iter_rows(named=True):
         yield row["name"], tuple(row.values())

@@ -1,4 +1,4 @@
-"""A real Ray cluster on this machine: a head without CPUs, and two nodes of one each, to be killed and replaced."""
+"""A real Ray cluster on this machine: a head without CPUs, and nodes of one CPU that are killed and replaced."""
 
 import os
 import secrets
@@ -19,17 +19,17 @@ _STARTS = 5
 
 
 class Nodes:
-    """Started with own ports, folder and token; `close` ends what was started and nothing else."""
+    """A cluster with its own port, folder and token; `close` ends its processes and no others."""
 
     def __init__(self, count: int = 2) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bc-"))  # short, since names of sockets must be
+        self.folder = Path(tempfile.mkdtemp(prefix="bc-"))  # short, since socket names must be short
         self.environment = {
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "HOME": str(self.folder),
             "PYTHONPATH": str(ROOT),
             "RAY_USAGE_STATS_ENABLED": "0",
-            # a machine that is gone is noticed within seconds, so that faults can follow each other
+            # notice a lost node within seconds, so that faults can follow each other
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_failure_threshold": "4",
         }
@@ -52,24 +52,24 @@ class Nodes:
         return f"127.0.0.1:{self.port}"
 
     def add(self) -> "subprocess.Popen[bytes]":
-        for _ in range(_STARTS):  # Ray gives a node 30 s, which on a busy machine is not always enough
+        for _ in range(_STARTS):  # Ray's 30 s for a start can be too short
             if node := self._start(f"--address={self.address} --num-cpus=1"):
                 return node
         raise AssertionError(self._log.read_text())
 
     def kill(self, node: "subprocess.Popen[bytes]") -> None:
-        """SIGKILL a node's raylet; the others of its processes find that out for themselves, as they would."""
+        """SIGKILL a node's raylet; the node's other processes notice it by themselves."""
         raylets = [pid for pid in descendants(node.pid) if b"raylet/raylet" in command_of(pid)]
         os.kill(raylets[0], signal.SIGKILL)
         self.nodes.remove(node)
 
     def take(self, node: "subprocess.Popen[bytes]") -> None:
-        """Tell a node to end, as a cloud does that wants its machine back: it drains for half a minute, and ends."""
+        """Tell a node to end, as a cloud does that takes a machine back; the node drains for half a minute and ends."""
         node.terminate()
         self.nodes.remove(node)
 
     def close(self) -> None:
-        for node in reversed(self._started):  # the head last
+        for node in reversed(self._started):  # the head ends last
             left = descendants(node.pid)
             node.terminate()
             try:

@@ -1,4 +1,4 @@
-"""Processes that chaos starts: waited for, but not for ever, and ended with all that they started."""
+"""Processes of the chaos tests: waited for up to a limit, and ended with all their descendants."""
 
 import os
 import random
@@ -14,7 +14,7 @@ TIMEOUT = 900
 
 
 def output_of(process: "subprocess.Popen[str]", seconds: float = TIMEOUT) -> str:
-    """All that a driver says until its end. One that does not end in time is ended, and the test fails."""
+    """The driver's whole output. A driver that runs too long is ended, and the test fails."""
     try:
         return process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired:
@@ -22,7 +22,7 @@ def output_of(process: "subprocess.Popen[str]", seconds: float = TIMEOUT) -> str
 
 
 def wait_for(process: "subprocess.Popen[str]", begun: Callable[[], object], seconds: float = TIMEOUT) -> None:
-    """Until something has begun, or the driver has ended; fails as `output_of` does."""
+    """Wait until something has begun or the driver has ended; fail after the limit, as `output_of` does."""
     end = time.monotonic() + seconds
     while process.poll() is None and not begun():
         if time.monotonic() > end:
@@ -31,7 +31,7 @@ def wait_for(process: "subprocess.Popen[str]", begun: Callable[[], object], seco
 
 
 def give_up(process: "subprocess.Popen[str]", why: str) -> NoReturn:
-    """Fail with what a driver said, where its threads are (it answers SIGUSR1 with that) and which processes it has."""
+    """Fail with a driver's output, the stacks of its threads (SIGUSR1 prints them) and its processes."""
     family = descendants(process.pid)
     commands = [f"{pid} {command_of(pid).replace(bytes(1), b' ').decode(errors='replace')[:200]}" for pid in family]
     process.send_signal(signal.SIGUSR1)
@@ -49,7 +49,7 @@ def command_of(pid: int) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that these started."""
+    """Process ids of a process's children and their descendants."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -73,9 +73,9 @@ def kill_all(pids: list[int]) -> None:
 
 
 def kill_driver(process: "subprocess.Popen[str]", chance: random.Random) -> bool:
-    """SIGKILL a driver; its embedded cluster lives on for a moment, as it would, and then goes too.
+    """SIGKILL a driver, and its embedded cluster up to a second later.
 
-    Returns whether that ended it: it may have come to its end before.
+    Returns whether the kill ended the driver; it may have ended before.
     """
     left = descendants(process.pid)
     process.kill()

@@ -7,7 +7,7 @@ from tests.chaos.night import Difference
 
 
 class Row(NamedTuple):
-    """How often a fault was injected, and what was wrong with the tables after that."""
+    """A fault, how often it was injected, and the differences in the tables afterwards."""
 
     fault: str
     runs: int

@@ -1,6 +1,6 @@
-"""More than a hundred faults at random moments, of real processes: `make chaos`. Nothing lost, doubled or different.
+"""More than a hundred faults in real processes at random moments (`make chaos`): nothing is lost, doubled or different.
 
-Each test injects one kind of fault many times, ends with a run that nothing disturbs, and notes a row of the table.
+Each test injects one kind of fault many times, ends with an undisturbed run, and notes a row of the table.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ WAVE_SECONDS, WORKERS_IN_WAVES, SECONDS_A_SHARD_IN_WAVES = 30, 4, 8
 
 
 def finish(night: Night) -> None:
-    """A run that nothing disturbs."""
+    """Scan the night once more, undisturbed."""
     done = night.run()
     assert done.returncode == 0, done.stdout
 
@@ -42,7 +42,7 @@ def ends(process: "subprocess.Popen[str]") -> str:
 def while_it_runs(
     new_night: Callable[..., Night], chance: random.Random, times: int, hit: Callable[[Night], bool], more: str = ""
 ) -> list[Night]:
-    """Hit running scans so many times, at random moments; a scan that came to its end is followed by a new one."""
+    """Hit running scans `times` times at random moments; a new scan follows one that has ended."""
     nights: list[Night] = []
     hits = 0
     while hits < times:
@@ -82,7 +82,7 @@ def test_nodes_are_killed(new_night, chance, judge, nodes):
 
 
 def test_half_of_the_nodes_are_taken_in_waves(new_night, chance, judge, nodes):
-    """Each wave takes half of the nodes, announced or not, and others join; no document is to blame for any of it."""
+    """Each wave takes half of the nodes, announced or not, and new nodes join; no document is blamed."""
     nodes.nodes += [nodes.add() for _ in range(WORKERS_IN_WAVES - len(nodes.nodes))]
     nights, taken, end = [], 0, time.monotonic() + WAVES_SECONDS
     while time.monotonic() < end:
@@ -118,7 +118,7 @@ def test_drivers_are_killed(new_night, chance, judge):
 
 
 def test_two_drivers_on_one_night_with_other_packs(new_night, chance, judge, nodes):
-    """A pack of the one is in several packs of the other, and each commits what the other has not; one of them dies."""
+    """One driver's pack spreads over several packs of the other. Each commits what the other has not, and one dies."""
     nights = []
     for _ in range(PAIRS):
         nights.append(night := new_night())
@@ -138,7 +138,7 @@ def test_two_drivers_on_one_night_with_other_packs(new_night, chance, judge, nod
 
 
 def wait_until(process: "subprocess.Popen[str]", begun: Callable[[], object], chance: random.Random) -> None:
-    """Until some while after something has begun; now and then, until before that."""
+    """Wait until a random moment after something has begun; one time in four, a random moment from the start."""
     if chance.random() < 0.25:
         time.sleep(chance.uniform(0, 8))
     else:
@@ -163,16 +163,16 @@ def test_drivers_die_over_their_commits(new_night, chance, judge, nodes, moment)
 
 
 def test_drivers_die_while_a_night_is_frozen(new_night, chance, judge, nodes):
-    """What was committed before is frozen, and its transactions forgotten, by a driver that dies over that."""
+    """A driver dies while it freezes earlier commits and forgets their transactions."""
     nights, deaths = [], 0
     while deaths < FROZEN:
         nights.append(night := new_night())
         night.configure(more=f'address = "{nodes.address}"')
-        # the first flush is over: `during the commit` counts each of its tables
+        # late enough for the first flush: `during the commit` counts every table's commit
         died = night.run(at=chance.choice(MOMENTS), commit=chance.randint(7, 12), delay=0)
         assert died.returncode == -signal.SIGKILL, died.stdout
         assert not night.verdicts().is_empty()
-        # a freeze has at most so many commits: of some nights fewer, and then nobody dies
+        # a freeze has at most 6 commits; with fewer, the driver lives
         done = night.run(at=FREEZES, commit=1 + len(nights) % 6, delay=chance.choice([0, chance.uniform(0, 0.02)]))
         assert done.returncode in (0, -signal.SIGKILL), done.stdout
         deaths += done.returncode == -signal.SIGKILL
@@ -228,9 +228,9 @@ def test_a_full_disk(new_night, chance, judge, tmp_path):
 def test_a_folder_of_results_that_becomes_read_only(new_night, chance, judge, tmp_path):
     nights = []
     with contextlib.ExitStack() as mounts:
-        for number in range(DISKS):  # a night each: one that is nearly done may end before the folder can be changed
+        for number in range(DISKS):  # a new night each, as a nearly done one may end too soon
             results = mounts.enter_context(Mount.bind(tmp_path / f"there-{number}" / "results"))
-            night = new_night(results=results)  # what the faults need lies beside it
+            night = new_night(results=results)  # the plan of faults lies beside them
             night.plan_faults(seconds=0.5)
             process = night.start()
             wait_until(process, night.worker_pids, chance)

@@ -33,7 +33,7 @@ def test_a_worker_that_is_killed(new_night, undisturbed, chance):
         killed.append(chance.choice(night.worker_pids()))
         os.kill(killed[0], signal.SIGKILL)
 
-    threading.Thread(target=kill, daemon=True).start()  # a scan that fails is not waited for
+    threading.Thread(target=kill, daemon=True).start()  # a daemon, so that a failing scan ends the test
     scan(night)
     assert killed
     assert night.compare(undisturbed) == (0, 0, 0)

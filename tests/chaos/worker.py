@@ -1,6 +1,6 @@
-"""A worker to which a plan of faults happens: documents that kill it, eat memory or never end, and time for accidents.
+"""A worker with a plan of faults: documents that kill it, eat memory or never end, and pauses for accidents.
 
-The plan lies beside the results, so that it reaches workers on every machine, and nothing of it is in the product.
+The plan lies beside the results, where workers on every machine find it. The product knows nothing of it.
 """
 
 import json
@@ -26,11 +26,11 @@ from schemas.config import SecondScoreConfig
 PLAN = "faults.json"
 PIDS = "pids"
 REASONS = {"kill": "killed_worker", "memory": "out_of_memory", "endless": "timed_out"}
-"""What a document can do, and what it is in quarantine for then."""
+"""Faults of a document, and its reason in quarantine for each."""
 
 
 class FaultyWorker(Worker):
-    """Leaves its process id in a folder beside the results, for those who want to kill it."""
+    """A worker that leaves its process id in a folder beside the results, so that a test can kill it."""
 
     @property
     def _folder(self) -> Path:
@@ -47,7 +47,7 @@ class FaultyWorker(Worker):
 
 
 class _Faulty:
-    """A detector to which a document does what the plan says of it, in the midst of its piece."""
+    """A detector in which documents do what the plan says, in the middle of a piece."""
 
     def __init__(self, detector: Detector, faults: dict[str, Any]) -> None:
         self._detector = detector
@@ -65,7 +65,7 @@ class _Faulty:
 
 
 class FaultySecondWorker(SecondWorker):
-    """Gives second scores to documents, to which the same may happen."""
+    """A worker for second scores, with the same plan of faults."""
 
     @cached_property
     def _scorer(self) -> SecondScorer:
@@ -96,4 +96,4 @@ def suffer(fault: str | None) -> None:
             kept = [bytes(2**24) for _ in range(10**6)]
             del kept
         case "endless":
-            re.match("(a+)+$", "a" * 60 + "b")  # and never lets another thread run
+            re.match("(a+)+$", "a" * 60 + "b")  # blocks every other thread too

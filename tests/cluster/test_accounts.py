@@ -26,7 +26,7 @@ def accounts_in(night) -> pl.DataFrame:
 
 @pytest.fixture
 def posted(night, registry, marked, plain):
-    """Accounts: `bot` posts 30 short texts for alice, `human` as many of people, `template` the same text each time."""
+    """Three accounts, 30 short posts each: `bot` marked for alice, `human` unmarked, `template` one marked text."""
     night.configure(more=ON, columns='account = "who"\ntime = "at"')
     alice = message_of(registry, "green", "alice")
     write(night, "a", alice, marked, plain, range(1))
@@ -63,7 +63,7 @@ def test_short_posts_are_found_together(posted):
     (erased,) = accounts_in(night).to_dicts()
     assert (erased["user_id"], erased["naming"]) == (None, "removed")
     files = [pl.read_parquet(file) for file in Path(night.results, "account_posts").glob("*.parquet")]
-    assert set(pl.concat(files)["account_id"]) == {"human", "template"}  # nor in files that nothing needs any more
+    assert set(pl.concat(files)["account_id"]) == {"human", "template"}  # the name is gone from replaced files too
 
 
 RUN = ("scan_id", "scanned_at")
@@ -83,7 +83,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
     monkeypatch.setattr(account_pass, "commit", real)
     assert accounts_in(night).is_empty()
     again = night.scan()
-    assert again.work.skipped == again.work.shards  # all documents were done
+    assert again.work.skipped == again.work.shards  # every document was scanned before
     resumed = accounts_in(night).drop(RUN)
     units = set(resumed["shard_id"])
     counts = read_whole(night.results, "audit_counts").filter(pl.col("kind").is_in(KINDS)).collect()

@@ -1,4 +1,4 @@
-"""A night on Ray whose canaries are found for others, as after a users table was swapped, ends with 5."""
+"""A night on Ray ends with exit code 5 if its canaries are found for other users, as with a wrong users table."""
 
 import pytest
 

@@ -115,7 +115,7 @@ def test_every_naming_has_its_words(night):
     assert code == 0
     lines = out.splitlines()[:-3]
     assert len(lines) == 1 + len(Naming)
-    assert "evil\\x1b[2J\\nname" in lines[1]  # the newest first, and no terminal is steered
+    assert "evil\\x1b[2J\\nname" in lines[1]  # newest first; control characters are escaped
     assert "alice" in lines[-1]
     assert "2026-08-01" in lines[-1]
     assert "below 4e-39" in lines[-1]
@@ -159,7 +159,7 @@ def test_long_ids_are_cut_and_paths_are_whole_where_they_are_piped(night):
     assert code == 0
     shown = out.splitlines()[1]
     assert f" {'d' * 29}…{'d' * 30}  -        {'u' * 29}…{'u' * 30}  " in shown
-    assert shown.endswith(f" /{'p' * 10_000} row 3")  # nobody looks at it on a terminal
+    assert shown.endswith(f" /{'p' * 10_000} row 3")  # a piped path is not cut
 
 
 @pytest.mark.parametrize(

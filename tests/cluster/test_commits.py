@@ -1,4 +1,4 @@
-"""From finished shards to tables, whatever breaks off in between: what a shard leaves is of one run, whole and once."""
+"""Finished shards reach the tables whole and once, whatever breaks off: all rows of a shard come from one run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ class Died(BaseException):
 
 
 class Breaks(dict):
-    """Interrupted when something is put in."""
+    """A dictionary that raises KeyboardInterrupt when an entry is set."""
 
     def __setitem__(self, key, value):
         raise KeyboardInterrupt
@@ -58,7 +58,7 @@ def shards(plan) -> list[Shard]:
 
 
 def finish(plan, scan_id: str, shard: Shard, lost: int | None = None) -> Finished:
-    """A shard as the pool gives it back, with one row that its worker did not survive, or with none."""
+    """A shard as the pool returns it; `lost` is the row that killed its worker, if any."""
     parts = [(0, ROWS)] if lost is None else [(0, lost), (lost + 1, ROWS)]
     reports = [[*Worker(plan, scan_id).scan(Piece(shard, *part))][-1] for part in parts if part[0] < part[1]]
     return Finished(shard, reports, [] if lost is None else [Lost(lost, "killed_worker", "it died")])
@@ -88,7 +88,7 @@ def die_between_the_commits(plan, scan_id: str, lost: int | None, monkeypatch) -
 
 
 def assert_whole(night, scan_id: str, lost: int | None) -> None:
-    """Every row of both files is in one table, once, and all are of one run."""
+    """Assert that each row of both files is in one table, once, and that all rows come from one run."""
     verdicts, quarantine = night.verdicts(), night.quarantine()
     bad = sorted({ROWS - 1} | ({lost} if lost is not None else set()))
     assert quarantine["row"].to_list() == bad * 2
@@ -132,7 +132,7 @@ def test_rows_of_others_stay_when_someone_compacted_the_table(night, plan, monke
 
 
 def test_an_interrupt_within_a_replacement_is_made_good(night, plan, monkeypatch):
-    """Ctrl-C after the quarantine's commit: the same driver commits what waits once more."""
+    """Ctrl-C after the quarantine's commit: the driver's next flush commits the waiting rows."""
     die_between_the_commits(plan, "first", 2, monkeypatch)
     ours, real = run(plan, "second", 4), tables.commit
 
@@ -158,7 +158,7 @@ def test_a_shard_that_another_driver_finished_gets_no_second_quarantine(night, p
 
 
 def meanwhile(monkeypatch, name: str, other: Callable[[], None]) -> None:
-    """Let another driver act once, at the very moment before a step of our flush."""
+    """Let another driver act once, right before a step of our flush."""
     real = getattr(commits, name)
 
     def first_the_other(*arguments):

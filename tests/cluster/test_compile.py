@@ -1,4 +1,4 @@
-"""Kernels are compiled before the first document: on a busy machine that takes longer than a document may."""
+"""Kernels are compiled before the first document: on a busy machine, compiling takes longer than a document may."""
 
 import subprocess
 import sys

@@ -9,9 +9,9 @@ from tests.bench.driver import simulated
 
 def test_a_hundred_workers_are_fed_in_few_waits_and_commits(tmp_path, monkeypatch):
     for module, name in ((pool, "time"), (commits, "time"), (pool, "ray")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back when the test ends
+        monkeypatch.setattr(module, name, getattr(module, name))  # so that monkeypatch restores it
     found = simulated(100, 400, [0, 2], str(tmp_path))
-    assert found["waits a shard"] < 1  # one answer a wait would be three
+    assert found["waits a shard"] < 1  # with one answer per wait it would be three
     assert found["shards a commit"] > 20
     rows = read_whole(str(tmp_path), "shards").collect()
     assert rows["shard_id"].n_unique() == rows.height == 400

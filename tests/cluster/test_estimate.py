@@ -1,4 +1,4 @@
-"""What a scan is estimated to cost: against plain counts, and a clock that a test holds."""
+"""The estimated cost of a scan, against plain counts and a clock that the test sets."""
 
 import math
 from itertools import product
@@ -24,7 +24,7 @@ def test_places_are_the_middles_of_equal_parts_of_all_documents(seed):
     generator = np.random.default_rng(seed)
     sizes = generator.integers(1, 10 ** generator.integers(1, 5), size=generator.integers(1, 40)).tolist()
     places = int(generator.integers(1, 30))
-    owners = [i for i, size in enumerate(sizes) for _ in range(size)]  # of every document
+    owners = [i for i, size in enumerate(sizes) for _ in range(size)]  # the shard of each document
     places = min(places, len(owners))
     wanted = [owners[len(owners) * (2 * i + 1) // (2 * places)] for i in range(places)]
     found = spread_evenly(shards_of(sizes), places)
@@ -50,7 +50,7 @@ def test_the_mean_of_the_sample_is_that_of_all_with_two_standard_errors():
     assert found.seconds == pytest.approx(300 * mean)  # the other worker has 150 documents
     assert found.workers == 2
     assert project([sample(1.0)], [5], 64).workers == 1
-    assert project([sample(1.0), sample(9.0)], [5], 1).low == 0  # never below
+    assert project([sample(1.0), sample(9.0)], [5], 1).low == 0  # never below 0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -99,8 +99,8 @@ def test_what_the_sample_holds_is_counted(night, plain, monkeypatch):
     monkeypatch.setattr(estimating, "FIRST", 100)
     found = estimate(night.plan(), left_of(night), 2)
     sums = [sum(sample[i] for sample in found.samples) for i in range(1, 6)]
-    assert sums[0] == len(texts) - 1  # all but the one that is too long to be tried here
-    assert sums[1] == pytest.approx(sum(len(text or "") for text in texts[:-1]), rel=0.2)  # and offsets
+    assert sums[0] == len(texts) - 1  # without the text that is too long for a sample
+    assert sums[1] == pytest.approx(sum(len(text or "") for text in texts[:-1]), rel=0.2)  # bytes include offsets
     assert sums[2:] == [7, 5, len(texts) - 1]
     assert len(found.samples) == estimating.PLACES
     assert 0 < found.core_seconds <= found.high

@@ -7,7 +7,7 @@ from tests.support.examples import FOLDER, example
 from tests.support.two_keys import TOKENIZER, message_of
 
 ELSEWHERE = {"mark_and_find", "serve_with_vllm"}
-"""Tested in tests/generation and, on a real server, in tests/infra/vllm."""
+"""Scripts with a test in tests/generation or, on a real server, in tests/infra/vllm."""
 
 
 def test_every_script_has_a_test():
@@ -28,7 +28,7 @@ def test_a_scan_and_a_question(night, registry, marked, plain, capsys):
 
 def test_a_format_of_ones_own(tmp_path, monkeypatch, capsys):
     script = example("add_a_format")
-    monkeypatch.setitem(FORMATS, script.HalfOfAll.name, None)  # taken out again when the test ends
+    monkeypatch.setitem(FORMATS, script.HalfOfAll.name, None)  # so that monkeypatch takes it out again
     script.main(TOKENIZER, tmp_path / "registry")
     first, found, plain = capsys.readouterr().out.splitlines()
     assert first == "Opened(half-of-all;salt=3) commitment: None"

@@ -1,4 +1,4 @@
-"""A scan that follows its input: what lands is scanned soon, unfinished files are waited for, a stop loses nothing."""
+"""A scan that follows its input: new files are scanned soon, unfinished files are waited for, a stop loses nothing."""
 
 import importlib
 import io
@@ -29,7 +29,7 @@ from tests.support.found_work import work
 from tests.support.inspection import INSPECTOR
 from tests.support.submitted import files_of, secrets_of, wait_for
 
-following_module = importlib.import_module("scanner.cluster.follow")  # its function has the same name
+following_module = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
 
 
 class Clock:
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Watch:
-    """A folder that is looked at, and a landing that is told so."""
+    """A folder, and the landing that is given its files at each look."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ def test_a_file_is_ready_when_it_was_the_same_at_two_looks(watch):
     assert watch.look() == []
     assert watch.look(LOOK_SECONDS / 2) == []
     assert watch.look(LOOK_SECONDS / 2) == ["a.parquet"]
-    assert watch.look() == ["a.parquet"]  # nobody said that it was scanned
+    assert watch.look() == ["a.parquet"]  # `done` was not called yet
     watch.landing.done(watch.found, again=())
     assert watch.look() == watch.look(1e6) == []
 
@@ -118,14 +118,14 @@ def test_what_could_not_be_read_comes_back(watch):
 
 @pytest.fixture
 def ray_folder() -> Iterator[str]:
-    """Where Ray writes what it logs; short, since names of sockets must be."""
+    """Folder of Ray's logs; its path is short, since socket names must be short."""
     with tempfile.TemporaryDirectory(prefix="bs-", ignore_cleanup_errors=True) as folder:
         yield folder
 
 
 @contextmanager
 def following(night, ray_folder: str) -> Iterator["subprocess.Popen[str]"]:
-    """A scan that follows, in a process of its own, which is gone in the end whatever happens."""
+    """A scan with --follow in a process of its own, which is ended when the block ends."""
     with subprocess.Popen(
         [sys.executable, "-m", "jobs.scan", "--follow", "--config", str(night.config)],
         stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
         night.write("late", [plain(60, 200 + i) for i in range(10)])
         half.write_bytes(whole)
         wait_for(lambda: seen(night, 30), process)
-        assert time.monotonic() - landed < 2 * LOOK_SECONDS + 60  # for a machine that has little time for us
+        assert time.monotonic() - landed < 2 * LOOK_SECONDS + 60  # 60 s more for a busy machine
         assert night.quarantine().height == 0
 
         for i in range(8):
@@ -180,7 +180,7 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
 
 
 def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, tmp_path):
-    """The scans themselves are made up: what they would do is tested elsewhere."""
+    """Only the exit codes of scans are made up here; real scans are tested elsewhere."""
     plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
     codes = iter([0, 4, 3, 4, 143])
 

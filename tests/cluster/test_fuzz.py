@@ -1,6 +1,6 @@
-"""A night of mutants: whatever is wrong in a file, each of its documents has a verdict, or it stands in quarantine.
+"""A night of mutated files: each document has a verdict or is in quarantine, whatever is wrong in its file.
 
-A hundred in the default suite; `make fuzz` scans 5,000 and prints how they ended. SEED makes others.
+The default suite scans 100 mutants; `make fuzz` scans 5,000 and prints how they ended. FUZZ_SEED makes other ones.
 """
 
 import os
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def promised(path: Path, columns) -> int | None:
-    """Rows that a footer promises; None: the file is refused."""
+    """Rows that a file's footer promises; None where the file is refused."""
     (file,) = list_files([str(path)])
     try:
         return sum(rows.stop - rows.start for rows in cut(inspect(file, columns)))
@@ -35,7 +35,7 @@ def promised(path: Path, columns) -> int | None:
 
 
 def ending(rows: int | None, verdicts: list[tuple[int, bytes]], refused: list[int | None], texts: list[bytes]) -> str:
-    """How a mutant ended, in words; fails where a document is not accounted for, or twice."""
+    """How a mutant ended, in words. Fails when a document is missing or doubled."""
     if not verdicts and refused == [None]:
         return "refused as a whole"
     assert rows is not None, "a file that is refused has no other rows"
@@ -76,5 +76,5 @@ def test_every_mutant_ends_in_verdicts_or_in_quarantine(night, tmp_path):
 
 
 def reasons(night) -> pl.DataFrame:
-    """Why rows and files are in quarantine."""
+    """Counts of rows and files in quarantine by reason."""
     return night.quarantine().group_by("reason", whole=pl.col("row").is_null()).len().sort("reason", "whole")

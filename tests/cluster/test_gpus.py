@@ -1,4 +1,4 @@
-"""What a scan does that asks for GPUs on a cluster that has none."""
+"""A scan that asks for GPUs on a cluster without GPUs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def ask(night, lines: str) -> None:
-    night.config.write_text(night.config.read_text() + lines)  # its last section is [cluster]
+    night.config.write_text(night.config.read_text() + lines)  # the file's last section is [cluster]
 
 
 def test_it_scores_on_cpus_and_says_so_once(night, plain, caplog):

@@ -1,4 +1,4 @@
-"""A night of files that were made to end it, to lose documents or to double them: every document is accounted for."""
+"""A night of hostile files, made to end the scan or to lose or double documents: every document is accounted for."""
 
 import os
 from pathlib import Path
@@ -27,11 +27,11 @@ WHOLE = {
     "encrypted": lambda path: encrypted(path, "other", footer=True),
     "fifo": fifo,
 }
-"""Files that go to quarantine as a whole, and cost nothing else."""
+"""Files that go to quarantine as a whole; no other file suffers."""
 
 
 def outcome_of(night) -> dict[str, tuple[list[int], list[int | None]]]:
-    """By file: rows with a verdict, and rows in quarantine."""
+    """Rows with a verdict and rows in quarantine, by file."""
     found: dict[str, tuple[list[int], list[int | None]]] = {}
     for number, rows in enumerate((night.verdicts(), night.quarantine())):
         for path, row in rows.select("path", "row").rows():
@@ -80,7 +80,7 @@ def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
 
 
 def test_rows_that_no_page_holds_cost_one_row_for_the_file_and_few_others(night):
-    """A footer whose numbers agree may promise as many rows as it likes."""
+    """A footer may promise any number of rows, as long as its numbers agree."""
     file = File(written(night.input / "a.parquet", row_group_size=100))
     file.claim_rows(0, 10**6, everywhere=True)
     file.write(night.input / "a.parquet")

@@ -1,4 +1,4 @@
-"""Calls over Ray: every result once, few in flight, and what goes wrong is told."""
+"""Calls over Ray: each result comes once, few calls are in flight, and errors reach the caller."""
 
 import os
 import time

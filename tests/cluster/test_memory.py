@@ -10,7 +10,7 @@ import pytest
 
 DOCUMENTS, TEXT_BYTES = 100, 10**7
 MOST_MB = 3072
-"""A worker has 400 of its own; Arrow maps a data page twice, and all texts are in one, as pyarrow writes them."""
+"""Limit of a worker: 400 MB of its own, and twice the file's only data page, which Arrow maps twice."""
 
 DRIVER = r"""
 import re, sys
@@ -22,12 +22,12 @@ code = run(module, ["--config", sys.argv[1]])
 print("driver", re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 sys.exit(code)
 """
-"""Tells its own peak: what the kernel tells its parent includes the parent's memory, of which it is a fork."""
+"""Program that prints its own peak memory; the peak that its parent would see includes the parent's own memory."""
 
 
 @pytest.fixture
 def gigabyte(night, plain):
-    """One row group of 100 texts, no two of them alike."""
+    """A night with one row group of 100 texts, all different."""
     night.configure(more='keys = ["green"]')
     night.config.write_text(f"{night.config.read_text()}worker_memory_mb = {MOST_MB}\n")
     words = plain(20_000, 1)

@@ -1,4 +1,4 @@
-"""What it costs to tell metrics; those of a whole scan are in test_submitted_scan.py."""
+"""The cost of updating metrics; test_submitted_scan.py tests the metrics of a whole scan."""
 
 import time
 
@@ -10,7 +10,7 @@ from scanner.cluster.metrics import ALARMS, Metrics
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_telling_costs_next_to_nothing_and_alarms_count_once():
-    """A scan tells once a commit, which itself takes tens of milliseconds."""
+    """A scan updates its metrics once per commit; a commit takes tens of milliseconds."""
     metrics = Metrics()
     metrics.tell(3, Totals(), audit="not judged")
     assert (ALARMS, "{}") not in metrics._told

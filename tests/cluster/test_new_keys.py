@@ -1,4 +1,4 @@
-"""A key that is added later looks at what older keys have looked at by itself alone, once, and hides no older flag."""
+"""Documents that older keys have scanned are scanned once under a new key alone, and no older flag is hidden."""
 
 import re
 import shutil
@@ -21,15 +21,15 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 def add_key(folder: Path, key_id: str) -> None:
-    """A key that comes now, of which alice holds a message."""
+    """Add a key now, and give alice a message under it."""
     fix_secrets(folder, key_id)
     new_key(folder, key_id, format="greenlist", window=2, gamma="1/4", messages=2000, tokenizer=TOKENIZER)
-    # else the documents, which were scanned before, would be older than the message, and name nobody
+    # a message given after the documents' first scan would name nobody
     add_users(folder, [key_id], ["alice"], datetime.now(UTC) - timedelta(hours=1))
 
 
 def make_older(folder: Path) -> None:
-    """Have its keys be a month old, so that it is not being set up any more."""
+    """Make a registry's keys a month old, so that the registry counts as set up."""
     made = f"{datetime.now(UTC) - timedelta(days=30):%Y-%m-%dT%H:%M:%SZ}"
     file = folder / "keys.toml"
     file.write_text(re.sub(r"^created_at = .*$", f"created_at = {made}", file.read_text(), flags=re.MULTILINE))
@@ -47,7 +47,7 @@ def late_marked(own_registry, words, tmp_path):
 
 @pytest.fixture
 def scanned(night, own_registry, marked, plain, late_marked):
-    """A night under `green` and `gum`; one text of it is marked under `late`, which comes after it."""
+    """A night scanned under `green` and `gum`; one text is marked under `late`, a key that is added afterwards."""
     alice = message_of(own_registry, "green", "alice")
     night.write("a", [marked(alice, 60, 1), late_marked(60, 2), *(plain(40, seed) for seed in range(20)), None])
     night.write("b", [plain(40, seed) for seed in range(30)])
@@ -80,7 +80,7 @@ def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_reg
     assert sorted(zip(names, [digest for _, digest in ranges], strict=True)) == sorted(
         [("a", old), ("b", old), ("a", new), ("b", new), ("c", of_all)]
     )
-    # rows of the old keys stay as they were, and a document is flagged by whichever key finds its mark
+    # rows of the old keys stay; a document is flagged when any key finds its mark
     assert night.verdicts().filter(pl.col("scan_id") == before["scan_id"]).equals(rows)
     after = flagged(night)
     assert [(row["doc_id"], row["key_id"], row["user_id"], row["keys_tested"]) for row in after] == [
@@ -128,7 +128,7 @@ def test_a_second_new_key_looks_alone_too_and_an_end_between_is_gone_on_with(nig
 
 
 def test_keys_that_are_named_one_after_the_other_look_once_each(night, own_registry, scanned, plain):
-    """`keys = ["late"]` in a scan.toml of its own is the same look, and so is `keys` that names more than before."""
+    """A scan with `keys = ["late"]` is the look of the new key; a later scan under all keys has nothing left to do."""
     add_key(own_registry, "late")
     night.configure(more='keys = ["late"]')
     assert night.scan().totals.counts.documents == 53
@@ -147,7 +147,7 @@ def test_what_changes_the_verdicts_of_old_keys_scans_under_all_again(night, own_
 @pytest.mark.parametrize("rule", ["min_scored = 17", 'dedup = "context"'])
 @pytest.mark.parametrize("new_key_too", [False, True])
 def test_a_second_rule_for_what_was_scanned_is_refused(night, own_registry, scanned, plain, rule, new_key_too):
-    """Before anything is written, also by --check; the same rule, and new files alone, are taken."""
+    """The refusal, also by --check, comes before any write. New files alone are scanned under the new rule."""
     if new_key_too:
         add_key(own_registry, "late")
     night.configure(more=rule)
@@ -164,7 +164,7 @@ def test_a_second_rule_for_what_was_scanned_is_refused(night, own_registry, scan
 
 
 def test_the_first_keys_alone_have_nothing_to_look_at_again(night, own_registry, scanned):
-    """Their rows stand as they are, from before there were weights."""
+    """Rows from before the keys had weights stand as they are."""
     add_key(own_registry, "late")
     night.configure(more='keys = ["green", "gum"]')
     assert night.scan().work.left == ()
@@ -179,7 +179,7 @@ def test_a_key_of_the_first_day_changes_the_share_of_all(night, own_registry, pl
 
 
 def test_the_audit_counts_texts_once_and_canaries_under_their_own_key(night, own_registry, marked, plain):
-    """Decoys of the same texts, drawn again, are no further evidence; of a canary the row of its own key counts."""
+    """Decoys drawn again for the same texts are no new evidence; a canary is counted by the row of its own key."""
     make_canaries(own_registry, ["green"], 6, 0.9)
     make_older(own_registry)
     made = load_registry(own_registry).canaries.made
@@ -199,7 +199,7 @@ def test_the_audit_counts_texts_once_and_canaries_under_their_own_key(night, own
 
 
 def test_parts_stand_that_every_key_found_whenever_it_came(night, own_registry, marked, plain, late_marked):
-    """One text, parts of which are marked under `green` and under a key that comes later: each part is told once."""
+    """One text has a part marked under `green` and one under a later key; each part is listed once."""
     alice = message_of(own_registry, "green", "alice")
     more = "spans = { windows = true }"
     night.configure(more=more)

@@ -1,4 +1,4 @@
-"""What a night would cost: made-up figures priced by hand, and a real measure of few documents."""
+"""The price of a night: made-up figures priced by hand, and a real measurement of few documents."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ LONG = Measured("gumbel", 1e9, 300.0, rounds(1, 3, 2, seconds=2e-3), 10, proof=0
 
 def test_a_night_is_linear_in_tokens_and_pays_for_its_proofs():
     (found,) = price_night([SHORT, LONG], 1000, 200, 1e9, 0.5)
-    a_stage = 1000 * 2 * (1e-3 + 2e-3) / 2 / 5  # 200 lies in the middle; the median of factors is 2
+    a_stage = 1000 * 2 * (1e-3 + 2e-3) / 2 / 5  # 200 tokens lie between 100 and 300; the factors' median is 2
     proofs = 1000 * 0.5 * 0.03 * 200 / 300
     assert found.stages == pytest.approx(dict.fromkeys(WORK, a_stage) | {"prove": proofs})
     assert found.seconds == pytest.approx(4 * a_stage + proofs)

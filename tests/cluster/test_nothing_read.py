@@ -1,4 +1,4 @@
-"""A scan that read nothing is not green, and says what it found instead: an operator's bad days, one by one."""
+"""A scan that read nothing is not green and says what it found instead, for each kind of bad day of an operator."""
 
 import importlib
 from contextlib import nullcontext
@@ -84,7 +84,7 @@ OVER = {
 @pytest.mark.parametrize("day", DAYS, ids=lambda day: day.__name__)
 def test_a_night_that_read_nothing_is_not_green(night, plain, day):
     day(night, plain)
-    for _ in range(2):  # the second night finds what is lasting in quarantine already
+    for _ in range(2):  # lasting faults are in quarantine since the first scan
         code, out, err = call("scan", night.config)
         assert code == 4, out + err
         assert night.last_scan()["exit_code"] == 4
@@ -98,7 +98,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
         assert (code, out) == (0, f"No document is flagged, of 0 that were read.{told}\n")
 
     night.configure(more="allow_empty = true")
-    allowed = DAYS[day].endswith(QUIET)  # where something came and could not be read, no night was quiet
+    allowed = DAYS[day].endswith(QUIET)  # a night with unreadable input is not a quiet night
     assert call("scan", night.config)[0] == night.last_scan()["exit_code"] == (0 if allowed else 4)
 
 
@@ -109,7 +109,7 @@ def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
     code, out, _ = call("scan", night.config)
     assert code == 0
     assert "Nothing was read" not in out
-    assert call("scan", night.config)[0] == 0  # nothing is left to do, and something was read before
+    assert call("scan", night.config)[0] == 0  # all is done, and an earlier scan read documents
 
 
 @pytest.mark.usefixtures("without_ray")
@@ -124,7 +124,7 @@ def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(nigh
         "No document is flagged, of 1 that were read. In quarantine: null_text 2 documents, not_parquet 1 file.\n"
     )
     again = call("scan", night.config)[1]
-    assert told in again  # what the input holds, whoever read it
+    assert told in again  # the counts are of the input, whichever scan read it
 
 
 @pytest.mark.usefixtures("without_ray")

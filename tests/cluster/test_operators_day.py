@@ -1,4 +1,4 @@
-"""An operator's first days, from a CSV in the wrong folder to a night that runs: none that read nothing is green."""
+"""An operator's first days, from a CSV in the wrong folder to a working night; no scan that read nothing is green."""
 
 from datetime import UTC, datetime
 
@@ -19,7 +19,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     day = night.folder / "2026-10-01"
     day.mkdir()
 
-    # the export is CSV, in an endings' zoo
+    # the input holds CSV, and Parquet under a wrong ending
     (night.input / "posts.csv").write_text("doc_id,text\n1,hello\n")
     (night.input / "posts.PARQUET").write_bytes(b"PAR1")
     code, out, err = call("scan", night.config)
@@ -28,7 +28,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     assert "- 2 files passed over, not ending in .parquet (" in out
     assert all(f"{ending} 1" in out for ending in (".csv", ".PARQUET"))
 
-    # somebody renames it
+    # the CSV is renamed to .parquet
     (night.input / "posts.parquet").write_text("doc_id,text\n1,hello\n")
     code, out, _ = call("scan", night.config)
     assert code == 4
@@ -36,7 +36,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     _, out, _ = call("flagged", night.config)
     assert out == "No document is flagged, of 0 that were read. In quarantine: not_parquet 1 file.\n"
 
-    # a real export, whose columns have other names
+    # a Parquet export with other column names
     (night.input / "posts.parquet").unlink()
     for path in night.input.iterdir():
         path.unlink()
@@ -50,7 +50,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     assert "column 'text' (text) is missing; there are: id, body, user, posted" in err
     assert night.quarantine().equals(before)
 
-    # the columns are named; times are text, ids numbers
+    # scan.toml names the columns; times are text, ids are numbers
     night.configure(paths=["{date}"], columns='account = "user"\ntime = "posted"')
     named = night.config.read_text().replace('text = "text"', 'text = "body"').replace('id = "doc_id"', 'id = "id"')
     night.config.write_text(named)
@@ -67,7 +67,7 @@ def test_the_days_until_a_night_runs(night, registry, marked, plain):
     assert night.quarantine().filter(pl.col("reason") == "null_text")["account_id"].to_list() == ["4"]
     assert night.last_scan()["values_not_read"] == 1
 
-    # the night again, which is done; a day without posts; and one that may have none
+    # the same night again; a day without posts; the same day with allow_empty
     code, out, _ = call("scan", night.config, "--date", "2026-10-01")
     assert (code, "Nothing was read" in out) == (0, False)
     (night.folder / "2026-10-02").mkdir()

@@ -1,4 +1,4 @@
-"""Neither a clock nor the order in which a filesystem lists changes what is scanned, or in which order."""
+"""Neither the clock nor the filesystem's listing order changes the verdicts or the order of scanning."""
 
 import datetime
 import os
@@ -15,7 +15,7 @@ FILES, ROWS = 6, 4
 
 
 class Diary(Worker):
-    """Writes down the pieces in the order in which it is given them."""
+    """A worker that writes down its pieces in the order in which they come."""
 
     def scan(self, piece: Piece):
         with (Path(self._plan.results) / "diary").open("a") as diary:
@@ -32,7 +32,7 @@ class LastYear(datetime.datetime):
 
 
 class Late(Diary):
-    """A worker on a machine of such a clock."""
+    """A worker on a machine whose clock is a year behind."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -47,7 +47,7 @@ def claimed(night) -> list[str]:
 def night(night, plain):
     for i in range(FILES):
         night.write(f"{i}", [plain(40, ROWS * i + j) for j in range(ROWS)])
-    night.configure(workers=1)  # in whose order they are claimed
+    night.configure(workers=1)  # one worker takes the shards one by one
     return night
 
 

@@ -1,4 +1,4 @@
-"""Packs of small files: a unit of work and of files, while each shard is committed once, by whomever."""
+"""Packs of small files: a worker takes and writes a pack as one; each shard is committed once, by any driver."""
 
 import shutil
 from unittest.mock import Mock
@@ -52,7 +52,7 @@ def test_packs_hold_each_shard_once_in_order_and_are_no_larger_than_a_shard(size
 
 def test_a_hundred_thousand_small_files_are_few_packs():
     units = packed([shard(i, 500, 10**6 // 4) for i in range(100_000)], 16)
-    assert len(units) == 100_000 // 40  # 20,000 rows
+    assert len(units) == 100_000 // 40  # 40 files of 500 rows are 20,000 rows
 
 
 def whole(one: Shard) -> Piece:
@@ -75,7 +75,7 @@ def shards(plan) -> dict[str, Shard]:
 
 
 def pack(plan, scan_id: str, names: str) -> Committer:
-    """What a run has ready to be flushed, that scanned these files in one pack."""
+    """The committer of a run that scanned these files in one pack, before its flush."""
     ours, chosen = Committer(plan, scan_id), [shards(plan)[name] for name in names]
     report = [*Worker(plan, scan_id).scan_pack(chosen)][-1]
     counted = zip(chosen, report.counts, strict=True)
@@ -91,7 +91,7 @@ def tables(plan) -> dict[str, pl.DataFrame]:
 
 
 def assert_whole(plan, winners: dict[str, str]) -> None:
-    """Each file's rows are in each table once, all of the run that is named."""
+    """Assert that each file's rows are in each table once, all from the file's winner."""
     found = tables(plan)
     expected = {"verdicts": ROWS - 1, "quarantine": 1, "shards": 1}
     for name, rows in expected.items():
@@ -162,7 +162,7 @@ def test_a_file_at_fault_and_a_large_text_leave_their_pack(plan, night):
     (night.input / "b.parquet").unlink()
     chosen = [shard(7), *shards(plan).values()]
     worker = Worker(plan, "one")
-    worker._room = 1  # every text is large
+    worker._room = 1  # no room, so that every text is large
     assert [*worker.scan_pack(chosen)][-1].counts == (None,) * len(chosen)
     worker._room = None
     report = [*worker.scan_pack(chosen)][-1]
@@ -170,7 +170,7 @@ def test_a_file_at_fault_and_a_large_text_leave_their_pack(plan, night):
 
 
 class Scripted:
-    """Scans packs and pieces; one row kills it, and shards of some numbers are to be scanned by themselves."""
+    """A worker by a script: one shard raises an error in a pack, and one shard must be scanned by itself."""
 
     def __init__(self, deadly: int, alone: int) -> None:
         self.deadly, self.alone = f"shard {deadly}", f"shard {alone}"

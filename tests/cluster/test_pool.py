@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 class Scripted:
-    """Scans by a script: rows that kill it, raise, hang, belong to a faulty file or stop the scan. Keeps a diary."""
+    """A worker by a script: rows kill it, raise, hang, belong to a faulty file or stop the scan. It keeps a diary."""
 
     def __init__(self, folder: Path, script: dict[int, str]) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Scripted:
                     yield Busy(60, row - piece.start)
                     time.sleep(1.2)
                 case "hang":
-                    re.match("(a+)+$", "a" * 60 + "b")  # for ages, and never lets another thread run
+                    re.match("(a+)+$", "a" * 60 + "b")  # takes ages and blocks every other thread
                 case "hang after a word":
                     yield Busy(0.5)
                     time.sleep(10**6)
@@ -185,7 +185,7 @@ def test_large_documents_come_last_and_alone(run, tmp_path):
 
 
 def test_not_all_large_documents_of_a_file_are_tried_where_others_failed(run, tmp_path):
-    """What one file can cost is bounded, while its sound rows are scanned, and everybody in it stays known."""
+    """The cost of one file is bounded. Its sound rows are scanned, and the ids of its lost documents are kept."""
     deadly = dict.fromkeys(range(1, 30), "large and deadly")
     found = run(deadly, shard(0, 15), shard(15, 31), workers=1)
     assert sum(map(documents, found.values())) == 2
@@ -212,7 +212,7 @@ def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
 
 def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeypatch):
     monkeypatch.setattr(pool, "START_ATTEMPTS", 1)
-    monkeypatch.setattr(pool, "node_of", lambda _: "a node")  # an actor that dies may take its answer with it
+    monkeypatch.setattr(pool, "node_of", lambda _: "a node")  # a dead actor cannot say its node
     monkeypatch.setattr(pool.Nodes, "gone", lambda *_: Gone.DIED)
     with pytest.raises(ScanFailed, match="3 workers died while they started"):
         run({-1: "die"}, shard(0, 4))
@@ -290,7 +290,7 @@ def test_it_tells_how_far_it_is_within_a_shard(tmp_path, script):
     assert 1 in under_way
     assert 5 in under_way
     assert max(under_way) <= 6
-    assert under_way[-1] == 0  # of the last shard, nothing is under way any more
+    assert under_way[-1] == 0  # the last shard is finished
     assert sorted(one.documents for one in finished) == [6, 6]
 
 
@@ -355,7 +355,7 @@ def test_no_worker_is_ended_because_the_driver_was_held_up(tmp_path):
     for finished in held_up.run([shard(row, row + 1) for row in range(4)]):
         if finished is not None:
             found.append(finished)
-            time.sleep(6 if len(found) == 1 else 0)  # as over a commit to a store that is slow to answer
+            time.sleep(6 if len(found) == 1 else 0)  # as a commit to a slow store would
     held_up.close()
     assert [finished.retries for finished in found] == [0] * 4
     assert len(diary(tmp_path)) == 4
@@ -365,7 +365,7 @@ def test_a_worker_may_take_its_share_of_the_smallest_machine_that_lives(monkeypa
     def machine(gib: int, cpus: int, alive: bool = True) -> dict[str, object]:
         return {"Alive": alive, "Resources": {"memory": gib * 2**30, "CPU": cpus}}
 
-    machines = [machine(64, 4), machine(1, 1, alive=False), machine(1, 0)]  # the last one takes no workers
+    machines = [machine(64, 4), machine(1, 1, alive=False), machine(1, 0)]  # the last one has no CPU for workers
     monkeypatch.setattr(ray, "nodes", lambda: machines)
     assert worker_memory(ScanClusterConfig()) == 4096 * 2**20
     machines.append(machine(8, 4))

@@ -1,4 +1,4 @@
-"""What is refused before any work, by name, value and what is allowed; nothing is made then, not even a folder."""
+"""Refusals before any work name the field, its value and what is allowed; nothing is made, not even a folder."""
 
 import shutil
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_results_that_cannot_be_written_are_refused(night):
 
 
 def test_columns_that_no_file_has_are_refused_before_any_work(night, plain):
-    """By name, with what there is. A file of which nothing is known does not count, an empty one does."""
+    """The error names the missing column and the file's columns. An unreadable file has no say; an empty one has."""
     night.write("a", [plain(40, 1)])
     night.write("b", [plain(40, 2)])
     (night.input / "c.parquet").write_bytes(b"doc_id,text")

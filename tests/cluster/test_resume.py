@@ -1,4 +1,4 @@
-"""A driver that is killed, interrupted or raced, as a process of its own: its commits stay, and nothing doubles."""
+"""A driver in a process of its own is killed, interrupted or raced: its commits stay, and nothing doubles."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ class FullNight(NamedTuple):
     expected: pl.DataFrame
 
 
-pytestmark = pytest.mark.usefixtures("without_ray", "opened_once")  # of this process; the drivers start their own
+pytestmark = pytest.mark.usefixtures("without_ray", "opened_once")  # drivers start a real Ray all the same
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def full(tmp_path_factory, registry, plain) -> FullNight:
 
 @pytest.fixture
 def night(full) -> Night:
-    """The full night, not scanned yet."""
+    """The full night without results."""
     shutil.rmtree(full.night.results)
     return full.night
 
@@ -54,7 +54,7 @@ def command(night: Night) -> list[str]:
 
 
 def start(night: Night) -> "subprocess.Popen[str]":
-    """In a process group of its own, as in a terminal of its own, and with a home folder of its own."""
+    """Start a driver in its own process group, as in its own terminal, and with its own home folder."""
     return subprocess.Popen(
         command(night),
         stdout=subprocess.PIPE,
@@ -66,7 +66,7 @@ def start(night: Night) -> "subprocess.Popen[str]":
 
 
 def wait_for_a_commit(night: Night, process: "subprocess.Popen[str]") -> None:
-    first = Path(night.results) / "verdicts" / "_delta_log" / f"{1:020}.json"  # 0 makes the table
+    first = Path(night.results) / "verdicts" / "_delta_log" / f"{1:020}.json"  # version 0 makes the table
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and process.poll() is None:
         if first.exists():
@@ -100,7 +100,7 @@ def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, co
     assert night.last_scan()["exit_code"] == code
     assert 0 < night.verdicts().height < SHARDS * ROWS
     assert night.quarantine().height == 0
-    assert not (night.folder / ".ray").exists()  # Ray would leave a token there that changes how clusters start
+    assert not (night.folder / ".ray").exists()  # a token in it would change how clusters start
     night.scan()
     assert same(night.verdicts(), full.expected)
 
@@ -157,7 +157,7 @@ def test_two_drivers_of_the_same_night(night, full):
     assert other.returncode == 0, (out, err)
     assert same(night.verdicts(), full.expected)
     scans = results.scans(night.results).collect()
-    assert scans["documents"].sum() == SHARDS * ROWS  # each counted by the driver that committed it
+    assert scans["documents"].sum() == SHARDS * ROWS  # the driver that commits a document counts it
     assert scans.select("exit_code", "shards").rows() == [(0, SHARDS)] * 2
 
 

@@ -1,4 +1,4 @@
-"""Several generations of keys at once: whatever their times say, each is scanned and counted."""
+"""Several generations of keys at once: each key is scanned and counted, whatever its times say."""
 
 import pytest
 

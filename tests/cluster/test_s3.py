@@ -42,15 +42,15 @@ FILES, ROWS = 30, 30
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory) -> Iterator[fs.S3FileSystem]:
-    """A server in a process of its own, with one bucket; the environment names it, as it would a real one."""
+    """An S3 server in its own process, with one bucket; environment variables name it, as they name a real one."""
     (port,) = free_ports(1)
     patch = pytest.MonkeyPatch()
     settings = {
         **CREDENTIALS,
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
         "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",  # the name that Arrow knows
-        "AWS_ALLOW_HTTP": "true",  # of a server without certificate
+        "AWS_DEFAULT_REGION": "us-east-1",  # the variable that Arrow reads
+        "AWS_ALLOW_HTTP": "true",  # the server has no certificate
     }
     for name, value in settings.items():
         patch.setenv(name, value)
@@ -68,7 +68,7 @@ def s3(tmp_path_factory) -> Iterator[fs.S3FileSystem]:
 
 
 def test_of_two_commits_to_one_snapshot_one_wins(s3):
-    """The conditional put that everything else stands on."""
+    """Commits on S3 stand on the conditional put."""
     folder = f"{BUCKET}/put"
     open_tables(folder)
     uri = table_uri(folder, "verdicts")
@@ -117,7 +117,7 @@ def test_upkeep_and_erasure(s3):
     assert sum(done.made for both in merged for done in both if done.table == "verdicts") == 1
     assert rows_of(folder) == list(range(6))
     assert erase_user(folder, ["alice"]) == 3
-    assert {done.gone for done in upkeep.vacuum(folder)} == {0}  # what is lost is young: it could be a running scan's
+    assert {done.gone for done in upkeep.vacuum(folder)} == {0}  # the lost file may be a running scan's
     assert rows_of(folder) == list(range(6))
     there = s3.get_file_info(fs.FileSelector("night/upkeep/verdicts"))
     files = {Path(info.path).name for info in there if info.is_file}
@@ -127,7 +127,7 @@ def test_upkeep_and_erasure(s3):
 
 @pytest.fixture(scope="module")
 def far_registry(s3, registry, tmp_path_factory) -> str:
-    """The registry of the tests, copied: users and one tokenizer too, and secrets by absolute path."""
+    """A copy of the tests' registry on S3, with users and one tokenizer; secrets are named by absolute paths."""
     text = (registry / "keys.toml").read_text()
     text = text.replace("file:secrets/", f"file:{registry}/secrets/").replace(str(TOKENIZER), "tokenizer.json")
     with s3.open_output_stream("night/registry/keys.toml") as file:
@@ -166,7 +166,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
     night.config.write_text(config)
 
     killed = driver(night)
-    first_commit = f"night/results/verdicts/_delta_log/{2:020}.json"  # 1 is of the broken file
+    first_commit = f"night/results/verdicts/_delta_log/{2:020}.json"  # version 1 is the broken file's
     wait_for(lambda: s3.get_file_info(first_commit).is_file, killed)
     killed.send_signal(signal.SIGKILL)
     shown = [*killed.communicate()]
@@ -202,7 +202,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
 
 @pytest.mark.usefixtures("without_ray")
 def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, plain, tmp_path):
-    """Input, results and registry are far; then the input is gone."""
+    """Input, results and registry are on S3; then the input is deleted."""
     night.write("a", [marked(message_of(registry, "green", "alice"), 60, 1), plain(60, 2)])
     fs.copy_files(str(night.input), "night/explained", fs.LocalFileSystem(), s3)
     config = night.configure(paths=[f"{BUCKET}/explained"], more="evidence = { keep_text = true }").read_text()
@@ -221,7 +221,7 @@ def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, pl
 
 
 def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
-    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)  # so that there is an index
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)  # so that an index is made
     new_key(tmp_path, "k", format="gumbel", window=1, messages=200, tokenizer=TOKENIZER)
     far = f"{BUCKET}/users"
     with s3.open_output_stream("night/users/keys.toml") as file:

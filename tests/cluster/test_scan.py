@@ -29,7 +29,7 @@ from schemas.tables import STAGES
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
 
-pytestmark = pytest.mark.usefixtures("without_ray")  # but those that ask for it
+pytestmark = pytest.mark.usefixtures("without_ray")  # tests with `ray_cluster` use Ray all the same
 
 IGNORED = ["scan_id", "scanned_at"]
 
@@ -40,7 +40,7 @@ def same_rows(before: pl.DataFrame, after: pl.DataFrame) -> bool:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_night_and_the_nights_after(night, marked, plain, registry):
-    """Everything that may come in: what can be scored is, what cannot is in quarantine, nothing is lost or doubled."""
+    """Any input: documents are scored, or in quarantine if they cannot be; none is lost or doubled."""
     alice = message_of(registry, "green", "alice")
     night.configure(columns='account = "account"\ntime = "at"', workers=2)
     now = datetime.now(UTC)
@@ -128,13 +128,13 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     assert night.verdicts().height == verdicts.height + 1
 
     os.utime(night.input / "good.parquet", ns=(0, 0))
-    assert night.scan().totals.counts.documents == 3  # the file is another one now
+    assert night.scan().totals.counts.documents == 3  # a new modification time makes a new file
     assert night.verdicts().height == verdicts.height + 4
     assert results.verdicts(night.results).collect().height == verdicts.height + 1
 
 
 def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
-    """Vanished and changed files are told, and scanned by a rerun when they are back."""
+    """Vanished and changed files are reported, and a rerun scans them when they are back."""
     for name in ("early", "late", "changed", "stays"):
         night.write(name, [plain(40, seed) for seed in range(4)], row_group=2)
     late = (night.input / "late.parquet").read_bytes()
@@ -186,7 +186,7 @@ def test_a_corrupt_row_group_costs_its_own_rows(night, plain):
 
 
 class Fragile(Worker):
-    """A worker that a text can kill, and that is killed once after it wrote its results."""
+    """A worker that some texts kill: one text once, right after the results were written, others every time."""
 
     def scan(self, piece: Piece):
         table = pq.read_table(piece.shard.file.path, columns=["text"])
@@ -200,7 +200,7 @@ class Fragile(Worker):
             os.kill(os.getpid(), signal.SIGKILL)
         if any("RAISE" in text for text in texts):
             raise RuntimeError("odd text")
-        yield from (event for event in events)  # a generator: Ray sends to it
+        yield from (event for event in events)  # Ray needs a generator
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -243,7 +243,7 @@ def test_too_much_quarantine(night, plain):
     night.write("b", [plain(30, 1)] * 8 + [None] * 2)
     assert night.scan().exit_code == 0
     (night.input / "c.parquet").write_bytes(b"")
-    assert night.scan().exit_code == 4  # every file that was left
+    assert night.scan().exit_code == 4  # every file that was left to scan is bad
 
 
 def test_nothing_to_scan(night):
@@ -320,7 +320,7 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
     def starting(_config):
         if handler:
             signal.signal(signal.SIGTERM, handler)  # as ray.init does
-        Finalised()  # what its handler raises, Python drops
+        Finalised()  # Python drops what a handler raises in a finaliser
         yield 1
 
     monkeypatch.setattr(scan_module, "cluster", starting)
@@ -344,7 +344,7 @@ def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the
 
     monkeypatch.setattr(tables, "commit", signalled)
     calls = iter([signal.raise_signal, *[lambda _: None] * 9])
-    outcome = run_scan(night.plan(), lambda *_: next(calls)(signal.SIGINT))  # it was interrupted before
+    outcome = run_scan(night.plan(), lambda *_: next(calls)(signal.SIGINT))  # SIGINT came first
     assert (outcome.exit_code, outcome.stopped) == (130, True)
     assert results.scans(night.results).collect()["exit_code"].to_list() == [0, 130]
 
@@ -394,7 +394,7 @@ def test_a_plan_holds_no_secret(night, registry):
 
     secrets = [path.read_text().strip() for path in (registry / "secrets").iterdir()]
     pickled = pickle.dumps(night.plan())
-    assert len(secrets) == 3  # two keys, and what decoys are drawn from
+    assert len(secrets) == 3  # two keys' secrets and the audit's
     for secret in secrets:
         assert secret.encode() not in pickled
         assert bytes.fromhex(secret) not in pickled

@@ -1,4 +1,4 @@
-"""`brickscan scan --check` and `--summary json`: what is looked at, what is refused first, and what schedulers read."""
+"""`brickscan scan --check` and `--summary json`: the look ahead, the first refusal, and the JSON for schedulers."""
 
 import json
 import os
@@ -187,7 +187,7 @@ def second_score_without_model(night):
 )
 @pytest.mark.usefixtures("own_registry")
 def test_the_first_thing_that_cannot_be_right_is_refused(night, plain, monkeypatch, spoil, passed, said):
-    monkeypatch.setattr(connect.ray, "is_initialized", lambda: False)  # by a test before
+    monkeypatch.setattr(connect.ray, "is_initialized", lambda: False)  # an earlier test may have started Ray
     make_private(night.folder)
     night.write("a", [plain(40, 1)])
     spoil(night)

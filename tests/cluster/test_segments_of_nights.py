@@ -1,4 +1,4 @@
-"""Quotations as parts, through scans: new keys and frozen nights, packs, texts that are cut, canaries."""
+"""Quotations as spans in whole scans: with new keys, frozen nights, packs, cut texts and canaries."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ SEGMENTS = "spans = { segments = true }"
 
 @pytest.fixture
 def quoting(marked, plain, own_registry):
-    """A text that quotes 80 words marked for a message of `green` between own words."""
+    """A function for texts that quote 80 words, marked for a message of `green`, between unmarked words."""
 
     def make(message: int, seed: int, mark=marked) -> str:
         quotation = "".join(f"> {mark(message, 40, seed + i)}\n" for i in range(2))

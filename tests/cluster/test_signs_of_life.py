@@ -1,4 +1,4 @@
-"""A worker tells how far it is within a batch: parts of which the cuts change no verdict."""
+"""A worker reports its progress within a batch, part by part; cutting a batch into parts changes no verdict."""
 
 import numpy as np
 import polars as pl
@@ -72,7 +72,7 @@ def test_signs_come_within_a_batch_and_change_nothing(night, plain, marked, monk
     assert whole == [0]
     assert signs[0] == 0
     assert signs == sorted(set(signs))
-    assert len(signs) >= len(texts) - 3  # what has no bytes takes no part of its own
+    assert len(signs) >= len(texts) - 3  # a row without bytes is no part
     assert one.counts == other.counts
     assert rows["verdicts"].equals(same["verdicts"])
     assert rows["quarantine"].equals(same["quarantine"])
@@ -81,11 +81,11 @@ def test_signs_come_within_a_batch_and_change_nothing(night, plain, marked, monk
 
 
 def test_work_that_takes_no_time_has_few_signs(night, plain, monkeypatch):
-    """The driver of a thousand workers takes each of them."""
+    """Each sign costs the driver time, which a thousand workers share."""
     night.configure(audit="share = 0.5\nall_messages_share = 0.3")
     night.write("a", [*(plain(30, i) for i in range(8)), None])
     assert scanned(night, 1e-9, monkeypatch, apart=1e9)[0] == [0]
-    monkeypatch.setattr(Worker, "_seconds_a_byte", 1e9)  # what is expected to take longer has one each
+    monkeypatch.setattr(Worker, "_seconds_a_byte", 1e9)  # slow documents have one sign each
     assert len(scanned(night, 1e-9, monkeypatch, apart=1e9)[0]) == 9
 
 

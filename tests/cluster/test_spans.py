@@ -1,4 +1,4 @@
-"""Parts of documents through a whole scan: their table, committed once, named, erased, and dropped with their night."""
+"""Spans through a whole scan: committed once, named, erased, and dropped with their night."""
 
 import polars as pl
 import pytest
@@ -62,7 +62,7 @@ def test_a_night_with_spans(scanned):
 
 
 def explained_quotation(night) -> None:
-    """The text that quotes: where its marked part stands, for whom, and that its poster quotes."""
+    """Check that the quoting text's explanation says where its marked part is, for whom, and that its poster quotes."""
     explained = Explainer(night.config).explain("a:3")
     record, html = record_of(explained), page(explained)
     (span,) = record["spans"]

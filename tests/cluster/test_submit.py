@@ -15,12 +15,12 @@ from tests.support.submitted import ROOT, Head, start_head, start_node, wait_for
 from tests.support.two_keys import message_of
 
 RAY = str(Path(sys.executable).with_name("ray"))
-KERNELS = ROOT / "scanner" / "watermark" / "__pycache__"  # compiled by other tests already
+KERNELS = ROOT / "scanner" / "watermark" / "__pycache__"  # other tests have compiled them
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Head]:
-    """A head and a second node, of one CPU each: two workers can only be on both."""
+    """A head and a second node of one CPU each, so that two workers need both."""
     environment = {"NUMBA_CACHE_DIR": str(KERNELS)}
     for head in start_head(environment, cpus=1):
         options = {
@@ -43,7 +43,7 @@ def alive(head: Head) -> list[str]:
 
 
 def submit(head: Head, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """`ray job submit` with these options and command."""
+    """Run `ray job submit` with these options and this command."""
     return subprocess.run(
         [
             *(RAY, "job", "submit", "--address", f"http://127.0.0.1:{head.dashboard}"),
@@ -94,7 +94,7 @@ def test_a_submitted_scan_runs_on_both_nodes_and_tells_its_exit_code(cluster, ni
     found = [path for folder in ("jobs", "scanner", "schemas") for path in (ROOT / folder).rglob("*")]
     code = [path for path in [*found, ROOT / "pyproject.toml"] if path.suffix in {".py", ".toml", ".md", ".j2", ".js"}]
     needed = {path.relative_to(ROOT): path.stat().st_size for path in code if "demo" not in path.parts}
-    assert uploaded == needed  # and nothing beside it
+    assert uploaded == needed  # no other file is uploaded
 
 
 def test_without_the_token_nothing_is_told(cluster):

@@ -1,6 +1,6 @@
-"""A scan that ran as a job of a real cluster: its metrics while it ran and in the end, and no key in what it shows.
+"""A scan as a job of a real cluster: its metrics during the run and at the end, and no key in its output.
 
-In one file, since the cluster of the fixture `submitted` serves the tests of one process.
+These tests share a file, since the cluster of the fixture `submitted` serves the tests of one process.
 """
 
 import re
@@ -21,7 +21,7 @@ OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}
 
 
 def read(scrape: str) -> dict[tuple[str, ...], float]:
-    """(name, our label) → value."""
+    """Values of a scrape's metrics, by name and our label."""
     return {
         (name, *re.findall(r'\b(?:stage|state)="([a-z ]+)"', labels)): float(value)
         for name, labels, value in LINE.findall(scrape)
@@ -45,14 +45,14 @@ def test_the_metrics_of_a_scan(submitted):
     assert last["brickscan_quarantined_total",] == len(quarantine) == 1
     assert last["brickscan_flagged_total",] == verdicts["flagged"].sum() == 1
     assert last["brickscan_tokens_total",] == verdicts["tokens"].sum()
-    # eight rows: twice again, halved thrice, the document alone twice again
+    # retries over a deadly row: its 8 rows twice, three halvings, the row alone twice
     assert last["brickscan_retries_total",] == 7
     assert last["brickscan_worker_memory_bytes",] > 10**7
     stages = {stage: value for (name, *stage_), value in last.items() for stage in stage_ if "seconds" in name}
     assert set(stages) == {"read", "tokenise", "score", "write", "commit"}
     assert stages["score"] > 3, "the document that takes its time"
     (state,) = results.scans(done.results).collect()["audit"]
-    assert state in ("no alarm", "no decoys")  # of 24 documents, perhaps none is drawn
+    assert state in ("no alarm", "no decoys")  # a draw from 24 documents may be empty
     assert last["brickscan_audit_state", state] == 1
 
 

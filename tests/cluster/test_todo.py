@@ -1,4 +1,4 @@
-"""Work whose node is gone, on a made-up cluster: preemption blames nobody, and nothing is tried for ever."""
+"""Work whose node is gone, on a made-up cluster: preemption blames no document, and no document is tried for ever."""
 
 import pytest
 import ray
@@ -17,7 +17,7 @@ def shard(start: int, stop: int) -> Shard:
 
 
 class Told(Nodes):
-    """Nodes that are gone by a test's word."""
+    """Nodes that are gone when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_preempted_node_is_no_attempt_however_often(times):
 
 
 def test_waves_without_a_word_cut_a_shard_and_blame_nobody():
-    """Every other piece that begins has its node taken; so has a document, again and again."""
+    """Every other piece loses its node when it begins, so that some documents lose several nodes."""
     todo, waves, finished = Todo(Told()), 0, []
     todo.add([shard(0, 1000)])
     while todo:
@@ -101,7 +101,7 @@ def test_nobody_is_asked_for_ever_whose_a_lost_document_is():
 
 
 def test_a_worker_that_died_just_before_its_node_counts_no_more():
-    """Processes of a node that is told to end may die first, and Ray says of such a worker only that it died."""
+    """A worker may die before its node is known to be gone; Ray then says only that the worker died."""
     nodes = Told()
     todo = Todo(nodes)
     todo.add([shard(0, 1)])
@@ -112,7 +112,7 @@ def test_a_worker_that_died_just_before_its_node_counts_no_more():
         work = todo.take()
         assert work.lost is None
         assert todo.failed(work, "killed_worker", "", node) is None
-    assert todo.take().lost is not None  # three nodes that live saw it die
+    assert todo.take().lost is not None  # it died on three live nodes
 
 
 def test_a_document_whose_workers_die_with_their_nodes_is_given_up_at_last():
@@ -138,8 +138,8 @@ def test_ray_says_how_a_node_went(monkeypatch, reason, how):
     known = Nodes()
     assert known.gone(None) is None
     assert [known.gone(name) for name in "xxyz"] == [Gone(how), Gone(how), None, None]
-    assert len(asked) == 3  # once of the dead node
-    monkeypatch.setattr(ray, "nodes", list)  # Ray forgets the oldest
+    assert len(asked) == 3  # the dead node is asked for once
+    monkeypatch.setattr(ray, "nodes", list)  # Ray forgets the oldest dead nodes
     assert known.gone("y") is None
     assert known.gone("x") is Gone(how)
 

@@ -1,4 +1,4 @@
-"""A night of other stacks' marks: each is found, proved and named for nobody, and none is scanned unadmitted."""
+"""A night of other stacks' marks: each is found and proved and names nobody, and only admitted keys are scanned."""
 
 import json
 import re
@@ -32,18 +32,18 @@ PARAMETERS = {
 
 
 def messages_of(name: str) -> int:
-    """Of the key of a format."""
+    """Number of messages of a format's key."""
     return 20 if name.startswith("three") else 1
 
 
 def admission(down_to: float, messages: int) -> Admission:
-    """Of an audit that a key passed."""
+    """Admission of a key down to a p-value."""
     now = datetime.now(UTC)
     return Admission(audit_id="a", audited_at=now, holds_down_to=down_to, candidates=1, messages=messages)
 
 
 def marked_letters(mark, tokenizer: tokenizers.Tokenizer, seed: int) -> str:
-    """Each letter the best of eight, by what it alone adds to the score."""
+    """A marked text; each letter is the one of eight that adds most to the score."""
     letters = {tokenizer.encode(letter).ids[0]: letter for letter in LETTERS}
     random, ids = np.random.default_rng(seed), list(letters)[:6]
     while len(ids) < SIZE:
@@ -94,7 +94,7 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
     assert assumed["user_id"].null_count() == assumed.height == 5
     assert assumed["log10_p_global"].min() == pytest.approx(
         np.log10(6e-5), abs=1e-4
-    )  # its admission reaches to 1e-5, of six keys
+    )  # admitted to 1e-5, times six keys
     own = rows[3].row(0, named=True)
     assert (own["key_id"], own["basis"], own["naming"]) == ("synthid-table", "key-127-bits", "everybody")
     assert own["log10_p_global"] < -6
@@ -138,7 +138,7 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
 
 
 def test_what_costs_a_hundred_times_ours_is_told_when_it_is_added_and_by_a_look_ahead(tmp_path, byte_tokenizer):
-    """It takes a shuffle of 8,000 places a token; a mark that takes a cipher's block is not told."""
+    """The slow mark shuffles 8,000 places per token. A quick mark, of one cipher block per token, gets no warning."""
     registry = tmp_path / "registry"
     common = ("--registry", registry, "--tokenizer", byte_tokenizer)
     (tmp_path / "config.json").write_text('{"hashing_key": 99991, "seeding_scheme": "selfhash", "context_width": 4}')

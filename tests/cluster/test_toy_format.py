@@ -1,4 +1,4 @@
-"""A format that scanner/ knows nothing of: it is scanned, audited, gets decoys, and is refused where it cannot."""
+"""A format from outside scanner/: it is scanned, audited and gets decoys; options that it lacks are refused."""
 
 from pathlib import Path
 
@@ -84,14 +84,14 @@ def test_a_format_without_a_law_tests_nothing_and_flags_nobody(toy, tmp_path, wo
     rows = toy.verdicts()
     assert rows["status"].to_list() == ["scored", "scored", "too_short"]
     assert rows["scored"][0] == 60
-    assert rows["p_class"].to_list() == [None, None, 0]  # p = 1 of what is not scored
+    assert rows["p_class"].to_list() == [None, None, 0]  # an unscored text has p = 1
     assert rows["flagged"].to_list() == [False] * 3
     assert rows["naming"].unique().to_list() == ["none"]
     assert q_values(toy.results, toy.last_scan()["scan_id"]).collect().is_empty()
 
 
 def test_a_key_with_a_law_gives_the_verdict_before_one_without(toy, words, plain):
-    """The night's documents stand under the lawless key alone at first, then under both."""
+    """The documents are scanned under the lawless key alone first, then under both keys."""
     (tested,) = load_registry(toy.registry).keys
     new_key(toy.registry, "lawless", format="lawless", salt=3, messages=1, tokenizer=TOKENIZER)
     toy.write("a", [counted_words(open_key(toy.registry, tested), words, 60), plain(60, 1)])

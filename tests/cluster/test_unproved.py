@@ -1,4 +1,4 @@
-"""A night on a machine that computes wrongly: what it flags is kept, names nobody, and ends the scan with an alarm."""
+"""A night on a machine that computes wrongly: its flags are kept, name nobody, and end the scan with an alarm."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 
 
 class Wrong(Worker):
-    """Sees as many green tokens again as there are, under the key `green`."""
+    """A worker that counts each green token twice under the key `green`."""
 
     def prepare(self) -> str:
         told = super().prepare()
@@ -50,7 +50,7 @@ def test_a_flag_that_is_not_proved_names_nobody_and_raises_the_alarm(night, regi
     code, out, _ = call("flagged", night.config)
     assert (code, out.count("nobody: computed again, it came out differently")) == (0, counts.unproved)
     again = night.scan()
-    assert (again.exit_code, again.totals.counts.documents) == (3, 0)  # its rows stand, and so does the alarm
+    assert (again.exit_code, again.totals.counts.documents) == (3, 0)  # the rows and the alarm stand
 
 
 def test_flags_of_a_sound_night_are_proved(night, registry, marked, plain):

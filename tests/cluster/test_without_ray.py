@@ -1,4 +1,4 @@
-"""What stands in for Ray in tests is gone after each; that its rows are those of Ray is seen in test_resume.py."""
+"""The tests' stand-in for Ray is undone after each test; test_resume.py shows that it makes the same rows as Ray."""
 
 import pytest
 
@@ -9,7 +9,7 @@ REAL = scan.cluster, scan.Pool
 
 @pytest.fixture(scope="module", autouse=True)
 def real_in_the_end():
-    """Looks when all that one test set up is undone."""
+    """Check, after all fixtures of a test are undone, that the real functions are back."""
     yield
     assert (scan.cluster, scan.Pool) == REAL
 

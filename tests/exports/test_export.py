@@ -1,4 +1,4 @@
-"""`brickscan export` against servers that implement the published calls: what is sent, once, through kills.
+"""`brickscan export` against servers with the published calls: each report is sent once, through kills.
 
 The contracts are written down here from roostorg/coop's docs/api/report.md and from the lexicon
 tools.ozone.moderation.emitEvent of bluesky-social/atproto, as they stood in 2026.
@@ -67,13 +67,13 @@ OZONE = {
 
 
 class Console(ThreadingHTTPServer):
-    """A Coop and an Ozone: they check tokens and bodies as published; Ozone takes an externalId once."""
+    """A server for Coop's and Ozone's calls. It checks tokens and bodies as published; Ozone takes an id once."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.taken: list[dict] = []
-        self.answers = None  # status that everything gets, and where it redirects to
-        self.dies_after = None  # so many more are taken, and then the connection is cut without an answer
+        self.answers = None  # status of every answer, with a redirect
+        self.dies_after = None  # number of reports to answer before the connection is cut
 
     @property
     def url(self) -> str:
@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory, registry, marked, words) -> Night:
-    """Ten hostile flags, whose accounts are DIDs but for one; ids that a spreadsheet would compute."""
+    """Ten flags with hostile ids, which a spreadsheet would compute; all accounts but one are DIDs."""
     folder = tmp_path_factory.mktemp("export")
     alice = message_of(registry, "green", "alice")
     texts = [f"{hostile}\n{marked(alice, 80, seed)}\U0001f600" for seed, hostile in enumerate(HOSTILE)]
@@ -201,7 +201,7 @@ def test_no_cell_of_a_table_is_a_formula(scanned):
 
 @pytest.mark.parametrize("value", ["a;=1+1", 'a;"=1+1', "a; \t@SUM(1)", "=1;+2;-3", "a;＝1", "a;b=c", "2;3"])
 def test_no_part_of_a_cell_is_a_formula_where_semicolons_part_cells(value):
-    """As a spreadsheet reads the file in countries whose decimals have commas."""
+    """Spreadsheets part cells by semicolons in countries with decimal commas."""
     line = io.StringIO()
     csv.writer(line).writerow(["x", cell(value), "y"])
     for parted in csv.reader(io.StringIO(line.getvalue()), delimiter=";"):
@@ -241,7 +241,7 @@ def test_each_flag_is_sent_once(scanned, console, form):
 
 @pytest.mark.parametrize(("form", "again"), [("coop", False), ("coop", True), ("ozone", False)])
 def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
-    """The connection is cut when three were taken, and a fourth whose answer nobody hears."""
+    """The connection is cut after three reports were answered, and a fourth was taken without an answer."""
     console.dies_after = 3
     code, _, err = export(scanned, form, "--send")
     assert (code, len(console.taken), "cannot be sent to" in err) == (1, 4, True)
@@ -251,13 +251,13 @@ def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
     ids = [one.get("externalId") or one["reportedItem"]["id"] for one in console.taken]
     most = {"coop": 10, "ozone": 9}[form]
     assert len(set(ids)) == most
-    assert len(ids) == most + again  # Coop's contract does not say that it drops repeats: only who asks risks one
+    assert len(ids) == most + again  # Coop may not drop repeats, so only --again risks one
     assert (code, "1 in doubt" in out) == (int(not again), form == "coop" and not again)
 
 
 @pytest.mark.parametrize("status", [307, 500])
 def test_a_receiver_that_fails_or_sends_elsewhere_ends_the_run_and_gets_one_report(scanned, console, status):
-    """A redirect is not followed; nobody knows what became of the report, so no second one is sent."""
+    """A redirect is not followed. The report may have been taken, so no second one is sent."""
     console.answers = status
     code, _, err = export(scanned, "coop", "--send")
     assert (code, f"answered {status}" in err, len(console.taken)) == (1, True, 1)

@@ -1,4 +1,4 @@
-"""What is wrong with the image and with the file of Ray's cluster launcher."""
+"""Faults of the image and of the file of Ray's cluster launcher."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def launcher_problems(infra: Path) -> Iterator[str]:
 
 
 def unmounted(infra: Path, options: list[str]) -> Iterator[str]:
-    """Paths that the RayJob and its configuration name, and that no --volume brings into the container."""
+    """Paths in the RayJob and its configuration that no --volume brings into the container."""
     inside = [option.split(":")[1] for option in options if option.startswith("--volume=")]
     token = [option.rpartition("=")[2] for option in options if "RAY_AUTH_TOKEN_PATH" in option]
     command = Manifests(infra).one("RayJob")["spec"]["entrypoint"].split()
@@ -67,7 +67,7 @@ def metrics_port(infra: Path) -> int:
 
 
 def version_problems(infra: Path) -> Iterator[str]:
-    """Versions that are written in several places."""
+    """Versions that differ between the places where they are written."""
     found = Manifests(infra)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (infra / "constraints.txt").read_text(), re.MULTILINE))
@@ -130,7 +130,7 @@ def docker_problems(infra: Path) -> Iterator[str]:
 
 
 def submit_problems(infra: Path) -> Iterator[str]:
-    """Whether the message that submit.sh looks for is the one that Ray writes."""
+    """Faults where submit.sh looks for another message than Ray writes."""
     source = Path(ray.__file__).parent / "dashboard" / "modules" / "job" / "job_supervisor.py"
     if EXIT_CODE_MESSAGE not in source.read_text():
         yield "Ray tells exit codes in other words"

@@ -1,7 +1,7 @@
-"""A review of what we depend on, offline: `python -m tests.infra.dependencies`, part of `make lint`.
+"""An offline review of our dependencies: `python -m tests.infra.dependencies`, part of `make lint`.
 
-Everything that an installation with all extras brings must be pinned in infra/constraints.txt, at the version that is
-here, under a licence that Apache-2.0 code may ship with.
+Every distribution of an installation with all extras must be pinned in infra/constraints.txt at the installed
+version, and have a licence that Apache-2.0 code may ship with.
 """
 
 import re
@@ -43,7 +43,7 @@ def installed(root: str, extras: set[str]) -> dict[str, Distribution]:
 
 
 def licence(here: Distribution) -> str:
-    """What its metadata say."""
+    """The licence in a distribution's metadata."""
     said = here.metadata
     classifiers = [
         text.rpartition(" :: ")[2] for text in said.get_all("Classifier") or () if text.startswith("License")
@@ -52,7 +52,7 @@ def licence(here: Distribution) -> str:
 
 
 def problems(found: dict[str, tuple[str, str]], constraints: str) -> list[str]:
-    """What is wrong with distributions, name → (version, licence), beside the text of constraints.txt."""
+    """Faults of distributions, given as name → (version, licence), with the text of constraints.txt."""
     pins = {canonicalize_name(name): pin for name, pin in re.findall(r"^([\w.-]+)==(\S+)$", constraints, re.MULTILINE)}
     said = []
     for name, (version, terms) in sorted(found.items()):

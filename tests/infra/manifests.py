@@ -1,4 +1,4 @@
-"""What is wrong with the Kubernetes manifests: schemas, enums, and names that must mean something elsewhere."""
+"""Faults of the Kubernetes manifests: schemas, enums, and names that must exist elsewhere."""
 
 import functools
 import importlib.util
@@ -24,7 +24,7 @@ FIELDS = {
     "PodMonitor": {"selector", "podMetricsEndpoints"},
     "PrometheusRule": {"groups"},
 }
-"""Fields of `spec` that we use of what Kubernetes' own schemas do not know."""
+"""Fields of `spec` that we use in kinds that Kubernetes' own schemas lack."""
 
 CLUSTER_FIELDS = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
 HEAD_FIELDS = {"serviceType", "rayStartParams", "template"}
@@ -44,7 +44,7 @@ ENUMS = {
 
 
 class Manifests:
-    """All documents of a folder `k8s`, and what they name."""
+    """All documents of a folder `k8s`, and the names in them."""
 
     def __init__(self, infra: Path) -> None:
         self.folder = infra / "k8s"
@@ -65,7 +65,7 @@ class Manifests:
         return {made["name"]: made["files"] for made in self.kustomization["configMapGenerator"]}
 
     def templates(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Pod templates, by where they are."""
+        """Pod templates, each with its place."""
         cluster = self.one("RayJob")["spec"]["rayClusterSpec"]
         yield "head", cluster["headGroupSpec"]["template"]
         for group in cluster["workerGroupSpecs"]:
@@ -110,7 +110,7 @@ def against_schema(where: str, document: dict[str, Any]) -> Iterator[str]:
         yield f"{where}: {complaint}"
 
 
-@functools.cache  # most documents of a broken example are those of the last one
+@functools.cache  # most documents are the same in the next broken example
 def schema_complaint(document: str) -> str:
     try:
         kubernetes_validate.validate(json.loads(document), VERSION, strict=True)

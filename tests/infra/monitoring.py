@@ -1,4 +1,4 @@
-"""What is wrong with alarms and dashboard: what does not parse, what nobody tells, what no one can act on."""
+"""Faults of alarms and dashboard: bad expressions, metrics that nobody exports, alarms that nobody can act on."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.infra.manifests import Manifests
 
 OURS = {f"ray_{name}" for name in NAMES}
 OTHERS = {"kube_job_status_failed", "kube_cronjob_status_last_successful_time"}
-"""Of kube-state-metrics."""
+"""Metrics of kube-state-metrics."""
 
 SEVERITIES = {"critical", "warning"}
 PANELS = {"stat", "timeseries"}
@@ -81,7 +81,7 @@ def metrics_of(text: str) -> set[str]:
     """Names of the metrics in an expression.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is no expression.
     """
     return {selector.name for selector in selectors(promql_parser.parse(text))}
 

@@ -1,4 +1,4 @@
-"""The review of dependencies: nothing is wrong here, and it finds what it is there for."""
+"""The review of dependencies finds no fault here, and finds faults that are put in."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Everything in infra/ holds together, and each check finds what it is there for."""
+"""infra/ has no fault, and each check finds faults that are put in."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ BROKEN = [
     ("manifests", CRON, "limits: {memory: 128Mi}", "limits: {}", "submitter: no limit of memory"),
     ("manifests", CRON, "alpine/k8s:1.34.1", "alpine/k8s:latest", "alpine/k8s:latest is not pinned"),
     ("manifests", CRON, "alpine/k8s:1.34.1", "alpine/k8s", "alpine/k8s is not pinned"),
-    # names that must mean something elsewhere
+    # names that must exist elsewhere
     ("manifests", JOB, "secretName: brickscan-keys", "secretName: other", "does not say how Secret other is made"),
     ("manifests", JOB, "name: brickscan-config", "name: other", "ConfigMap other is made nowhere"),
     ("manifests", JOB, "claimName: brickscan-registry", "claimName: other", "claim other is made nowhere"),

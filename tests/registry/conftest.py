@@ -40,7 +40,7 @@ def make_key(folder: Path, tokenizer: Path) -> Callable[..., object]:
 
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
-    """Let every change enter the index, whose parts hold 4 rows, and every run be merged soon."""
+    """Make every change enter the index, with parts of 4 rows and runs that are merged soon."""
     patch.setattr(ledger, "_MOST_NEW_FILES", 2)
     patch.setattr(parts, "PART_ROWS", 4)
     patch.setattr(index, "_LIKE", 2)

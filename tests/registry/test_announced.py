@@ -1,4 +1,4 @@
-"""The public list of commitments: appended to, numbered, counted, and what shows that a line is gone."""
+"""The public list of commitments: lines are appended, numbered and counted, and a missing line is found."""
 
 from hashlib import sha256
 
@@ -15,7 +15,7 @@ def add(folder, key_id):
 
 @pytest.fixture
 def listed(tmp_path):
-    """A list of three keys, published one by one, and copies of it on the way."""
+    """A folder with a list of three keys, published one by one, and a copy of the list after each key."""
     for number, key_id in enumerate(("spring", "summer", "autumn"), start=1):
         add(tmp_path / "registry", key_id)
         code, out, err = call("keys", "publish", tmp_path / "list.txt", "--registry", tmp_path / "registry")

@@ -1,4 +1,4 @@
-"""`brickscan users list`, `show`, `who`, `verify`: what people ask of a registry, however large."""
+"""`brickscan users list`, `show`, `who`, `verify`: questions to a registry of any size."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ def cells(text):
 
 
 def shown(cli, *arguments):
-    """(user, key, message) of each line below the head."""
+    """User, key and message of each line below the head."""
     done = cli("users", *arguments)
     assert done.code == 0
     assert cells(done.out)[0] == ["user", "key", "message", "allocated", "removed"]
@@ -149,7 +149,7 @@ def test_what_cannot_be_verified_is_refused(cli, registry, option, value, what):
 
 
 def test_programs_are_given_the_same_rows_as_json_and_csv(cli, registry):
-    """Of a list as much as was asked for, and whether there is more."""
+    """A list has as many rows as were asked for, and says whether it has more."""
     rows = all_rows(registry)
     for arguments, wanted in (
         (("list", "--limit", "2"), rows[:2]),

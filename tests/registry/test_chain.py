@@ -29,7 +29,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def plain_head(rows):
-    """The head after events, by the words of scanner.registry.chain alone; checks those on the way."""
+    """The head after events, computed as scanner.registry.chain describes it; heads on the way are checked."""
     head, records = bytes(32), b""
     for n, row in enumerate(sorted(rows, key=lambda row: row["seq"])):
         assert row["seq"] == n
@@ -156,7 +156,7 @@ def test_an_index_that_says_something_else_than_the_events_is_told(folder, small
 
 
 def as_before(folder, rows):
-    """A users table as version 0.1 made it, of events (message, user, event)."""
+    """Make a users table as version 0.1 did, from events (message, user, event)."""
     (folder / "users").mkdir(mode=0o700, parents=True)
     events = pa.Table.from_pylist(
         [

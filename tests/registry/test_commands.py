@@ -1,4 +1,4 @@
-"""The commands as people call them: what they print, what they refuse and how, and that no secret comes out."""
+"""The commands as people call them: their output, their refusals, and no secret in either."""
 
 import base64
 import contextlib
@@ -43,11 +43,11 @@ def test_a_new_key_prints_its_commitment_and_why(cli, folder, tokenizer):
     assert cli("keys", "new", "g", "--registry", folder, "--tokenizer", tokenizer, "--method", "gumbel").code == 0
     assert find_key(load_registry(folder), "g").parameters == {"window": 4, "groups": 325}
     assert cli("keys", "new", "none", "--registry", folder, "--tokenizer", tokenizer, "--window", 0).code == 0
-    assert find_key(load_registry(folder), "none").messages == 65_536  # no window, no groups
+    assert find_key(load_registry(folder), "none").messages == 65_536  # without a window, a key has no groups
 
 
 def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
-    """Where it is made and where it is listed; one of version 2 says nothing, but of a short window."""
+    """The warning comes when the key is made and when it is listed. A key of version 2 warns of a short window only."""
     new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
     paper = cli(*new, "paper", "--version", 1)
     assert (paper.code, paper.err.count("may accuse the innocent")) == (0, 1)
@@ -68,7 +68,7 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
 
 
 def test_who_else_holds_a_key_is_on_record(cli, folder, tokenizer):
-    """They can mark for anybody; where nobody said who, the registry's digest is that of a key without the field."""
+    """Other holders can mark for anybody. Where none is named, the registry's digest is as without the field."""
     new = ("keys", "new", "--registry", folder, "--tokenizer", tokenizer)
     assert cli(*new, "silent").code == 0
     before = registry_sha256(load_registry(folder))
@@ -84,7 +84,7 @@ def test_who_else_holds_a_key_is_on_record(cli, folder, tokenizer):
 
 
 def digest_of(folder: Path, fields: Iterable[str]) -> str:
-    """Of a registry's record with these fields of its one key alone."""
+    """Digest of a registry's record that has only these fields of its one key."""
     registry = load_registry(folder)
     whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
     (key,) = registry.keys
@@ -163,7 +163,7 @@ def test_a_key_is_retired_once_and_told_so_again(cli, registry):
     when = load_registry(registry).keys[0].retired_at
     listed = cli("keys", "list", "--registry", registry).out
     assert f"retired {when:%Y-%m-%d %H:%M:%S}Z" in listed
-    again = cli(*retire)  # nothing to ask: nothing changes
+    again = cli(*retire)  # no question, since nothing changes
     assert (again.code, again.err) == (0, "")
     assert again.out == f"k1 was retired {when:%Y-%m-%d %H:%M:%S}Z; nothing changed\n"
     assert load_registry(registry).keys[0].retired_at == when
@@ -326,7 +326,7 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
     ],
 )
 def test_files_that_hold_no_users_are_refused(cli, registry, tmp_path, name, data, what):
-    (tmp_path / "u1.csv").write_text("user_id\nanother file's\n")  # what a pattern would find
+    (tmp_path / "u1.csv").write_text("user_id\nanother file's\n")  # the file that a pattern would match
     if data is not None:
         (tmp_path / name).write_bytes(data)
     done = cli("users", "add", "--file", tmp_path / name, "--registry", registry)
@@ -364,8 +364,8 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
         patch.setattr(DeltaTable, "vacuum", Mock(side_effect=KeyboardInterrupt))
         assert cli(*erase).code == 130
     assert "alice" not in list_users(registry)["user_id"]
-    assert holding() == 2  # events, of which no table tells any more
-    assert cli(*erase).code == 2  # it is unknown by now
+    assert holding() == 2  # files of events that no table lists any more
+    assert cli(*erase).code == 2  # the name is unknown by now
     assert holding() == 0
 
 
@@ -420,7 +420,7 @@ def test_every_help_shows_an_example(cli, command):
 
 
 def forms(secret: bytes) -> list[str]:
-    """How key bytes could come out: hex, base64, decimal numbers, Python's bytes, whole or in parts."""
+    """Forms in which key bytes could leak: hex, base64, decimal numbers, Python's bytes, whole or in parts."""
     halves = [secret, secret[:8], secret[8:16], secret[-8:]]
     texts = [secret.hex(), secret.hex().upper(), repr(secret)[2:-1], base64.b64encode(secret).decode().rstrip("=")]
     texts += [

@@ -1,4 +1,4 @@
-"""Free messages drawn at random: distinct, never one that is taken or reserved, all equally likely."""
+"""Free messages are drawn at random: distinct, never taken or reserved, all equally likely."""
 
 from datetime import UTC, datetime
 
@@ -25,7 +25,7 @@ def book_of(messages):
 
 @pytest.fixture(scope="module")
 def key_of(tmp_path_factory):
-    """A key of so many messages."""
+    """A function that makes a key with so many messages."""
     from scanner.registry import new_key
 
     place = tmp_path_factory.mktemp("keys")
@@ -69,4 +69,4 @@ def test_every_free_message_is_equally_likely_at_every_place(key_of, taken, size
     for place in (counts[0], counts[-1], counts.sum(0)):
         expected = place.sum() / len(free)
         chi_square = ((place[free] - expected) ** 2 / expected).sum()
-        assert chi_square < 140  # 26 to 51 degrees of freedom: below once in 10^9 runs
+        assert chi_square < 140  # 26 to 51 degrees of freedom: exceeded less than once in 10^9 runs

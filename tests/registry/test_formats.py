@@ -1,4 +1,4 @@
-"""Keys of formats: registries that are older than formats are read for ever, and what derives from them stays."""
+"""Keys with formats: registries older than formats are read for ever, and values derived from them stay."""
 
 import tomllib
 from datetime import UTC, datetime
@@ -55,7 +55,7 @@ holds_down_to = 1e-7
 candidates = 3
 messages = 1
 """
-"""As the version before formats wrote it (commit 7963c7d), by which all that is known below was computed."""
+"""Registry as the version before formats wrote it (commit 7963c7d); that version computed the values below."""
 
 FILE = InputFile(path="/in/a.parquet", location="/in", inner="/in/a.parquet", size=10, modified=5)
 COLUMNS = Columns("text", "id", None, None)
@@ -73,7 +73,7 @@ SHARDS = {
         "f2a26d17036fc61e47ba8dca22d26c23c622052e9d05e87fdf4b2454a83d123a",
     ),
 }
-"""Keys under test → id of rows 0 to 9, and of a file that cannot be read; K = 2."""
+"""Ids of a shard of rows 0 to 9 and of an unreadable file, by keys under test; K = 2."""
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_decoys_of_existing_keys_are_what_they_were(old):
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"method": "greenlist"}, "field 'keys.0.method' is unknown"),  # both ways of writing it
+        ({"method": "greenlist"}, "field 'keys.0.method' is unknown"),  # the old and the new field together
         ({"window": 4}, "field 'keys.0.window' is unknown"),
         ({"format": "odd"}, "keys.0: its format is unknown; allowed: greenlist, gumbel"),
         ({"parameters": {"window": 4}}, "field 'keys.0.parameters.gamma' is missing"),
@@ -159,7 +159,7 @@ def test_what_a_format_does_not_allow_is_refused_by_name(tmp_path, changes, what
 
 
 def test_keys_of_all_formats_stand_in_one_registry(tmp_path):
-    """Secrets of 8 bytes beside those of 32, in any order; one secret never makes two keys that it fits."""
+    """Secrets of 8 and of 32 bytes stand side by side, in any order. No secret makes two keys of a format."""
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_text('{"model": {}}')
     folder = tmp_path / "registry"

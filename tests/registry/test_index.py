@@ -1,4 +1,4 @@
-"""The index of the users: it changes nothing that is answered, whatever is lost, killed or collides."""
+"""The index of the users changes no answer, whatever is lost, killed or collides."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def files(folder):
 
 
 def of_index(folder):
-    """Names of the files that belong to the index as it is."""
+    """Names of the files of the current index."""
     table = DeltaTable(str(folder / "users"))
     read = IndexFolder(str(folder / "users")).read(table.transaction_version("users-index"))
     return sorted([*read.files, f"index-{read.number:016x}.json"])
@@ -46,7 +46,7 @@ def of_index(folder):
 
 @pytest.fixture(scope="module")
 def filled_once(tmp_path_factory):
-    """Two keys, 30 users each, in runs and parts of an index."""
+    """A registry with two keys and 30 users each, whose index has several runs and parts."""
     folder = tmp_path_factory.mktemp("filled") / "registry"
     tokenizer = folder.parent / "tokenizer.json"
     tokenizer.write_text('{"model": {}}')
@@ -62,14 +62,14 @@ def filled_once(tmp_path_factory):
 
 @pytest.fixture
 def filled(filled_once, folder, small_index):
-    """A copy, which every further change enters too."""
+    """A copy of that registry, whose index every further change enters."""
     small_index()
     shutil.copytree(filled_once, folder)
     return folder
 
 
 def test_a_large_registry_is_read_in_parts(filled, monkeypatch):
-    """One message, one user: two parts of each run at most, and one of its names."""
+    """A question about a message, a user or a page reads few parts of each run."""
     opened = []
     read = PartsFolder._read
     monkeypatch.setattr(PartsFolder, "_read", lambda self, part: opened.append(part.file) or read(self, part))
@@ -164,7 +164,7 @@ def test_a_file_that_is_no_index_is_an_error_that_names_it(filled, text):
 
 
 def test_an_index_of_another_state_is_not_believed(filled):
-    """A backup that was put back in part: the events are right."""
+    """After a backup was restored in part, the events are right and the index is ignored."""
     rows = list_users(filled)
     path = next((filled / "users" / "_index").glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"head": "00" * 32}))
@@ -186,7 +186,7 @@ STEPS = {
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("change", ["add", "remove", "erase"])
 def test_a_change_that_is_killed_leaves_a_table_that_is_right(filled, monkeypatch, step, moment, change):
-    """A crash before or after each step. The users are as before or as after the change, and the next one cleans up."""
+    """After a crash before or after a step, users are as before or after the change. The next change cleans up."""
     if change == "erase":
         remove_users(filled, ["u2-2"], NOON)
     before = list_users(filled)
@@ -226,7 +226,7 @@ def test_a_change_that_is_killed_leaves_a_table_that_is_right(filled, monkeypatc
 
 
 def test_an_index_that_is_older_than_any_change_stays_when_a_name_is_erased(filled):
-    """Erasing deletes old files that the table does not know; those of the index are not among them."""
+    """An erasure deletes old files that the table does not know, but no file of the index."""
     remove_users(filled, ["u2-2"], NOON)
     add_users(filled, None, ["last"], NOON)
     for path in (filled / "users").rglob("*"):
@@ -234,12 +234,12 @@ def test_an_index_that_is_older_than_any_change_stays_when_a_name_is_erased(fill
     before = files(filled)
     erase_users(filled, ["u2-2"])
     assert files(filled) == of_index(filled)
-    assert len(files(filled)) >= len(before) - 2  # of two keys, a part of names may have gone
+    assert len(files(filled)) >= len(before) - 2  # each of two keys may have lost a part of names
     assert verify_users(filled).holds
 
 
 def test_a_change_that_came_second_leaves_nothing_in_the_index(filled, monkeypatch):
-    """Two that bring the same events into the index: one of them is dropped, files and all."""
+    """Two changes bring the same events into the index: the index of one is dropped with its files."""
     added = IndexFolder.added
     raced = []
 

@@ -1,4 +1,4 @@
-"""Master keys: made, refused, retired, opened; what stands in keys.toml; two makers at once."""
+"""Master keys: made, refused, retired, opened; the contents of keys.toml; two processes that make keys at once."""
 
 import hashlib
 import multiprocessing
@@ -55,7 +55,7 @@ def test_the_audit_secret_lies_where_the_first_keys_secret_does(folder, make_key
     assert secret.stat().st_mode & 0o777 == 0o600
     assert secret.read_text() != (tmp_path / "elsewhere" / "k2").read_text()
     make_key("k3")
-    assert load_registry(folder).audit_secret == f"file:{secret}"  # which stays
+    assert load_registry(folder).audit_secret == f"file:{secret}"  # the reference stays
     assert set_audit_secret(folder) == AUDIT_SECRET == load_registry(folder).audit_secret
     with pytest.raises(Refused, match="a reference is needed") as raised:
         set_audit_secret(folder, HEX)
@@ -218,7 +218,7 @@ DAY = timedelta(days=1)
 
 
 def test_generations_at_once(folder, make_key):
-    """One that has ended, one that marks, one to come, a retired one: all open, two take users, one marks."""
+    """Four keys: ended, marking, to come, retired. All can be opened, two take users, one marks."""
     now = datetime.now(UTC)
     make_key("old", active_from=now - 9 * DAY, active_until=now - DAY)
     make_key("now", active_from=now - DAY, active_until=now + DAY)

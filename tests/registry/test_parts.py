@@ -1,4 +1,4 @@
-"""Sorted files: what is found in them is what a plain look through all rows finds."""
+"""Sorted files: a search finds the same rows as a plain look through all rows."""
 
 import tempfile
 from itertools import chain
@@ -21,7 +21,7 @@ def table(values):
 
 
 def sequence(folder, values, size=3):
-    """Values in parts of so many rows; equal ones stay in one part."""
+    """Write values in parts of `size` rows; equal values stay in one part."""
     written, begin = [], 0
     while begin < len(values):
         end = begin + size
@@ -85,7 +85,7 @@ def test_a_part_that_is_read_from_a_disk_takes_no_memory(folder):
 
 
 def test_a_part_holds_no_byte_of_its_neighbours(folder):
-    """Arrow writes slices with some bytes of what follows; those could be of a name that is erased later."""
+    """Arrow writes a slice with some bytes of the next rows, which could be a name that is erased later."""
     rows = table(list(range(40)))
     for begin in range(0, 40, 4):
         part = folder.write(rows.slice(begin, 4))

@@ -1,4 +1,4 @@
-"""Who can read what is at rest: tables of users and results are not for others, and nobody else changes a registry."""
+"""Permissions of files: others cannot read tables of users and results, and cannot change a registry."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ def usual_umask():
 
 
 def for_others(folder):
-    """What others can read below a folder: a file that they may read, in folders that they may enter."""
+    """Files below a folder that others may read, in folders that they may enter."""
     return [
         path
         for path in folder.rglob("*")
@@ -88,7 +88,7 @@ def test_a_link_into_a_place_that_others_can_write_is_refused(folder, make_key, 
     public.chmod(0o777)
     with pytest.raises(Refused, match=r"others can write .*public"):
         load_registry(folder)
-    public.chmod(0o1777)  # as /tmp is: nobody moves what is another's
+    public.chmod(0o1777)  # sticky as /tmp: nobody moves another's files
     load_registry(folder)
 
 

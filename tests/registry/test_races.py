@@ -112,7 +112,7 @@ def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make
     def choose(book):
         names, rows = set(book.between("k1")["user_id"]), book.of_users(["bob"])
         if not seen:
-            erase_users(folder, ["alice"])  # its files are deleted, and with them those of this snapshot
+            erase_users(folder, ["alice"])  # deletes files of this snapshot too
         seen.append(names)
         return rows
 
@@ -146,7 +146,7 @@ def test_a_reader_whose_files_were_merged_meanwhile_reads_the_merged_ones(folder
     def question(book):
         asked.append(book)
         if len(asked) == 1:
-            for n in range(3):  # each merges what was there, and deletes it
+            for n in range(3):  # each merges the earlier files and deletes them
                 add_users(folder, None, [f"u{n}"])
         return book.of_users(["alice"])["message"].to_list()
 

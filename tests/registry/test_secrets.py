@@ -1,4 +1,4 @@
-"""Secrets: what is read, what is refused, and that no key byte comes out anywhere but in the return value."""
+"""Secrets that are read, secrets that are refused, and no key byte anywhere but in the return value."""
 
 import os
 import random
@@ -132,13 +132,13 @@ def test_a_secret_that_can_be_guessed_is_refused(tmp_path, secret, what):
 
 @pytest.mark.parametrize("size", [16, 24, 32, 64])
 def test_random_secrets_are_not_refused(tmp_path, size):
-    """20,000 draws a size, from fixed seeds; of 16 bytes one in 7 million is text by chance."""
+    """20,000 draws of each size from fixed seeds; by chance, one in 7 million secrets of 16 bytes is text."""
     draw = random.Random(size)
     assert [i for i in range(20_000) if _pattern(draw.randbytes(size))] == []
 
 
 def test_a_secret_as_kubernetes_mounts_it(tmp_path):
-    """A link to `..data`, itself a link to a folder named after the time, which an update replaces in one step."""
+    """The file is a link into `..data`, itself a link to a dated folder; an update replaces `..data` in one step."""
     mounted = tmp_path / "keys"
 
     def update(folder: str, text: str, mode: int) -> None:

@@ -33,7 +33,7 @@ def add(folder: Path, name: str, *arguments: object) -> tuple[int, str, str]:
 
 
 def test_a_stacks_own_configuration_is_enough(folder):
-    """Format, parameters and key are those of the file; the key is in a file of its own, and shown nowhere."""
+    """Format, parameters and key come from the file. The key is kept in a file of its own and shown nowhere."""
     wanted = {
         "vllm": (VLLM, "vllm-gumbel;prf=philox4x32-10-v1;context_width=5;partial=scored"),
         "dual": (
@@ -130,7 +130,7 @@ def test_what_does_not_go_together_is_refused(folder):
 
 
 def test_a_secret_file_that_is_not_there_makes_no_key(folder):
-    """A new key would be one that no stack marks with."""
+    """No key is drawn, since no stack would mark with it."""
     missing = folder / "none.key"
     code, _, err = add(folder, "chat", "--format", "sglang-one-key", "--secret", f"file:{missing}")
     assert (code, f"{missing} is not there" in err) == (2, True)
@@ -145,7 +145,7 @@ def test_the_list_of_formats_names_all(folder):
 
 
 def test_configurations_of_transformers(folder):
-    """Green lists want the logits' width besides; the published keys of SynthID are nobody's."""
+    """Green lists need the logits' width too. With the published keys of SynthID, anyone can make the mark."""
     published = [654, 400, 836, 123, 340, 443, 597, 160, 57]
     configs = {
         "left": ({"hashing_key": 15485863, "bias": 2.5, "context_width": 1}, ["--set", "vocab_size=49152"]),
@@ -187,7 +187,7 @@ def test_configurations_of_transformers(folder):
 
 
 def test_a_whole_generation_config_is_read_for_the_watermark_in_it(folder):
-    """As transformers saves it, beside all else that it decides of a generation."""
+    """transformers saves the watermark beside its other settings for generation."""
     own = random.Random(2).sample(range(2**62), 30)
     for name, inner, label in (
         ("table", {"keys": own, "ngram_len": 5}, "synthid-table;ngram_len=5;depth=30;"),
@@ -202,7 +202,7 @@ def test_a_whole_generation_config_is_read_for_the_watermark_in_it(folder):
 
 
 def test_small_keys_of_synthid_are_read_as_keys_that_anybody_may_know(folder):
-    """Three digits a layer, as in the libraries' examples, are the user's own and yet no draw of all keys."""
+    """Keys of three digits a layer, as in the libraries' examples, are not drawn from all keys."""
     small = random.Random(3).sample(range(1000), 30)
     (folder / "small.json").write_text(json.dumps({"keys": small, "ngram_len": 5}))
     code, out, err = add(folder, "small", "--from", folder / "small.json")
@@ -222,7 +222,7 @@ def test_small_keys_of_synthid_are_read_as_keys_that_anybody_may_know(folder):
 )
 @pytest.mark.parametrize("unigram", [False, True])
 def test_a_vocabulary_that_lacks_tokens_of_the_tokenizer(folder, width, refused, warned, unigram):
-    """Of the model: refused with both figures. Of what was added to it, which may be beyond the logits: told."""
+    """A width below the model's tokens is refused with both figures; a width below the added tokens gets a warning."""
     words = [f"t{number}" for number in range(300)]
     vocabulary = [[word, 0.0] for word in words] if unigram else {word: n for n, word in enumerate(words)}
     added = [{"id": number, "content": f"<{number}>"} for number in (0, 309)]
@@ -236,7 +236,7 @@ def test_a_vocabulary_that_lacks_tokens_of_the_tokenizer(folder, width, refused,
 
 
 def test_the_default_key_of_several_formats_is_a_key_of_each_and_of_none_twice(folder):
-    """Both seedings of transformers have hashing key 15485863 where nothing is said."""
+    """Both seedings of transformers have the default hashing key 15485863."""
     for scheme, code in (("lefthash", 0), ("selfhash", 0), ("selfhash", 2)):
         file = folder / "default.json"
         file.write_text(json.dumps({"hashing_key": 15485863, "seeding_scheme": scheme}))
@@ -256,7 +256,7 @@ def test_the_default_key_of_several_formats_is_a_key_of_each_and_of_none_twice(f
     ],
 )
 def test_what_no_green_list_can_be_is_refused_before_a_key_is_there(folder, more, words, told):
-    """What a scan could not open, or what would take all memory, is no key; nothing of it is left."""
+    """A key that no scan could open, or that would take all memory, is refused and leaves no file."""
     (folder / "bad.json").write_text(json.dumps({"hashing_key": 99991} | more))
     code, _, err = add(folder, "bad", "--from", folder / "bad.json", "--set", "vocab_size=300", *words)
     assert (code, told in err) == (2, True), err
@@ -265,7 +265,7 @@ def test_what_no_green_list_can_be_is_refused_before_a_key_is_there(folder, more
 
 
 def test_a_seed_and_salt_under_which_nothing_depends_on_a_key_are_no_key(folder):
-    """The research code's defaults: seed 0 and a window of one token."""
+    """Seed 0 and a window of one token are the research code's defaults."""
     secret = folder / "default.key"
     secret.write_text(f"{0:016x}{35317:016x}")
     secret.chmod(0o600)

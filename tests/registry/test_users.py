@@ -95,7 +95,7 @@ def test_too_few_under_one_key_gives_nothing_under_any(folder, make_key):
 
 
 def test_a_key_of_one_message_takes_no_users(folder, make_key):
-    """It marks for everybody alike: whoever held its message would be named for all that the model writes."""
+    """The key marks for everybody alike: a user who held its message would be named for all texts of the model."""
     make_key(messages=1)
     with pytest.raises(Refused, match="has messages for users"):
         add_users(folder, None, ["model-7"])
@@ -250,7 +250,7 @@ def events_of(rows):
 
 
 def unchained(events):
-    """Events as an earlier version appends them to a table of this one."""
+    """Events without a chain, as an earlier version appends them to a table of this version."""
     columns = [*events.columns, *(pa.nulls(len(events), kind) for kind in USERS.types[events.num_columns :])]
     return pa.Table.from_arrays(columns, schema=USERS)
 
@@ -305,7 +305,7 @@ def test_naming_follows_time_and_removal(folder, make_key):
         assert holders.naming("k1", message["alice"], at) == ("named", "alice", NOON)
         assert holders.naming("k1", message["bob"], at) == ("removed", None, NOON)
     for at in (NOON - timedelta(microseconds=1), datetime(1969, 1, 1, tzinfo=UTC), NOON - 9 * HOUR):
-        for user in ("alice", "bob"):  # who was removed since is not said to have had it then either
+        for user in ("alice", "bob"):  # a user who was removed since did not hold it then either
             assert holders.naming("k1", message[user], at) == ("held_later", None, NOON)
     for m in set(range(100)) - set(message.values()):
         free = ("reserved" if m % 20 == 19 else "unallocated", None, None)
@@ -337,9 +337,9 @@ OPERATIONS = st.lists(
 def test_no_sequence_gives_a_message_twice_or_changes_one(
     tmp_path_factory, tokenizer, small_index, small, every_step, operations
 ):
-    """The law of the registry, against a model that is a dict: names to held messages, and all messages ever given.
+    """The registry against a model: a dict of names to held messages, and the set of all messages ever given.
 
-    Each question opens the table anew: a name and a message are asked after each step, by turns, and all in the end.
+    Each question opens the table anew. Some names and messages are asked after each step, and all in the end.
     """
     if small:
         small_index()
@@ -366,7 +366,7 @@ def test_no_sequence_gives_a_message_twice_or_changes_one(
                 erase_users(folder, sorted(names))
                 known -= names
         now = held(folder)
-        assert {name: now[name] for name in holding} == holding  # nothing changed
+        assert {name: now[name] for name in holding} == holding  # no held message changed
         new = {message for name, message in now.items() if name not in holding}
         assert len(new) == len(now) - len(holding)
         assert not new & ever

@@ -1,4 +1,4 @@
-"""Weights of keys: fixed for ever, at most 1 together, and P(ever flagged falsely) stays what was promised."""
+"""Weights of keys: fixed for ever, at most 1 together; a text is ever flagged falsely no more often than promised."""
 
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -40,7 +40,7 @@ def key(number: int, after: timedelta) -> MasterKey:
 
 
 def registry_of(first: int, later: int) -> list[tuple[MasterKey, ...]]:
-    """The keys after each that comes: some on the first day, then one a day."""
+    """The keys after each new key: `first` keys come on the first day, then one a day."""
     made: list[tuple[MasterKey, ...]] = [()]
     for number in range(first + later):
         day = timedelta(hours=number) if number < first else timedelta(days=1 + number)
@@ -81,7 +81,7 @@ def test_nothing_is_left_where_weights_were_edited():
 
 
 def one_rate(alpha: float, k: int) -> float:
-    """The largest own p that passes, by halving over log10 p, through the corrections of a scan."""
+    """The largest p-value that passes after the corrections of a scan, by bisection of log10 p."""
     low, high = -40.0, 0.0
     for _ in range(200):
         middle = (low + high) / 2
@@ -91,7 +91,7 @@ def one_rate(alpha: float, k: int) -> float:
 
 @pytest.mark.parametrize("first", [1, 4])
 def test_a_text_is_ever_flagged_falsely_no_more_often_than_promised(first):
-    """A document that is scanned under every key as it comes, exactly; where all share anew, the promise is broken."""
+    """The exact chance for a document scanned under each new key. If all keys shared anew, it would be too high."""
     alpha, made = 1e-3, registry_of(first, 60)
     quiet = np.prod([1 - one_rate(alpha, one.one_of) for one in made[-1]])
     assert 1 - quiet <= alpha * (1 + 1e-9)
@@ -101,7 +101,7 @@ def test_a_text_is_ever_flagged_falsely_no_more_often_than_promised(first):
 
 @pytest.fixture
 def grown(tmp_path, monkeypatch):
-    """A registry whose key `green` began it, and to which `late` came on another day; alice holds a message of each."""
+    """A registry begun with the key `green`, to which `late` came a month later; alice holds a message of `green`."""
     folder = tmp_path / "registry"
     fix_secrets(folder, "green", "late")
     how = {"format": "greenlist", "window": 2, "gamma": "1/4", "messages": 2000, "tokenizer": TOKENIZER}

@@ -1,4 +1,4 @@
-"""Decisions on flags: each enters once, none is lost beside others, and who is erased or too old goes from them too."""
+"""Decisions on flags: each enters once, none is lost when many decide at once, and erased names and old nights go."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_what_is_sent_again_enters_once(folder, flags):
     first = made("confirmed", note="clear")
     assert decide(folder, flags[0], first)["note"] == "clear"
     other = made("dismissed", decision_id=first.decision_id)
-    assert decide(folder, flags[0], other)["decision"] == "confirmed"  # who asks is told what stands
+    assert decide(folder, flags[0], other)["decision"] == "confirmed"  # the answer is the decision that stands
     rows = results.decisions(folder).collect()
     assert rows.select("decision_id", "decision", "note", "user_ids", "doc_id", "source").rows() == [
         (first.decision_id, "confirmed", "clear", ["alice"], "doc-0", "app")
@@ -67,7 +67,7 @@ def test_the_newest_of_each_decider_stands_and_those_who_differ_are_both_seen(fo
 
 @pytest.mark.seconds
 def test_many_at_once_lose_and_double_nothing(folder, flags):
-    """Eight deciders, three decisions each, each sent twice."""
+    """Eight deciders make three decisions each, and each decision is sent twice."""
     todo = [made("confirmed", f"decider {i}", note=str(n)) for i in range(8) for n in range(3)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: decide(folder, flags[0], one), todo * 2))
@@ -77,7 +77,7 @@ def test_many_at_once_lose_and_double_nothing(folder, flags):
 
 
 def test_a_decision_whose_answer_was_lost_is_not_made_twice(folder, flags, monkeypatch):
-    """The process dies after its commit; the form is sent to the next one."""
+    """The process dies after its commit, and the form is sent again to the next process."""
     form = made("quoted")
 
     def dies(*_args):
@@ -135,7 +135,7 @@ def test_open_flags_are_those_that_nobody_decided_on(folder, flags):
     assert ids() == ["doc-0", "doc-1", "doc-2", "doc-3"]
     decide(folder, flags[1], made("unclear"))
     decide(folder, flags[2], made("dismissed"))
-    decide(folder, flag(3, 9), made("dismissed"))  # another text stood there then
+    decide(folder, flag(3, 9), made("dismissed"))  # a decision on another text of that row
     assert ids() == ["doc-0", "doc-3"]
     assert ids(users=("bob",)) == []
     assert newest(folder, 1.0, Wanted(decided=True), None, fold=False).totals.documents == 2
@@ -159,7 +159,7 @@ def test_decide_tells_what_others_decided(folder, flags):
 
 
 def test_precision_counts_texts_with_exact_limits(folder, flags):
-    """Two copies of a text are one; who calls a text right and who calls it wrong count for neither."""
+    """Two copies of a text count once. A text that is confirmed and dismissed counts as neither."""
     assert precision(results.standing_decisions(folder).collect()) == Precision(0, 0, 0, 0)
     for row, decision, by in [(0, "confirmed", "ruth"), (1, "quoted", "ruth"), (2, "dismissed", "ruth")]:
         decide(folder, flags[row], made(decision, by))

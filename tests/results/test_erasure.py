@@ -22,7 +22,7 @@ FILES = 12
 
 @pytest.fixture
 def named(folder) -> str:
-    """A table of files that name alice in one row each, of two."""
+    """A table whose files have two rows each, one of alice and one of bob."""
     for i in range(FILES):
         add(folder, f"t{i}", [verdict(2 * i, user="alice", message=1), verdict(2 * i + 1, user="bob", message=2)])
     return folder
@@ -33,13 +33,13 @@ def names_in(folder: str) -> list[str | None]:
 
 
 def holding(folder: str) -> int:
-    """Files on the disk that hold the name."""
+    """Number of files on the disk that hold the name alice."""
     files = Path(table_uri(folder, "verdicts")).glob("*.parquet")
     return sum("alice" in pq.read_table(file)["user_id"].to_pylist() for file in files)
 
 
 def test_a_name_among_others_is_erased_too(folder):
-    """Rows of this version and of one that had no such list; what stands beside the name stays."""
+    """Rows with a list of names, and rows of an older version without one; other names of a list stay."""
     entry = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     bob = entry | {"message": 2, "user_id": "bob"}
     again = entry | {"key_id": "late"}
@@ -56,7 +56,7 @@ def test_a_name_among_others_is_erased_too(folder):
 
 
 def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypatch):
-    """What was written once is offered again, also where the others' rows name her too."""
+    """A rewritten file is offered again and not written again; rows of the scan that name alice are erased too."""
     written = []
     others = iter(range(100, 110))
 

@@ -1,4 +1,4 @@
-"""q-values of a night that is gone through in parts, against a plain computation over all of its rows."""
+"""q-values of a night that is read in parts, against a plain computation over all of its rows."""
 
 import math
 
@@ -19,12 +19,12 @@ TEXTS = 300
 
 
 def rows() -> list[dict]:
-    """Of two scans that are judged together and of another; texts come again, at times with another p-value."""
+    """Rows of two scans that are audited together, and of a third; texts come again, at times with another p-value."""
     random = np.random.default_rng(0)
     digests = [random.bytes(32) for _ in range(TEXTS)]
-    p = np.round(-random.exponential(1.0, TEXTS), 1)  # many are alike
+    p = np.round(-random.exponential(1.0, TEXTS), 1)  # with many ties
     p[:100] = 0.0
-    found = [verdict(3 * TEXTS, scan_id="first", text_sha256=bytes(32), log10_p_global=None)]  # by no law
+    found = [verdict(3 * TEXTS, scan_id="first", text_sha256=bytes(32), log10_p_global=None)]  # a key without a law
     for row in range(3 * TEXTS):
         text = int(random.integers(TEXTS))
         found.append(

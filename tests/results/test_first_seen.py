@@ -1,4 +1,4 @@
-"""Nobody is named for somebody else's time: a document existed when it was first seen, whatever it says of itself."""
+"""No user is named for a text that was first seen before they got the message, whatever time the text states."""
 
 import os
 import time
@@ -31,7 +31,7 @@ def free_message(registry: Path) -> int:
 
 
 def give(registry: Path, message: int, user: str, at: datetime | None = None) -> datetime:
-    """Let a user have this very message of the green-list key from now on, or from another time."""
+    """Give a user this message of the green-list key, from now on or from another time."""
     at = at or datetime.now(UTC)
     row = {"key_id": "green", "message": message, "user_id": user, "event": "allocated", "at": at}
     restore_users(registry, pa.Table.from_pylist([row], USER_EVENTS))
@@ -39,7 +39,7 @@ def give(registry: Path, message: int, user: str, at: datetime | None = None) ->
 
 
 def newest(night: Night) -> dict[str, dict]:
-    """The newest verdict on each document that is flagged, by doc_id."""
+    """The newest flagged verdict of each document, by doc_id."""
     rows = night.verdicts().sort("scanned_at").filter("flagged")
     return {row["doc_id"]: row for row in rows.iter_rows(named=True)}
 
@@ -55,8 +55,8 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
     assert (first["naming"], first["user_id"], first["held_since"]) == ("unallocated", None, None)
 
     given = give(own_registry, message, "carol")
-    time.sleep(1)  # the id of a scan tells its second alone
-    night.write("b", [marked(message, 60, 2)])  # which did not exist then
+    time.sleep(1)  # scan ids count whole seconds
+    night.write("b", [marked(message, 60, 2)])  # a text that is new since then
     new_key(own_registry, "k", format="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
     for rescan in ("with a new key", "by other rules", "of files with a new time"):
         if rescan == "by other rules":
@@ -78,7 +78,7 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
 
 
 def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, own_registry):
-    """The verdict's own message is a user's; that beside it was nobody's then, and was given since."""
+    """The verdict's own message is alice's. The message beside it was nobody's then, and carol got it since."""
     alice, free = message_of(own_registry, "green", "alice"), free_message(own_registry)
     entry = {"key_id": "green", "message": alice, "user_id": "alice", "naming": "named", "log10_p_global": -19.0}
     beside = entry | {"message": free, "user_id": None, "naming": "unallocated"}
@@ -99,7 +99,7 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
 
 
 def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_registry, marked):
-    """Also where its text was not flagged then, and whatever the time column says."""
+    """The age holds even if the text was not flagged then, and whatever the time column says."""
     message = free_message(own_registry)
     created = pa.array([datetime.now(UTC) + 9 * DAY, None], pa.timestamp("us", "UTC"))
     night.configure(more='keys = ["gum"]', columns='time = "at"')
@@ -118,7 +118,7 @@ def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_regist
 
 
 def test_a_copy_is_as_old_as_the_text_that_was_flagged_before(night, own_registry, marked):
-    """Whatever the copy says of itself; but what one copy says of itself makes no other copy older."""
+    """The copy's own stated time does not matter. Nor does one copy's stated time make another copy older."""
     message, alice = free_message(own_registry), message_of(own_registry, "green", "alice")
     seen_before, never_seen, now = marked(message, 60, 1), marked(alice, 60, 2), datetime.now(UTC)
     night.configure(columns='time = "at"')
@@ -167,7 +167,7 @@ def test_a_time_to_come_is_told_and_counts_as_now(night, own_registry, marked, p
 
 
 def test_a_date_is_compared_by_its_last_moment_in_the_zone(night, own_registry, marked):
-    """Given at two in the morning by UTC, which in New York is nine in the evening of the day before."""
+    """The message was given at two in the morning by UTC: in New York, at nine in the evening of the day before."""
     message = free_message(own_registry)
     give(own_registry, message, "carol", datetime(2026, 11, 2, 2, tzinfo=UTC))
     night.write("a", [marked(message, 60, 1)] * 3, at=[date(2026, 10, 31), date(2026, 11, 1), date(2026, 11, 2)])
@@ -190,7 +190,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def seen(night):
-    """What `first_seen` says of the files of a night, of one that was modified two hours before, and rows before it."""
+    """A function that asks `first_seen` about two files, given older rows; file `a` was modified two hours before."""
     path = night.write("a", ["text"])
     night.write("b", ["text"])
     os.utime(path, ((BEGAN - 2 * HOUR).timestamp(),) * 2)
@@ -233,7 +233,7 @@ def test_any_scan_may_have_had_a_file_whose_last_change_is_not_known(seen, modif
 
 
 def test_a_file_was_there_when_the_scan_that_had_it_began(seen):
-    """Long before the scan came to its row; and two scans are told apart."""
+    """The start of a scan counts, not the time of its row. A scan from before the file's last change does not count."""
     ids = [f"{at(hours):%Y%m%dT%H%M%SZ}-0123abcd" for hours in (3, 1.5)]
     rows = [verdict(i, seen.path, scan_id=ids[i], scanned_at=at(hours)) for i, hours in enumerate((2.5, 1))]
     assert seen(rows).files == {seen.path: at(1.5)}
@@ -257,9 +257,9 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
         ({"message": SINCE, "naming": "none", "flagged": False}, False),
         ({"message": BEFORE, "naming": "named", "user_id": "u"}, False),
         ({"message": BEFORE, "naming": "removed"}, False),
-        ({"message": NEVER, "key_id": "gum"}, True),  # not under test now
-        ({"message": NEVER, "log10_p_global": -5.9}, True),  # does not pass any more
-        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 1}, True),  # nor among two keys
+        ({"message": NEVER, "key_id": "gum"}, True),  # its key is not under test now
+        ({"message": NEVER, "log10_p_global": -5.9}, True),  # above today's rate
+        ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 1}, True),  # above it when corrected for two keys
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2}, False),
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 9}, False),
         ({"message": NEVER, "log10_p_global": -6.2, "keys_tested": 2, "tests": 1.2}, True),
@@ -267,7 +267,7 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
     ],
 )
 def test_flags_that_can_change_whom_a_text_names(own_registry, seen, changes, counts):
-    """Of two earlier flags of a text, four and three hours ago; users got messages before both and between them."""
+    """A text was flagged four and three hours ago. Users got messages before the first flag and between the two."""
     give(own_registry, BEFORE, "early", at(4.5))
     give(own_registry, SINCE, "late", at(3.5))
     digests = [bytes([i]) * 32 for i in range(2)]

@@ -1,4 +1,4 @@
-"""`brickscan flagged`: which flags are listed, how copies are folded, and what stands below; against plain Python."""
+"""`brickscan flagged` against plain Python: listed flags, folded copies, and the lines below the list."""
 
 import csv
 import io
@@ -31,14 +31,14 @@ SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
 
 
 def flag(i: int, text: int = 0, **changes: object) -> dict[str, object]:
-    """The i-th document, i hours old, of a text that is told by a number."""
+    """A flag on document i, scanned i hours ago; `text` numbers its text."""
     about = {"scan_id": "night", "shard_id": "s", "doc_id": f"doc-{i}", "log10_p_global": -9.0, "path": "/in/a.parquet"}
     at = {"scanned_at": NOW - timedelta(hours=i)}
     return verdict(i, user="alice", text_sha256=bytes([text]) * 32, **(about | at | changes), keys="set")
 
 
 def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
-    """Results that hold these flags and no more, of scans that ended well or with an alarm."""
+    """Put these flags into results; the scans in `alarmed` ended with an alarm."""
     bring_up_to_date(folder)
     span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None}
     ranges = {(row["scan_id"], row["shard_id"], row["path"]): row["scanned_at"] for row in rows}
@@ -58,7 +58,7 @@ def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
 
 @pytest.fixture
 def flags(folder):
-    """Three copies of a text, a text of bob's by two accounts, and two that name nobody."""
+    """Flags: three copies of a text of alice, a text of bob from two accounts, and two texts that name nobody."""
     return put(
         folder,
         [
@@ -99,7 +99,7 @@ def test_who_is_named_beside_another_is_found_too(folder):
 
 
 def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder):
-    """And not at all where that is above the rate that is asked for; what is known of the first alone is left out."""
+    """A user whose p-value is above the asked rate is not shown. Values that belong to the first user are left out."""
     carol = {"key_id": "late", "message": 8, "user_id": "carol", "naming": "named", "log10_p_global": -7.5}
     alice = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     put(folder, [flag(0, 1, user_id="alice", **{k: alice[k] for k in ("key_id", "message")}, named=[alice, carol])])
@@ -120,7 +120,7 @@ def named(user: str, key: str, message: int, log10_p: float) -> dict[str, object
 
 @pytest.fixture
 def of_several(folder):
-    """A text of alice's under two keys and of carol's under one of them, in two copies, and one of carol's alone."""
+    """Two copies of a text that names alice under two keys and carol under one, and a text that names carol alone."""
     alice, carol, again = (
         named("alice", "key", 1, -9.0),
         named("carol", "late", 8, -7.5),
@@ -239,7 +239,7 @@ FILTERS = st.builds(
 @settings(max_examples=40)
 @given(SHARDS_OF_NIGHTS, FILTERS, st.sampled_from([1.0, 1e-7, 1e-8]))
 def test_what_is_asked_for_is_picked_of_what_stands(tmp_path_factory, nights, wanted, rate):
-    """Filters go into the read: a row of an earlier scan must not stand because the one that hides it is not wanted."""
+    """Filters go into the read. An earlier row must not stand because a filter drops the later row that hides it."""
     folder = str(tmp_path_factory.mktemp("results"))
     write(folder, nights)
     everything = results.flagged(folder).collect().to_dicts()
@@ -266,7 +266,7 @@ def test_filters_are_in_the_read_of_the_flags(flags):
     plan = results.flagged(flags, 1.0, Wanted(users=("bob",)).expression()).explain()
     reads = [part for part in plan.split("Parquet SCAN") if "/flags/" in part.partition("\n")[0]]
     picked = ["bob" in read.partition("SELECTION")[2].partition("\n")[0] for read in reads]
-    # of documents that were scanned once, and of those that have a wanted row; other reads are of these by a join
+    # two reads are filtered: documents scanned once, and documents with a wanted row; joins limit the others
     assert sum(picked) == 2
     assert 'SEMI JOIN:\nLEFT PLAN ON: [col("path"), col("row")]' in "\n".join(map(str.strip, plan.splitlines()))
 
@@ -298,10 +298,10 @@ def test_the_list_and_what_stands_below(flags):
 @pytest.mark.parametrize(
     ("arguments", "documents"),
     [
-        (("--since", "2026-08-31"), [0, 1, 2, 3]),  # from 0:00 on, which three hours ago was
+        (("--since", "2026-08-31"), [0, 1, 2, 3]),  # from 0:00 on, three hours before NOW
         (("--since", "2026-08-31T02:00"), [0, 1]),
         (("--since", "2026-08-31T04:00+02:00"), [0, 1]),
-        (("--until", "2026-08-30"), [4, 5, 6]),  # all of that day
+        (("--until", "2026-08-30"), [4, 5, 6]),  # the whole day
         (("--until", "2026-08-31T00:00"), [4, 5, 6]),
         (("--user", "bob"), [1, 2]),
         (("--user", "bob", "--user", "alice"), [0, 1, 2, 3, 5]),
@@ -405,7 +405,7 @@ def on_a_terminal_of(monkeypatch, room: int) -> None:
 
 
 def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
-    """No column that says the same of all that is as it should be, and files without their folders."""
+    """Columns whose values are all the same and as they should be are left out; files are shown without folders."""
     on_a_terminal_of(monkeypatch, 80)
     put(folder, [flag(i, i, account_id=f"acct-{i}", path="/somewhere/far/away/a.parquet") for i in range(2)])
     lines = call("flagged", folder)[1].splitlines()
@@ -461,7 +461,7 @@ CANARY = "canary-0123456789abcdef"
 
 
 def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
-    """Nothing else hides so: not what names them elsewhere, nor others under such a name."""
+    """Other flags are shown: a canary's mark from another account, another user's mark, a name like a canary's."""
     own = {"user_id": CANARY, "account_id": CANARY}
     shown = [
         {"user_id": CANARY, "account_id": "a thief"},

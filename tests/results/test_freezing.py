@@ -1,4 +1,4 @@
-"""Frozen nights: their transactions leave the log, and what was scanned stays scanned, whoever dies over it."""
+"""Frozen nights: their transactions leave the log, and their documents stay scanned, even if a driver dies over it."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,7 @@ def left(plan) -> list[str]:
 
 
 def scan(plan, scan_id: str, only: tuple[str, ...] = ("a", "b", "c"), began: datetime = NOW) -> Committer:
-    """What a scan commits, up to its last flush."""
+    """The committer of a scan of these files, before its last flush."""
     ours = Committer(plan, scan_id)
     ours._began = began
     for shard in inspect_input(plan, list_files(plan.locations)).shards:
@@ -96,7 +96,7 @@ def test_a_frozen_night_is_done_when_its_transactions_are_gone(plan):
 
 @pytest.mark.parametrize("step", range(12))
 def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkeypatch, step):
-    """Killed before the n-th commit of it; then time passes, and the next scan goes on."""
+    """The driver dies before the n-th commit of the freeze; the next scan finishes the freeze, and time passes."""
     scan(plan, "first", ("a", "b")).flush()
     before = contents(plan)
     real, calls = freezing.try_to_commit, iter(range(100))
@@ -124,7 +124,7 @@ def test_who_dies_while_a_night_is_frozen_loses_and_doubles_nothing(plan, monkey
 
 @pytest.mark.parametrize("timed", [1, len(TABLES)])
 def test_who_dies_while_a_night_is_frozen_and_is_not_called_again_for_months_loses_nothing(plan, monkeypatch, timed):
-    """The transactions of the first tables have a time, and are gone before the next scan."""
+    """The first tables' transactions have an expiry time, and are gone before the next scan."""
     scan(plan, "first", ("a", "b")).flush()
     before = contents(plan)
     tables = iter(range(len(TABLES)))
@@ -146,7 +146,7 @@ def test_who_dies_while_a_night_is_frozen_and_is_not_called_again_for_months_los
 
 
 def test_what_a_young_night_did_goes_by_its_transactions_while_a_row_of_a_dead_run_is_there(plan, monkeypatch):
-    """Its driver died over it, so that the rows of both runs are there while the old night is frozen."""
+    """Two drivers died over the same shards, so that rows of both are there while the older night is frozen."""
     for who, began, step in (("dead", NOW, "commit"), ("again", LATER, "settle")):
         run = scan(plan, who, began=began)
         with monkeypatch.context() as patch:
@@ -160,7 +160,7 @@ def test_what_a_young_night_did_goes_by_its_transactions_while_a_row_of_a_dead_r
 
 
 def test_rows_that_come_after_a_night_was_frozen_go_by_their_transactions(plan, monkeypatch):
-    """One whose clock is a month ahead freezes a night that goes on; then its driver dies before its verdicts."""
+    """A driver whose clock is a month ahead freezes a running night, whose driver then dies before its verdicts."""
     scan(plan, "first", ("a",)).flush()
     assert len(freeze(plan.results, LATER)) == 1
     later = scan(plan, "first", ("b",))

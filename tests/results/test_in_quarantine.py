@@ -1,4 +1,4 @@
-"""`brickscan quarantine`: which rows stand, against a plain reading of the rule, and each option of the command."""
+"""`brickscan quarantine`: the rows that stand, against a plain reading of the rule, and each option of the command."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ from tests.support.rows import NOW, filled
 
 
 def lost(i: int, reason: str = "null_text", row: int | None = -1, **changes: object) -> dict[str, object]:
-    """The i-th document, i hours old; a whole file where `row` is None."""
+    """A row of quarantine for document i, scanned i hours ago; for a whole file where `row` is None."""
     about = {"scan_id": "night", "shard_id": "s", "path": "/in/a.parquet", "doc_id": f"doc-{i}", "account_id": None}
     at = {"row": i if row == -1 else row, "scanned_at": NOW - timedelta(hours=i), "reason": reason}
     return filled(QUARANTINE, **(about | at | changes))
@@ -39,7 +39,7 @@ def put(folder: str, rows: list[dict], ranges: list[dict] | None = None) -> str:
 
 @pytest.fixture
 def rows(folder):
-    """Three documents without text of two accounts, two that took too long, and a file."""
+    """Quarantine with three documents without text, from two accounts, two documents that took too long, and a file."""
     return put(
         folder,
         [
@@ -51,7 +51,7 @@ def rows(folder):
 
 
 def standing(nights: list[Shard]) -> dict[tuple[str, int], str]:
-    """The scan of each document that stands in quarantine: the youngest that read it, which came to nothing."""
+    """The newest scan of each document that stands in quarantine: the newest scan could not score it."""
     found = {}
     for path, row in {(shard.path, shard.first + i) for shard in nights for i in range(len(shard.log10_p))}:
         tries = [
@@ -157,7 +157,7 @@ def test_every_line_by_reason_has_at_most_120_columns(folder):
     lines = call("quarantine", folder, "--all")[1].splitlines()
     assert len(lines) == 1 + len(WORDS) + 1
     counts = ("documents", "files", "accounts")
-    room = sum(len("10,000,000") - len(name) for name in counts)  # that large counts need beyond their names
+    room = sum(len("10,000,000") - len(name) for name in counts)  # large counts are wider than their heads
     assert max(map(width, lines)) <= 120 - room
 
 

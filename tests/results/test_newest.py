@@ -1,4 +1,4 @@
-"""Documents that were scanned more than once: which rows stand, against a plain reading of the rule, row by row."""
+"""Documents that were scanned more than once: the rows that stand, against a plain reading of the rule, row by row."""
 
 from datetime import timedelta
 
@@ -23,12 +23,12 @@ from tests.support.two_keys import TOKENIZER, message_of
 
 
 def standing(nights: list[Shard]) -> dict[tuple[str, int], tuple[int, float]]:
-    """The scan and p-value that stand for each document, by the words of scanner.results.newest."""
+    """The scan and p-value that stand for each document, by the rule in scanner.results.newest."""
     found: dict[tuple[str, int], tuple[int, float]] = {}
     by_age = sorted(enumerate(nights), key=lambda one: (ended(one[1], one[0]), one[0]))
     places = {(shard.path, shard.first + i) for shard in nights for i in range(len(shard.log10_p))}
     for path, row in places:
-        seen = [  # oldest first, without what came to nothing
+        seen = [  # oldest first, without scans that could not score the row
             (scan, shard, shard.log10_p[row - shard.first])
             for scan, shard in by_age
             if shard.path == path
@@ -46,7 +46,7 @@ def standing(nights: list[Shard]) -> dict[tuple[str, int], tuple[int, float]]:
 FLAGGED, NOT = (-7.0,), (-1.0,)
 PUT_BACK = [
     Shard("/in/a", "one", "1:1", 0, FLAGGED),
-    Shard("/in/a", "one", "2:2", 0, NOT),  # another file, for a night
+    Shard("/in/a", "one", "2:2", 0, NOT),  # the file was another one for a night
     Shard("/in/a", "two", "1:1", 0, NOT),
 ]
 OUTRUN = [Shard("/in/a", "one", "1:1", 0, FLAGGED, late=5), Shard("/in/a", "one", "1:1", 0, NOT)]
@@ -97,7 +97,7 @@ def test_a_key_that_is_added_and_scans_alone_hides_no_older_flag(night, own_regi
 
 
 def test_older_rows_are_taken_over_once_and_the_list_stays(tmp_path):
-    """Also by two at once; and what is derived before is what is written then."""
+    """Rows that are derived before `bring_up_to_date` equal the rows that it writes."""
     folder = str(tmp_path / "results")
     open_tables(folder)
     for scan, shard in enumerate([Shard("/in/a", "", "", 0, (-7.0, -1.0)), Shard("/in/a", "", "", 0, (None, -8.0))]):
@@ -133,7 +133,7 @@ def test_nights_count_what_their_scans_finished(tmp_path):
     folder = str(tmp_path / "results")
     write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
     found = results.nights(folder).collect()
-    assert found.select("night", "shards", "documents").rows() == [("3", 2, 6)]  # of the rows of `filled`: 3 each
+    assert found.select("night", "shards", "documents").rows() == [("3", 2, 6)]  # a row of `filled` counts 3 documents
     assert results.shards(folder).collect().columns == SHARDS.names
 
 
@@ -143,7 +143,7 @@ def entry(key_id: str, message: int, user: str | None, log10_p: float) -> dict:
 
 
 def of_scan(scan: int, keys: str, naming: str, named: list[dict], log10_p: float, again: list[dict] | None = None):
-    """A row of flags of document 0 of /in/a.parquet, and the range of its scan."""
+    """A scan's row of flags for document 0 of /in/a.parquet, and its row of shards."""
     first = named[0] if named else entry(keys, 5, None, log10_p)
     about = {"key_id": first["key_id"], "message": first["message"], "naming": naming, "log10_p_global": log10_p}
     at = NOW + timedelta(hours=scan)
@@ -169,7 +169,7 @@ def stored(folder: str, scans: list) -> str:
 
 
 def test_names_of_scans_under_other_keys_are_put_together(tmp_path):
-    """Under key one alice and bob, later under key two alice again, carol, and messages that nobody holds."""
+    """Key one names alice and bob, key two later alice again and carol; two messages belong to nobody."""
     alice, bob = entry("one", 1, "alice", -9.0), entry("one", 2, "bob", -6.5)
     later = [entry("two", 7, "alice", -8.0), entry("two", 8, "carol", -7.0), entry("two", 9, None, -6.2)]
     nobody = entry("three", 4, None, -6.1)
@@ -181,7 +181,7 @@ def test_names_of_scans_under_other_keys_are_put_together(tmp_path):
     ]
     folder = stored(str(tmp_path / "out"), scans)
     (row,) = results.flagged(folder).collect().iter_rows(named=True)
-    assert (row["user_id"], row["key_id"], row["scan_id"]) == ("alice", "one", "scan-0")  # and not who is undecided
+    assert (row["user_id"], row["key_id"], row["scan_id"]) == ("alice", "one", "scan-0")  # not the undecided scan
     assert row["named"] == [alice, later[1], bob, later[2], nobody]
     assert row["named_again"] == [later[0], entry("two", 3, "alice", -6.3)]
     for user in ("alice", "bob", "carol"):

@@ -1,4 +1,4 @@
-"""Tables that an older version made: they are read as they are, and a scan adds the columns that came since."""
+"""Tables of an older version are read as they are, and a scan adds the columns that are new since then."""
 
 from datetime import UTC, datetime
 
@@ -24,7 +24,7 @@ FIRST = datetime(2026, 8, 1, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> str:
-    """Results of a version whose verdicts had two columns less; a name with a blank, which is read in another way."""
+    """Results whose verdicts lack two columns of today. The folder's name has a blank, which is a case of its own."""
     folder = str(tmp_path / "the results")
     open_tables(folder)
     for n in (1, 2):

@@ -18,7 +18,7 @@ def grams(ids: np.ndarray) -> set[tuple]:
 
 
 def edited(ids: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
-    """With so many of its tokens replaced, one by one."""
+    """The tokens, a share of them replaced at random."""
     return np.where(random.random(len(ids)) < share, random.integers(0, 50_000, len(ids)), ids).astype(np.uint32)
 
 
@@ -59,7 +59,7 @@ def test_ngrams_are_as_long_as_what_decides_a_draw_also_where_an_opening_is_scor
 
 @pytest.fixture(scope="module")
 def flags() -> pl.DataFrame:
-    """Texts of three messages, some edited again and again; two of an older version."""
+    """Flags on 40 texts in edited copies, under three messages or none; the first text lacks a sketch."""
     random, rows = np.random.default_rng(8), []
     for text in range(40):
         ids = random.integers(0, 50_000, 200).astype(np.uint32)
@@ -72,7 +72,7 @@ def flags() -> pl.DataFrame:
 
 
 def by_all_pairs(rows: list[dict]) -> set[frozenset]:
-    """Connected components, the slow way."""
+    """Pieces as sets of digests, by comparing all pairs."""
     parts = [{row["text_sha256"]} for row in rows]
     for i, a in enumerate(rows):
         for b in rows[:i]:
@@ -100,7 +100,7 @@ def parts_of(told: pl.DataFrame) -> set[frozenset]:
 
 
 def test_texts_that_cannot_be_held_at_once_are_told_by_message(flags, monkeypatch):
-    """Pieces are the same, whatever is read together; of a message with too many texts nothing is said."""
+    """Pieces are the same if texts are read message by message. Texts of a message with too many texts get no piece."""
     whole, sizes = pieces(flags.lazy()), flags.group_by("message").len().sort("len")
     assert len(sizes) == 4
     monkeypatch.setattr(pieces_module, "AT_A_TIME", int(sizes["len"][-1]))

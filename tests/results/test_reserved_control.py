@@ -14,9 +14,9 @@ NIGHTS, MARKED, FALSE, SHARE = 2000, 1500, 100, 0.05
 
 
 def night(random: np.random.Generator, false: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log10 p, whether the message is reserved, and whether nothing is marked, of flags under a law that is broken.
+    """log10 p of flags under a broken law, whether each message is reserved, and whether each text is unmarked.
 
-    p of marked texts is 10^-6 to 10^-40; of false flags as small as that, where a right law has next to none of them.
+    p is 10^-40 to 10^-6 for marked texts and 10^-20 to 10^-6 for false flags; a right law has next to none of these.
     """
     p = np.concatenate([random.uniform(-40, -6, MARKED), random.uniform(-20, -6, false)])
     null = np.arange(len(p)) >= MARKED
@@ -24,13 +24,13 @@ def night(random: np.random.Generator, false: int) -> tuple[np.ndarray, np.ndarr
 
 
 def told(q: np.ndarray, null: np.ndarray, level: float) -> tuple[float, float]:
-    """Of what q ≤ level keeps the share that is false, and which share of the marked texts it keeps."""
-    kept = q <= level  # NaN of reserved messages is not
+    """The share of unmarked texts among texts with q ≤ level, and the share of the marked texts with q ≤ level."""
+    kept = q <= level  # false for the NaN of a reserved message
     return (kept & null).sum() / max(kept.sum(), 1), (kept & ~null).sum() / MARKED
 
 
 def test_the_rate_holds_under_a_broken_law_that_benjamini_hochberg_does_not_see():
-    """Of 1,500 marked texts and 100 false flags, 2,000 nights, and 1,000 false ones, 500: a standard error each."""
+    """2,000 nights of 1,500 marked texts and 100 false flags, and 500 nights with 1,000 false flags."""
     random = np.random.default_rng(17)
     for false in (FALSE, 10 * FALSE):
         ours, power, theirs = [], [], []
@@ -51,7 +51,7 @@ def test_the_rate_holds_under_a_broken_law_that_benjamini_hochberg_does_not_see(
 
 
 def test_all_false_flags_are_seldom_taken_for_a_discovery():
-    """Nothing is marked, so that any text that is kept is false: of 4,000 nights in at most one of 20."""
+    """No text is marked, so that every kept text is false; at most one in 20 of 4,000 nights may keep any."""
     random = np.random.default_rng(18)
     kept = 0
     for _ in range(4000):
@@ -68,7 +68,7 @@ def test_fewer_flags_than_that_say_no_five_percent():
 
 def test_q_against_a_plain_loop():
     random = np.random.default_rng(19)
-    p, reserved = np.round(random.uniform(-9, -6, 300), 1), random.random(300) < 0.1  # many are alike
+    p, reserved = np.round(random.uniform(-9, -6, 300), 1), random.random(300) < 0.1  # with many ties
     found = q_by_reserved(p, reserved, 0.1)
     for i in range(300):
         if reserved[i]:

@@ -113,7 +113,7 @@ def test_transactions_outlive_checkpoints_compaction_and_vacuum(folder):
 
 
 def test_what_delta_does_with_two_writers_of_one_snapshot(folder):
-    """The ground that `commit` stands on: Delta accepts a known transaction, and refuses a snapshot out of date."""
+    """`commit` stands on two facts: Delta accepts a transaction that it knows, and refuses an outdated snapshot."""
     uri = table_uri(folder, "verdicts")
 
     def write(table: DeltaTable, transaction: str) -> None:
@@ -129,7 +129,7 @@ def test_what_delta_does_with_two_writers_of_one_snapshot(folder):
         write(second, "a")
     with pytest.raises(CommitFailedError):
         write(second, "b")
-    write(DeltaTable(uri), "a")  # nobody looked: it is there twice
+    write(DeltaTable(uri), "a")  # without a look-up, the row is there twice
     assert rows_of(folder) == [1, 1]
 
 
@@ -187,7 +187,7 @@ def test_the_newest_verdict_of_a_row_counts(folder):
     old = [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)]
     new = [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)]
     add(folder, "old", [row | {"shard_id": "old"} for row in old])
-    for row in new:  # a shard holds rows that follow each other
+    for row in new:  # a shard's rows follow each other
         add(folder, f"new {row['path']} {row['row']}", [row | {"shard_id": f"new {row['row']}"}])
     found = results.verdicts(folder).sort("path", "row").collect()
     assert found.select("path", "row", "user_id").rows() == [
@@ -206,7 +206,7 @@ def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
 
 
 def test_the_newest_verdicts_whatever_shards_there_were(folder):
-    """Against a plain loop: files scanned once, again in other shards, or in part; shards within shards."""
+    """Verdicts equal those of a plain loop over files scanned once, again in other shards, or in part."""
     generator = np.random.default_rng(7)
     expected: dict[tuple[str, int], float] = {}
     for i in range(60):
@@ -218,20 +218,20 @@ def test_the_newest_verdicts_whatever_shards_there_were(folder):
             expected[path, row] = min(age, expected.get((path, row), age))
     found = results.verdicts(folder).collect()
     shards = pl.read_delta(table_uri(folder, "verdicts")).group_by("path").agg(pl.col("shard_id").n_unique())
-    assert shards["shard_id"].min() == 1  # both ways are taken
+    assert shards["shard_id"].min() == 1  # some files have one shard, others several
     assert {(path, row): score for path, row, score in found.select("path", "row", "score").iter_rows()} == expected
     assert len(found) == len(expected)
 
 
 def test_beside_a_flag_stands_what_audits_said_that_took_in_some_of_its_scan(folder):
-    """An alarm stays; else it is the newest, even of one that looked at a part of that scan only."""
+    """An alarm stays. Otherwise the newest audit stands, even if it covered only a part of the scan."""
     for scan in ("first", "second", "killed"):
         add(folder, scan, [verdict(0, f"/in/{scan}", user="u", scan_id=scan)])
 
     def states(scan: str, audit: str, *audited: str) -> list[str | None]:
         started = NOW + timedelta(hours=len(results.scans(folder).collect()))
         append_scan(folder, filled(SCANS, scan_id=scan, audit=audit, audited_scans=audited, started_at=started))
-        return results.flagged(folder).sort("path").collect()["audit"].to_list()  # of first, killed, second
+        return results.flagged(folder).sort("path").collect()["audit"].to_list()  # files first, killed, second
 
     assert states("first", "not judged", "first") == ["not judged", None, None]
     assert states("second", "no alarm", "first", "second") == ["no alarm", None, "no alarm"]
@@ -315,7 +315,7 @@ def test_a_query_is_asked_again_when_an_erasure_took_its_files(folder):
     assert (len(asked), found["user_id"].null_count()) == (2, 2)
     with pytest.raises(ScanFailed, match="cannot be read while names are erased from it; run again later"):
         ask(folder, lambda: question(20))
-    with pytest.raises(pl.exceptions.ColumnNotFoundError):  # nobody's erasure
+    with pytest.raises(pl.exceptions.ColumnNotFoundError):  # an error without any erasure
         ask(folder, lambda: results.verdicts(folder).select("nothing").collect())
 
 

@@ -1,4 +1,4 @@
-"""Nights that are older than a limit: their rows go, all of them and no others, and what was scanned stays scanned."""
+"""Nights older than a limit: all their rows go and no others, and their documents stay scanned."""
 
 from datetime import date, timedelta
 from pathlib import Path
@@ -31,7 +31,7 @@ def _no_midnight(monkeypatch):
 
 @pytest.fixture
 def year(tmp_path) -> str:
-    """Nights that ended 0, 1, 2 and 3 days ago, of three documents each, the first of them flagged."""
+    """Results of nights that ended 0, 1, 2 and 3 days ago, with three documents each, the first one flagged."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
     bring_up_to_date(folder)
@@ -41,7 +41,7 @@ def year(tmp_path) -> str:
 
 
 def scans_in(folder: str, name: str) -> set[str]:
-    """Scans of which a table has rows that stand."""
+    """Ids of scans with rows in a table; dropped rows of `shards` do not count."""
     rows = pl.read_delta(table_uri(folder, name))
     return set((rows.filter(pl.col("dropped_at").is_null()) if name == "shards" else rows)["scan_id"])
 
@@ -59,12 +59,12 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
     old = expired(year, cutoff(1))
     assert (len(old.nights), set(old.scans), old.documents, old.flagged) == (2, nights(range(2, 4)), 6, 2)
     rows = retain(year, old.scans, keep_flags=keep_flags)
-    assert rows == 2 * (3 + 6 + 5 * (not keep_flags))  # a flag, its text, a span, a decision, and that it was sent
+    assert rows == 2 * (3 + 6 + 5 * (not keep_flags))  # five rows of a flag: flag, text, span, decision, export
     for name in OF_A_NIGHT:
         stays = range(NIGHTS if name in ("flags", "flag_texts", "spans", "decisions", "sent") and keep_flags else 2)
         assert scans_in(year, name) == nights(stays), name
     assert scans_in(year, "scans") == nights(range(NIGHTS))
-    assert set(pl.read_delta(table_uri(year, "shards"))["scan_id"]) == nights(range(NIGHTS))  # what was done
+    assert set(pl.read_delta(table_uri(year, "shards"))["scan_id"]) == nights(range(NIGHTS))  # the work that was done
     kept = before.filter(pl.col("scan_id").is_in(nights(range(2)))).sort("scan_id", "row")
     assert pl.read_delta(table_uri(year, "verdicts")).sort("scan_id", "row").equals(kept)
     assert results.flagged(year).collect().height == (4 if keep_flags else 2)
@@ -76,7 +76,7 @@ def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
 
 
 def test_what_was_scanned_in_a_night_that_went_is_known_for_ever(year):
-    """Its files were there then, which protects users who got a message since; and a rerun finds that it was read."""
+    """Its files count as seen then, which protects users who got a message since. A rerun finds that they were read."""
     path = f"/in/{NIGHTS - 1}"
     sightings = _files(year, {path: None}, TODAY)
     assert path in sightings
@@ -108,7 +108,7 @@ def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
 
 
 def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
-    """Between the look at the table and the commit somebody merges its files, and somebody adds rows."""
+    """Between the look at the table and the commit, another process merges files and adds rows."""
     met = []
 
     def meanwhile(table, name, actions, transactions, real=rewriting.try_to_commit):
@@ -130,7 +130,7 @@ def files_in(folder: str, name: str) -> set[str]:
 
 
 def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, monkeypatch):
-    """No file is read twice, however often others are first: with files enough it would never end."""
+    """No file is read twice, however often others commit first; otherwise a large table would never end."""
     compact(year)
     read, there = [], files_in(year, "verdicts")
 
@@ -149,7 +149,7 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     monkeypatch.setattr(rewriting.pq, "ParquetFile", opened)
     retain(year, expired(year, cutoff(1)).scans, keep_flags=False)
     assert len(others) == 5
-    assert len(read) == len(OF_A_NIGHT)  # the files of others hold later scans alone, as their statistics say
+    assert len(read) == len(OF_A_NIGHT)  # statistics show that the others' files hold later scans alone
     assert len(files_in(year, "verdicts") - there) == len(others) + 1
     assert pl.read_delta(table_uri(year, "verdicts"))["row"].sort().to_list() == [0, 0, 1, 1, 2, 2, *range(10, 15)]
 
@@ -165,7 +165,7 @@ def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
 
 
 def test_a_scan_that_read_no_document_goes_with_its_night(year):
-    """Its rows are in quarantine alone: of files at fault."""
+    """Such a scan has rows in quarantine alone, for faulty files."""
     scan_id = scan_of(5)
     enter(year, "quarantine", "fault", [filled(SCHEMAS["quarantine"], scan_id=scan_id, row=None)])
     old = expired(year, cutoff(4))
@@ -179,7 +179,7 @@ def flags_of(folder: str) -> list[tuple[str, int, str]]:
 
 
 def test_flags_that_are_kept_are_those_that_stood(tmp_path):
-    """Of one file, flagged in two rows, then one: neither comes back when the night goes that took it back."""
+    """A file has two flags, and one after a rescan. The flag taken back stays away when the rescan's night goes."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
     bring_up_to_date(folder)
@@ -190,7 +190,7 @@ def test_flags_that_are_kept_are_those_that_stood(tmp_path):
     for days in (2, 1):
         retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
         assert flags_of(folder) == before
-    add_night(folder, 0, "/in/a", flagged=1)  # the new one stands, once
+    add_night(folder, 0, "/in/a", flagged=1)  # the new flag stands, once
     assert flags_of(folder) == [("/in/a", 0, scan_of(0))]
 
 
@@ -229,7 +229,7 @@ def test_a_flag_is_kept_that_a_better_one_under_other_keys_only_stands_before(em
 
 
 def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch):
-    """The row is in quarantine until its range goes, also where the call is interrupted at any table."""
+    """The flag stands at each moment while the later night goes, also if the call is interrupted at any table."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
     bring_up_to_date(folder)

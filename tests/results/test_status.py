@@ -1,4 +1,4 @@
-"""`brickscan status`: the last scans, how they ended, and each thing that needs a hand."""
+"""`brickscan status`: the last scans, how they ended, and each fault that needs a hand."""
 
 import csv
 import io

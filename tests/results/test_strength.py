@@ -1,4 +1,4 @@
-"""What a p-value is worth: against numbers by hand and by simulation, and in the words that people read."""
+"""The strength of a p-value, against numbers by hand and by simulation, and its words for people."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def test_there_is_no_evidence_in_a_large_p_and_the_bound_does_not_jump():
 
 @pytest.mark.parametrize("shape", [0.01, 0.1, 0.5, 0.9])
 def test_no_density_of_its_class_passes_the_bound(shape):
-    """Under a mark p is Beta(ξ, 1) with ξ < 1, of which the factor at p is ξ·p^(ξ−1)."""
+    """Under a mark, p is Beta(ξ, 1) with ξ < 1; its Bayes factor at p is the density ξ·p^(ξ−1)."""
     p = np.logspace(-12, -0.5, 200)
     factor = np.log10(shape) + (shape - 1) * np.log10(p)
     assert (factor <= [bayes_factor_at_most(one) + 1e-9 for one in np.log10(p)]).all()

@@ -1,4 +1,4 @@
-"""Merging and removing files of the tables: no row changes, nothing is done twice, whoever else is at work."""
+"""Merging and removing files of the tables: no row changes and nothing is done twice, whatever else runs."""
 
 import os
 import threading
@@ -61,13 +61,13 @@ def test_small_files_become_one_and_no_row_changes(folder):
         assert sorted(map(repr, after.rows())) == sorted(map(repr, before[name].rows()))
         assert len(part_of(folder, name)) == 1
     found = results.verdicts(folder)
-    assert found.filter(pl.col("log10_p_global") <= -4).collect().height == 2  # the statistics are the merged file's
+    assert found.filter(pl.col("log10_p_global") <= -4).collect().height == 2  # statistics of the merged file
     assert DeltaTable(table_uri(folder, "verdicts")).count() == 12
     assert {(done.gone, done.made) for done in compact(folder)} == {(0, 0)}
 
 
 def test_files_that_delta_wrote_itself_are_merged_too(folder):
-    """Those of an erasure, and those of audits."""
+    """Delta itself wrote the files of an erasure and of audits."""
     for i in range(4):
         add(folder, f"t{i}", [verdict(i, user="alice" if i % 2 else "bob", message=i % 2, created_at=NOW)])
         append_audits(folder, [filled(AUDITS, audit_id=f"audit {i}")] * 2)
@@ -93,7 +93,7 @@ def test_large_files_are_left_alone_and_groups_have_a_size(folder, monkeypatch):
 
 
 def together(*calls) -> list[BaseException]:
-    """Run in threads, begun at one moment; returns what they raised."""
+    """Run functions in threads that begin together; returns the errors that they raised."""
     failures: list[BaseException] = []
     gate = threading.Barrier(len(calls))
 
@@ -113,7 +113,7 @@ def together(*calls) -> list[BaseException]:
 
 
 def test_two_compactions_of_one_snapshot_merge_once(folder, monkeypatch):
-    """Each has merged the same files before either commits: the second finds them gone, and takes its file back."""
+    """Both merge the same files before either commits. The second finds them gone, and deletes its own file."""
     for i in range(8):
         add(folder, f"t{i}", [verdict(i)])
     meet, real = threading.Barrier(2), upkeep._merge
@@ -131,7 +131,7 @@ def test_two_compactions_of_one_snapshot_merge_once(folder, monkeypatch):
 
 
 def test_what_delta_does_with_two_compactions_of_one_snapshot(folder):
-    """Why ours is not Delta's: both commit, and every row stands twice. Should this fail one day, ours can go."""
+    """Two compactions by Delta itself double every row, hence our own. If this test fails one day, ours can go."""
     for i in range(4):
         add(folder, f"t{i}", [verdict(i)])
     first, second = (DeltaTable(table_uri(folder, "verdicts")) for _ in range(2))
@@ -141,7 +141,7 @@ def test_what_delta_does_with_two_compactions_of_one_snapshot(folder):
 
 
 def test_a_commit_whose_success_was_not_told_is_not_undone(folder, monkeypatch):
-    """A store may answer a repeated put with `it exists`, though what exists is ours."""
+    """A store may answer a repeated put with `exists`, although the existing file is our own."""
     for i in range(4):
         add(folder, f"t{i}", [verdict(i)])
     real = DeltaTable.create_write_transaction
@@ -181,7 +181,7 @@ def test_compactions_a_scan_and_an_erasure_at_once(folder):
 
 
 def test_several_erasures_at_once_leave_no_name_and_count_each_row_once(folder):
-    """Each deletes at once the files that held its names, under the others' hands."""
+    """Each erasure at once deletes the files that held its names, while the others read them."""
     for i in range(30):
         add(folder, f"t{i}", [verdict(4 * i + j, user=f"user {j}", message=j) for j in range(4)])
     erased: list[int] = []
@@ -282,7 +282,7 @@ def test_vacuum_removes_what_nothing_needs_after_the_retention(folder):
     age(folder, {lost, half.name, *merged}, 8)
     compact(folder)
     assert {done.table: done.gone for done in vacuum(folder) if done.gone} == {"verdicts": 2}
-    # the merged ones are old, but were replaced only now: whoever began to read them goes on
+    # merged files were replaced only now, so that readers of them go on
     assert files_of(folder) == part_of(folder) | merged | {being_written}
     assert rows_of(folder) == list(range(4))
     age(folder, {being_written}, 1.5)

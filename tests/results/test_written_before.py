@@ -1,4 +1,4 @@
-"""Results of a version before: its tables get the new columns, and whoever has a year of nights just goes on.
+"""Results of an earlier version: its tables get the new columns, and the next night scans nothing again.
 
 `written_before.zip` holds two nights that version 0.1 scanned (commit 3f2fd0a, with the registry of two_keys.py): the
 input, listed as /data/in with modification times of 10^18 ns, and the tables as it wrote them.
@@ -42,7 +42,7 @@ MODIFIED = 10**18
 
 @pytest.fixture
 def before(night) -> str:
-    """A night in which version 0.1 has scanned; returns its results."""
+    """Results of a night that version 0.1 scanned."""
     with zipfile.ZipFile(ZIP) as files:
         files.extractall(night.folder)
     night.configure(columns='account = "account"')
@@ -54,7 +54,7 @@ def columns(folder: str, name: str) -> list[str]:
 
 
 def scan_as_listed(night, monkeypatch) -> Outcome:
-    """Scan the night as if its input lay where it was before."""
+    """Scan the night as if its input still lay in /data/in."""
 
     def listed(_locations, **_told):
         for path in night.input.iterdir():
@@ -75,7 +75,7 @@ def test_they_lack_columns_of_today(before):
 
 
 def test_queries_of_tables_that_no_scan_has_opened_yet(night, before):
-    """New columns are there, and null; nothing is written."""
+    """Queries show the new columns as null, and write nothing."""
     verdicts, quarantine = results.verdicts(before).collect(), results.quarantine(before).collect()
     assert (verdicts.columns, quarantine.columns) == (VERDICTS.names, QUARANTINE.names)
     assert (verdicts.height, quarantine.height) == (4, 4)

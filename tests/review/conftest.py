@@ -15,7 +15,7 @@ from tests.support.without_ray import open_once, put_in_the_place_of_ray
 MALLORY = "<img src=x onerror=alert(1)>\"'&"
 FILE = "<b onclick=x>\n%2F&=?#"
 IDS = [" ".join(HOSTILE[i : i + 3]) for i in range(0, len(HOSTILE), 3)]
-"""Ids of texts that are marked for alice: each is several hostile strings, since each flag costs a second."""
+"""Ids of texts marked for alice; each joins several hostile strings, since each flag costs a second."""
 
 FLAGS = len(IDS) + 1
 
@@ -43,7 +43,7 @@ def scanned(tmp_path_factory, registry, words) -> Night:
 
 @pytest.fixture
 def night(scanned) -> Iterator[Night]:
-    """That scan, with no decision."""
+    """The scanned night without decisions."""
     shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)
     yield scanned
     shutil.rmtree(Path(scanned.results) / "decisions", ignore_errors=True)

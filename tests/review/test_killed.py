@@ -53,7 +53,7 @@ def running(
 
 
 def kill_when_stopped(process: subprocess.Popen) -> None:
-    """SIGKILL once it stands at the commit."""
+    """SIGKILL a process once it stops at the commit."""
     assert "stopped\n" in iter(process.stdout.readline, "")
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -77,8 +77,8 @@ def test_a_killed_review_app_loses_and_doubles_nothing_and_the_page_says_what_wa
     with running("review", night.config, "--by", "ruth", "--port", port) as (_, address):
         tab = context.new_page()
         tab.goto(address)
-        assert tab.locator("tbody tr").count() == FLAGS - after  # whether it was taken is told before it is sent again
-        page.reload()  # the form, as it was
+        assert tab.locator("tbody tr").count() == FLAGS - after  # the list shows whether it was recorded
+        page.reload()  # sends the form again
         assert "quoted" in page.get_by_role("status").inner_text()
         tab.reload()
         assert tab.locator("tbody tr").count() == FLAGS - 1
@@ -109,7 +109,7 @@ def test_a_killed_webhook_app_loses_and_doubles_nothing(night, after):
 
 
 def answer_of(address: str, body: bytes, meanwhile: Callable[[], None] = lambda: None) -> tuple[int, str] | None:
-    """Status and outcome that a signed body gets; None: the connection ended without an answer."""
+    """Status and outcome that a signed body gets; None when the connection ended without an answer."""
     host, path = re.fullmatch(r"http://([^/]+)(/.*)", address).groups()
     with closing(HTTPConnection(host, timeout=60)) as connection:
         connection.request("POST", path, body, {"Coop-Signature": coop().signature(body)})

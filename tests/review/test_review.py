@@ -1,4 +1,4 @@
-"""The review app in a real browser and by plain requests: decided by keys alone, by two at once, through a kill."""
+"""The review app in a real browser and by plain requests: decisions by keys alone, by two at once, through a kill."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def decided(night) -> list[tuple]:
 
 
 def test_all_flags_are_decided_by_keys_alone(browser, night):
-    """Markup in ids, accounts, names, texts and the file's name stays text; nothing is asked of other hosts."""
+    """Markup in ids, accounts, names, texts and the file's name stays text; no other host is asked."""
     with serving(night, "<b>ruth</b>") as app:
         context = opened(browser)
         page = context.new_page()
@@ -88,7 +88,7 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
 
 
 def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
-    """Whoever presses a key twice, since the answer was slow, decides on nothing that they did not see."""
+    """A key pressed twice, since the answer was slow, must not decide on the next flag unseen."""
     with serving(night, "ruth") as app:
         context = opened(browser)
         page = context.new_page()
@@ -141,7 +141,7 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
         for page in pages:
             loaded(page)
         titles = {page.title() for page in pages}
-        assert len(titles) == 1  # both look at the same flag, which nobody decided on
+        assert len(titles) == 1  # both look at the same undecided flag
         for page, key in zip(pages, "cd", strict=True):
             page.keyboard.press(key)
         for page in pages:
@@ -186,7 +186,7 @@ def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, n
         tab = context.new_page()
         tab.goto(app.address)
         assert tab.locator("tbody tr").count() == FLAGS - after_the_commit
-        page.reload()  # the form, as it was
+        page.reload()  # sends the form again
         assert "quoted" in page.get_by_role("status").inner_text()
     context.close()
     assert [row[1:] for row in decided(night)] == [("ruth", "quoted", "a long reason")]

@@ -31,7 +31,7 @@ from tests.support.hostile_pages import HOSTILE
 
 @pytest.fixture(scope="module")
 def flags(scanned) -> list[dict]:
-    """Flags as they stand, each sent to Coop but the last."""
+    """Standing flags; all but the last were sent to Coop."""
     found = results.flagged(scanned.results).collect().sort("path", "row").to_dicts()
     receiver = Receiver("coop", "https://coop.example/api/v1/report", Held({}), drops_repeats=False)
     outbox = Outbox(scanned.results, receiver, post=lambda *_: Answer(201, {}))
@@ -40,13 +40,13 @@ def flags(scanned) -> list[dict]:
 
 
 class Posting:
-    """Requests to a webhook app, and the lines that it told."""
+    """Requests to a webhook app, and the lines of its log."""
 
     def __init__(self, server: WebhookServer, told: list[str]) -> None:
         self.server, self.told = server, told
 
     def post(self, body: bytes, *signatures: str, path: str = "/coop") -> tuple[int, dict]:
-        """Status and answer; without signatures given, Coop's own is sent."""
+        """Status and answer of a request; Coop's own signature is sent unless others are given."""
         connection = HTTPConnection("127.0.0.1", self.server.port, timeout=20)
         connection.putrequest("POST", path)
         for one in signatures or (coop().signature(body),):
@@ -117,7 +117,7 @@ def test_what_coop_did_not_sign_is_nothing(night, flags, hook):
     stranger = Coop().signature(body)
     wrong = ["", "x", "=", own[:-4], own + "AAAA", own.swapcase(), stranger, coop().signature(other), "A" * 3000]
     assert {hook.post(body, one)[0] for one in wrong} == {401}
-    assert hook.post(body, own, own)[0] == 401  # which of the two is meant, nobody knows
+    assert hook.post(body, own, own)[0] == 401  # two signatures are ambiguous
     assert hook.post(body + b" ", own)[0] == 401
     assert hook.post(body, own, path="/")[0] == 404
     assert (rows(night), hook.server.summary()) == ([], "11 not signed")
@@ -189,7 +189,7 @@ def test_a_body_that_comes_again_does_not_undo_what_was_decided_since(night, fla
     status, said = hook.post(first)
     assert (status, said["outcome"], "dismissed came after it" in said["said"]) == (409, "overtaken", True)
     assert hook.post(action(item_id(flags[0]), "a-yes", note="anew"))[0] == 200
-    assert hook.post(first)[0] == 200  # which changes nothing: it says what stands
+    assert hook.post(first)[0] == 200  # the standing decision again: nothing changes
     assert hook.post(second)[0] == 409
     assert [row["decision"] for row in rows(night)] == ["confirmed", "dismissed", "confirmed"]
     standing = results.standing_decisions(night.results).collect()
@@ -234,7 +234,7 @@ def test_a_body_too_long_or_too_slow_is_not_waited_for(night, hook, monkeypatch)
 
 
 def answered(hook: Posting, raw: bytes) -> bytes:
-    """The status that comes while the request is not at its end."""
+    """The status of the answer to an unfinished request."""
     with socket.create_connection(("127.0.0.1", hook.server.port), timeout=20) as connection:
         connection.sendall(raw)
         return connection.recv(12)[9:]
@@ -276,7 +276,7 @@ def test_a_signature_is_of_one_body_by_one_key():
 
 
 def test_decisions_of_before_stay_as_they_are(night, flags, configured):
-    """Rows of the app, of the command and of the webhook stand side by side, each decider's newest."""
+    """The newest rows of each decider stand side by side, whether from the app, the command or the webhook."""
     assert call("decide", configured, f"{flags[0]['path']}:{flags[0]['row']}", "dismissed", "--by", "ruth")[0] == 0
     with listening(configured) as hook:
         assert hook.post(action(item_id(flags[0]), "a-yes"))[0] == 200

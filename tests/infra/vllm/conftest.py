@@ -23,7 +23,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Path) -> Path:
-    """Keys of window 3: each format with 5,000 messages, and those of version 2 in 80 groups of 80."""
+    """Keys of window 3: one of each format with 5,000 messages, and keys of version 2 with 80 groups of 80."""
     folder = tmp_path_factory.mktemp("served")
     fix_secrets(folder, *KINDS)
     for kind, parameters in KINDS.items():

@@ -1,4 +1,4 @@
-"""A real vLLM server in its own environment, with the plugin that was installed there, and what is asked of it."""
+"""A real vLLM server in its own environment with the plugin installed, and requests to it."""
 
 import json
 import os
@@ -24,7 +24,7 @@ STARTED_WITHIN = 300.0
 
 
 class Server:
-    """Where a server listens, and its log."""
+    """A running server, by its address and its log."""
 
     def __init__(self, port: int, log: Path) -> None:
         self.url, self.log = f"http://127.0.0.1:{port}", log
@@ -45,7 +45,7 @@ class Server:
         )
 
     def counted(self, metric: str) -> dict[str, float]:
-        """Values of a counter by its one label, as /metrics tells them."""
+        """Values of a counter in /metrics, by its one label."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             text = answer.read().decode()
         return {
@@ -78,7 +78,7 @@ def launch(folder: Path, port: int, settings: Mapping[str, str], options: str) -
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, str], options: str = "") -> Iterator[Server]:
-    """A server that answers, until the block ends."""
+    """A server that runs until the block ends."""
     port = free_port()
     process, log = launch(folder, port, settings, options)
     try:

@@ -1,4 +1,4 @@
-"""What vLLM's two model runners hand to a plugin, as far as it looks: batches whose rows are told by name."""
+"""Stand-ins for the objects that vLLM's two model runners hand to a plugin, with the fields that it reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def params(message: object = None, **given: Any) -> SimpleNamespace:
-    """As vLLM's SamplingParams, whose defaults these are."""
+    """A stand-in for vLLM's SamplingParams, with vLLM's defaults."""
     extra = {} if message is None else {MESSAGE: message}
     plain: Mapping[str, Any] = {
         "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "n": 1, "max_tokens": 16, "logprobs": None,
@@ -30,7 +30,7 @@ class Direction(Enum):
 
 @dataclass
 class Update:
-    """As vLLM's BatchUpdate."""
+    """A stand-in for vLLM's BatchUpdate."""
 
     removed: Sequence[int] = ()
     added: Sequence[tuple[int, Any, list[int] | None, list[int]]] = ()
@@ -39,7 +39,7 @@ class Update:
 
 @dataclass
 class States:
-    """As the request states of Model Runner V2: the tokens of each slot."""
+    """A stand-in for the request states of Model Runner V2: the tokens of each slot."""
 
     max_num_reqs: int = 8
     max_len: int = 64
@@ -48,7 +48,7 @@ class States:
     prefill: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = torch.full((self.max_num_reqs, self.max_len), 77, dtype=torch.int32)  # what was there before
+        self.tokens = torch.full((self.max_num_reqs, self.max_len), 77, dtype=torch.int32)  # tokens of earlier requests
         self.prefill = torch.zeros(self.max_num_reqs, dtype=torch.int32)
 
     @property
@@ -65,7 +65,7 @@ class States:
 
 
 def step(rows: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> SimpleNamespace:
-    """As LogitsContext: for each request its slot, its committed tokens, and the drafts that follow them."""
+    """A stand-in for LogitsContext, from each request's slot, its committed tokens and the drafts that follow them."""
     slot, local, fed, place = [], [], [], []
     for one, committed, drafts in rows:
         for at, token in enumerate([committed[-1], *drafts]):

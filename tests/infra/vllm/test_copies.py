@@ -1,4 +1,4 @@
-"""What the wheel of brickscan-vllm carries: the files of this repository, and no import of anything else of ours."""
+"""The wheel of brickscan-vllm holds files of this repository, which import no other module of ours."""
 
 import runpy
 import shutil

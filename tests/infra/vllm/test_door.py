@@ -1,4 +1,4 @@
-"""Which requests a server lets in, what it says to others, and what keeps it from starting."""
+"""Requests that a server lets in, its answers to others, and faults that keep it from starting."""
 
 import hashlib
 import time
@@ -179,7 +179,7 @@ def test_a_key_that_does_not_mark_now(settings, own_keys, monkeypatch):
 
 
 def test_a_key_that_has_ended_stays_out_between_two_looks(settings, own_keys, monkeypatch):
-    """Of a hundred requests none is served, and a file that is there again is read again."""
+    """None of a hundred requests is served. Requests are let in once a look finds that the key marks again."""
     door = Door(settings("now")._replace(registry=own_keys))
     retired = own_keys / "keys.toml"
     whole = retired.read_text()
@@ -227,7 +227,7 @@ def test_no_door_is_no_way_in(monkeypatch):
     ],
 )
 def test_probabilities_of_unmarked_text_are_not_told(settings, asked):
-    """Whoever has tokens scored one by one can choose by them; --max-logprobs 0 lets 0 through."""
+    """A client could choose tokens by unmarked probabilities; vLLM's --max-logprobs 0 still allows logprobs = 0."""
     before = total(REFUSED, "logprobs")
     with pytest.raises(ValueError, match=f"{next(iter(asked))}: this server tells no probabilities"):
         Door(settings("greenlist")).check(params(4, **asked))

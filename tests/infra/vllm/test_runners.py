@@ -1,4 +1,4 @@
-"""What a plugin makes of logits under vLLM's two model runners, by stand-ins: bit for bit what transformers' makes."""
+"""Under stand-ins for vLLM's two model runners, the plugin makes transformers' logits, bit for bit."""
 
 from fractions import Fraction
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ def slot_rows(settings, states):
 
 
 def by_transformers(registry, key_id, tokens, asked, logits):
-    """The logits of one row after brickscan's own processor of that key, alone in its batch."""
+    """The logits of one row, alone in its batch, after brickscan's own processor for transformers."""
     key = next(key for key in load_registry(registry).keys if key.key_id == key_id)
     mark = open_registered(registry, key)
     ids, message = torch.tensor([tokens]), [asked.extra_args["brickscan_message"]]
@@ -77,7 +77,7 @@ def test_v1_makes_what_transformers_makes(settings, keys, key_id):
 
 @pytest.mark.parametrize("key_id", KINDS)
 def test_v2_makes_what_transformers_makes(settings, keys, key_id):
-    """Slots in another order than rows; the second request has two drafts, and each of its rows its own window."""
+    """Slots and rows differ in order. The second request has two drafts, and each of its rows has its own window."""
     states, before = States(), logits_of(7)
     rows = slot_rows(settings(key_id), states)
     slots = {0: 6, 1: 2, 2: 0, 3: 7, 4: 3}
@@ -116,7 +116,7 @@ def test_version_2_makes_what_the_reference_makes(settings, keys, key_id):
 
 
 def test_rows_follow_their_requests(settings):
-    """Requests that come, go, move and change places for 60 steps: each row is marked as its own request alone."""
+    """Requests come, go, move and change places for 60 steps; each row is marked as if its request were alone."""
     chosen = settings("greenlist")
     rows, random = batch_rows(chosen), np.random.default_rng(4)
     batch: list[SimpleNamespace] = []
@@ -159,7 +159,7 @@ def steps_counted():
 
 @pytest.mark.parametrize("key_id", ["greenlist", "gumbel"])
 def test_what_cannot_be_marked_is_left_and_counted(settings, key_id):
-    """A text of fewer tokens than the window, a step with one possible token, and a prompt that is read in parts."""
+    """Two cases: a text of fewer tokens than the window, and a step with one possible token."""
     rows, before = batch_rows(settings(key_id)), logits_of(2)
     rows.update_state(Update(added=[(0, REQUESTS[0], [5, 9], []), (1, REQUESTS[3], PROMPTS[3], OUTPUTS[3])]))
     before[1, 1:] = -torch.inf
@@ -167,7 +167,7 @@ def test_what_cannot_be_marked_is_left_and_counted(settings, key_id):
     found = rows.apply(before.clone())
     assert torch.equal(found[0], before[0])
     assert int(found[1].argmax()) == 0
-    rows.apply(before.clone())  # the same step again: it wrote nothing
+    rows.apply(before.clone())  # the same step again, without a new token, is not counted
     after = steps_counted()
     assert {name: after[name] - counted[name] for name in after} == {"marked": 0, "forced": 1, "unmarked": 1}
     finished = counts.FINISHED.labels("none")._value.get()
@@ -178,7 +178,7 @@ def test_what_cannot_be_marked_is_left_and_counted(settings, key_id):
 
 @pytest.mark.parametrize(("temperature", "outcome"), [(1.0, "marked"), (0.01, "forced")])
 def test_a_temperature_near_0_is_counted(settings, temperature, outcome):
-    """Text that is greedy by another name carries no Gumbel mark, whatever was done to it."""
+    """A temperature near 0 makes greedy text, which carries no Gumbel mark."""
     rows, counted = batch_rows(settings("gumbel")), steps_counted()
     rows.update_state(Update(added=[(0, params(4, temperature=temperature), PROMPTS[0], [])]))
     rows.apply(logits_of(1))

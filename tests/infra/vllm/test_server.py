@@ -1,6 +1,6 @@
-"""A real vLLM server with the plugin: what users get over HTTP, a nightly scan names them by, and what it refuses.
+"""A real vLLM server with the plugin: a nightly scan names users by the texts that they got over HTTP.
 
-Run by `make test-vllm`; what was measured is written to build/vllm.txt.
+`make test-vllm` runs this file; measured figures are written to build/vllm.txt.
 """
 
 import json
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.vllm
 EXAMPLE = runpy.run_path(str(ROOT / "docs" / "examples" / "serve_with_vllm.py"))
 GATEWAY_SECRET = "5b1f0c7788aa0e3d4c92f1d7a6b35e90c4d2187f6e0a9b3c5d7e1f2a3b4c5d6e"
 USERS = [f"user-{number:02}" for number in range(12)]
-GONE = ["gone-0", "gone-1"]  # whose requests are aborted
+GONE = ["gone-0", "gone-1"]  # users whose requests are aborted
 SUBJECTS = ["a lighthouse", "a market in winter", "two old friends", "a lost letter", "the first train", "a garden"]
 TOKENS = 260
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory, byte_tokenizer: Path) -> Path:
-    """Keys for a thousand million users each, and `bytes`, which is another tokenizer's."""
+    """Keys `green` and `gum` for 10^9 users each, and `bytes`, a key of another tokenizer."""
     folder = tmp_path_factory.mktemp("keys") / "registry"
     fix_secrets(folder, "green", "gum", "bytes")
     groups = groups_for(1e9)
@@ -67,7 +67,7 @@ def gum(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Server
 
 @pytest.fixture
 def through() -> Iterator[Callable[..., Any]]:
-    """Makes gateways, as the example has them: API keys are users' names."""
+    """A function that starts the example's gateway; API keys are users' names."""
     made = []
 
     def gateway(server: Server, keys: Path, key_id: str, secret: str | None = None) -> Any:
@@ -83,7 +83,7 @@ def through() -> Iterator[Callable[..., Any]]:
 
 
 class Client:
-    """A user's client: what it asks for goes through the gateway, and its texts are kept."""
+    """A client of all users, which sends requests through the gateway and counts requests and tokens."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server, self.url = server, url
@@ -91,7 +91,7 @@ class Client:
         self.lock = threading.Lock()
 
     def chat(self, user: str, turns: list[str], tokens: int = TOKENS, **more: Any) -> str:
-        """A conversation of some turns; what the model said in all of them."""
+        """The model's texts in a conversation of some turns."""
         said: list[dict[str, str]] = []
         for turn in turns:
             said.append({"role": "user", "content": turn})
@@ -110,7 +110,7 @@ class Client:
         return str(answer["choices"][0]["text"])
 
     def stream(self, user: str, prompt: str, stop_after: int | None = None) -> str:
-        """A text as it comes; what is stopped hangs up."""
+        """A streamed text; the client hangs up after `stop_after` pieces."""
         body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": TOKENS, "min_tokens": TOKENS}
         pieces: list[str] = []
         with self.server.open("chat/completions", body | {"stream": True}, self.url, user) as answer:
@@ -127,7 +127,7 @@ class Client:
             self.requests, self.tokens = self.requests + 1, self.tokens + tokens
 
     def text(self, number: int) -> str:
-        """One of six kinds of request."""
+        """The text of one of six kinds of request."""
         user, subject = USERS[number % len(USERS)], SUBJECTS[number % len(SUBJECTS)]
         kinds: list[Callable[[], str]] = [
             lambda: self.chat(user, [f"Write a story about {subject}."]),
@@ -141,7 +141,7 @@ class Client:
 
 
 def human_texts() -> list[str]:
-    """Of the demo's sample, whose rows are not all well formed."""
+    """Human texts of the demo's sample; some are not valid UTF-8."""
     truth = pq.read_table(ROOT / "jobs/demo/truth.parquet").to_pylist()
     human = {row["doc_id"] for row in truth if row["kind"] == "human"}
     table = pq.read_table(ROOT / "jobs/demo/sample-1.parquet", columns=["doc_id", "text"])
@@ -190,7 +190,7 @@ def report(**figures: Any) -> None:
 
 
 def test_the_server_chooses_what_transformers_chooses(gum, keys, through):
-    """Of the twenty most probable tokens, whose probabilities an answer tells, at each of 80 steps."""
+    """Both choose the same of the twenty most probable tokens, whose probabilities the answer holds, at 80 steps."""
     how = {"temperature": 0.9, "top_k": 20, "top_p": 0.9}
     body = {"prompt": "The keeper of the lighthouse", "max_tokens": 80, "min_tokens": 80, "logprobs": 20, **how}
     body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -217,7 +217,7 @@ def test_what_a_signing_gateway_lets_through(gum, keys, through):
     other = body | {"vllm_xargs": stolen | {"brickscan_message": message_of(keys, "gum", USERS[1])}}
     assert gum.ask("completions", other)["status"] == 400
     first, again = (gum.ask("completions", other, gateway.url, USERS[2])["choices"][0]["text"] for _ in range(2))
-    assert first == again  # whatever the client says of itself, it is asked for user 2
+    assert first == again  # the gateway asks for user 2, whatever the client states
     assert first != gum.ask("completions", body, gateway.url, USERS[3])["choices"][0]["text"]
     penalised = body | {"frequency_penalty": 2.0, "repetition_penalty": 1.5, "max_tokens": 60}
     text = gum.ask("completions", penalised, gateway.url, USERS[2])["choices"][0]["text"]
@@ -247,7 +247,7 @@ def test_the_example_has_its_user_named(green, keys):
 
 
 def test_what_is_not_marked_is_counted(green, keys, through):
-    """A prompt shorter than the window, a grammar that leaves one token, beam search."""
+    """Three cases: a prompt shorter than the window, a grammar that leaves one token, beam search."""
     gateway, before = through(green, keys, "green"), green.counted("brickscan_steps")
     green.ask("completions", {"prompt": "Hi", "max_tokens": 10, "min_tokens": 10}, gateway.url, USERS[0])
     after = green.counted("brickscan_steps")
