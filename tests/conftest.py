@@ -1,6 +1,6 @@
-"""What all tests need of the process that runs them, which of them `make check` runs, and what several folders share.
+"""Settings of the process that runs the tests, the choice of tests for `make check`, and fixtures of several folders.
 
-One registry, one set of texts and one Ray serve all tests of a process. What makes them is imported by the test that
+One registry, one set of texts and one Ray serve all tests of a process. A fixture imports its modules only when a test
 asks for it: Ray, tables and tokenizers take seconds.
 """
 
@@ -31,7 +31,7 @@ NOT_QUICK = re.compile(
     r"ray_cluster|without_ray|\bimport ray\b|subprocess|multiprocessing|inspect\(|audited_scan|torch|\bnight\b|\btiny\b"
     r"|\.png"
 )
-"""What files speak of that need Ray, a process (drawing asks one for fonts) or seconds for an import."""
+"""Words of a test file that needs Ray, a process (drawing asks one for fonts) or seconds for an import."""
 
 
 def pytest_addoption(parser):
@@ -39,14 +39,14 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path: Path, config):
-    """With --quick: files that speak of Ray, processes or torch are not even imported, which takes seconds each."""
+    """With --quick, leave out files that need Ray, a process or torch before they are imported, which takes seconds."""
     if config.getoption("--quick") and collection_path.name.startswith("test_"):
         return True if NOT_QUICK.search(collection_path.read_text(encoding="utf-8")) else None
     return None
 
 
 def pytest_collection_modifyitems(config, items):
-    """With --quick: without tests that are marked as taking seconds."""
+    """With --quick, leave out tests with the mark `seconds`."""
     if config.getoption("--quick"):
         slow = [item for item in items if item.get_closest_marker("seconds")]
         config.hook.pytest_deselected(items=slow)
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_interrupts():
-    """In the background of a script Ctrl-C is ignored, and would be by every process that a test starts."""
+    """Let Ctrl-C interrupt: a script's background jobs ignore it, and processes that tests start would inherit this."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -80,9 +80,9 @@ def same_messages() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_process(request) -> Iterator[None]:
-    """With --quick a test that starts a process, as Ray would, fails: it belongs into the whole suite.
+    """With --quick, fail a test that starts a process, as Ray does: it belongs in the whole suite.
 
-    It patches without `monkeypatch`, which is thereby set up after `without_ray`, and so undone before it.
+    It does not ask for `monkeypatch`: pytest then sets `monkeypatch` up after `without_ray` and undoes it before.
     """
     if not request.config.getoption("--quick"):
         yield
@@ -108,7 +108,7 @@ def byte_tokenizer(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory, byte_tokenizer) -> Path:
-    """Keys `green` and `gum`, whose messages alice and bob hold; nobody changes it."""
+    """A registry of keys `green` and `gum`, whose messages alice and bob hold; no test changes it."""
     from tests.support.two_keys import make_registry
 
     return make_registry(tmp_path_factory.mktemp("registry"), byte_tokenizer)
@@ -123,7 +123,7 @@ def words() -> "Words":
 
 @pytest.fixture(scope="session")
 def plain(words) -> Callable[[int, int], str]:
-    """Random text: of so many words, from a seed."""
+    """A function that makes random text from a number of words and a seed."""
     from tests.support.two_keys import plain_text
 
     return plain_text(words)
@@ -131,7 +131,7 @@ def plain(words) -> Callable[[int, int], str]:
 
 @pytest.fixture(scope="session")
 def marked(registry, words) -> Callable[[int, int, int], str]:
-    """Text marked under `green`: for a message, of so many words, from a seed."""
+    """A function that makes text marked under `green` from a message, a number of words and a seed."""
     from tests.support.two_keys import marked_text
 
     return marked_text(registry, words)
@@ -139,7 +139,7 @@ def marked(registry, words) -> Callable[[int, int, int], str]:
 
 @pytest.fixture(scope="session")
 def browser() -> "Iterator[Browser]":
-    """Chromium of the machine; what asks for it is skipped where there is none."""
+    """The machine's Chromium; a test that asks for it is skipped where Chromium is missing."""
     from tests.support.browser import launched
 
     with launched() as browser:
@@ -148,7 +148,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """An embedded cluster for two workers, which whatever runs on Ray in this process joins."""
+    """An embedded cluster for two workers; every scan of this process that runs on Ray joins it."""
     from scanner.cluster.connect import cluster
     from schemas.config import ClusterConfig
 
@@ -158,7 +158,7 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture
 def without_ray(request) -> Iterator[None]:
-    """Scans of this process do all but start actors (tests/support/without_ray.py), but of tests that ask for Ray."""
+    """Scans start no actors (tests/support/without_ray.py), except in tests that ask for Ray."""
     with pytest.MonkeyPatch.context() as patch:
         if "ray_cluster" not in request.fixturenames:
             from tests.support.without_ray import put_in_the_place_of_ray
@@ -169,10 +169,10 @@ def without_ray(request) -> Iterator[None]:
 
 @pytest.fixture
 def opened_once() -> Iterator[None]:
-    """Tokenizers and the processes that look into footers serve all tests of this process."""
+    """Tokenizers and the processes that read footers are opened once for all tests of this process."""
     from tests.support.without_ray import open_once
 
-    with pytest.MonkeyPatch.context() as patch:  # its own: a test may undo what it patched
+    with pytest.MonkeyPatch.context() as patch:  # a patch of its own, since a test may undo `monkeypatch`
         open_once(patch)
         yield
 
@@ -186,7 +186,7 @@ def night(tmp_path, registry, opened_once) -> "Night":
 
 @pytest.fixture
 def own_registry(night, registry) -> Path:
-    """A copy that a test may spoil."""
+    """A copy of the registry that a test may change."""
     night.registry = Path(shutil.copytree(registry, night.folder / "registry"))
     night.configure()
     return night.registry
@@ -194,7 +194,7 @@ def own_registry(night, registry) -> Path:
 
 @pytest.fixture(scope="session")
 def submitted(tmp_path_factory, registry, marked, plain) -> "Iterator[tuple[Submitted, Night, dict[str, bytes]]]":
-    """A scan that ran as a job of a real cluster, one document of which failed; its night, and its keys' bytes."""
+    """A scan that ran as a job of a real cluster and failed on one document, its night, and the bytes of its keys."""
     from tests.support.submitted import submit_a_night
 
     yield from submit_a_night(tmp_path_factory.mktemp("submitted"), registry, marked, plain)

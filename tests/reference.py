@@ -179,7 +179,7 @@ class Method:
         self.keys, self.commitment = sub_keys(secret, self.label), commitment(secret, self.label)
 
     def term(self, nonce: int, entry: int) -> int | float:
-        """What one scored position adds to S when its token meets `entry`."""
+        """Part of S that one scored position gives when its token meets `entry`."""
         if self.method == "greenlist":
             return int(is_green(self.keys, nonce, entry, self.gamma))
         return (gumbel_term if self.method == "gumbel" else log_gumbel_term)(draw(self.keys, nonce, entry))
@@ -201,7 +201,7 @@ class Method:
         return self.scores(tokens, [message], dedup)[0]
 
     def best_two(self, tokens: Sequence[int], messages: int, dedup: str = "ngram") -> list[tuple[int, int | float]]:
-        """The two (message, score) of largest score, ties to the smallest message; one of one message."""
+        """The two (message, score) of largest score, ties to the smallest message; one pair for a single message."""
         scores = self.scores(tokens, range(messages), dedup)
         return sorted(enumerate(scores), key=lambda pair: (-pair[1], pair[0]))[:2]
 

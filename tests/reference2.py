@@ -101,14 +101,14 @@ class Method:
         return [Step(nonce, token, self.groups is not None and is_group_step(nonce)) for nonce, token in nonces]
 
     def number(self, message: int, of_group: bool) -> int:
-        """Which number a message reads in a step."""
+        """The number that a message reads in a step."""
         if self.groups is None:
             return message
         group, user = divmod(message, self.groups)
         return group if of_group else group * 2**16 + user
 
     def term(self, step: Step, number: int) -> int | float:
-        """What one scored position adds to the score of whoever reads `number` there."""
+        """Part of the score that one scored position gives to every message that reads `number` in it."""
         j = entry(step.token, number)
         if self.method == "greenlist":
             return int(is_green(self.keys, step.nonce, j, self.gamma))

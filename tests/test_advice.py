@@ -1,4 +1,4 @@
-"""What is advised where something is not there yet: the command that makes it."""
+"""The error about a missing table names the command that makes the table."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the documentation says of the code is so: the floors, the sizes, the files and names it points to."""
+"""The documentation is true of the code: the floors, the sizes, the files and names it points to."""
 
 import importlib
 import re
@@ -34,7 +34,7 @@ def test_every_module_and_file_that_is_named_is_there():
 
 
 def anchors(page: str) -> set[str]:
-    """Where links into a page can end: its headings, as forges name them, and its `<a id>`."""
+    """Anchors that links into a page can name: its headings, as forges name them, and its `<a id>`."""
     text = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
     headings = (re.sub(r"[^\w\- ]", "", found.lower()) for found in re.findall(r"^#+ (.*)$", text, re.MULTILINE))
     return {found.replace(" ", "-") for found in headings} | set(re.findall(r'<a id="([^"]+)"', text))

@@ -76,7 +76,7 @@ def test_init_makes_what_a_scan_needs_and_says_what_it_guessed(tmp_path, shape):
 
 
 def test_a_file_beside_what_init_makes_is_named_alone(tmp_path):
-    """Its folder would hold the results, which no scan may read."""
+    """`init` names the file, not its folder: the folder would hold the results too, which no scan may read."""
     pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "posts.parquet")
     code, out, _ = call("init", tmp_path / "posts.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)
     assert (code, "the file alone" in out) == (0, True)
@@ -182,7 +182,7 @@ def test_every_help_shows_an_example():
 
 
 def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):
-    """So that all can be moved together."""
+    """A relative path stays relative, so that input and configuration can be moved together."""
     monkeypatch.chdir(tmp_path)
     folder = Path("incoming/2026-11-20")
     folder.mkdir(parents=True)
@@ -194,7 +194,7 @@ def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):
 
 
 def test_a_page_says_how_to_install_and_which_names_that_takes():
-    """An installation owns its top-level packages, which another program may have too."""
+    """An installation takes the names of its top-level packages, which another program may use too."""
     page = (Path(__file__).parents[1] / "docs/guides/first-steps.md").read_text(encoding="utf-8")
     section = page.partition("## Outside of a checkout\n")[2].partition("\n## ")[0]
     settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Outside of the formats nobody asks which format a key is: it would have to be asked again for the next one."""
+"""No code outside the formats asks which format a key has: such code would need a change for every new format."""
 
 import ast
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ FORMATS_AND_TABLES = {
     "jobs/demo/demo_keys.py": "the demo's keys",
     "scanner/evidence/check_claim.py": "a script for third parties, which stands alone and reads labels",
 }
-"""Where it may be asked, and what for."""
+"""Places that may ask which format a key has, and their reasons."""
 
 
 def asked(tree: ast.AST) -> Iterator[str]:
@@ -46,7 +46,7 @@ def asked(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def found() -> dict[str, list[str]]:
-    """By file, what of a format is asked there."""
+    """Names of formats, of their classes and parameters, by the file that uses them."""
     files = [path for top in ("schemas", "scanner", "jobs") for path in sorted((ROOT / top).rglob("*.py"))]
     said = {str(path.relative_to(ROOT)): list(asked(ast.parse(path.read_text(encoding="utf-8")))) for path in files}
     return {file: names for file, names in said.items() if names}

@@ -39,7 +39,7 @@ def test_an_interrupted_command_says_so(number, code):
     assert process.returncode == code
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python says what it dropped
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python tells what it dropped
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
 def test_an_interrupt_that_comes_in_a_finaliser_is_not_lost(number, raised):
     class Dropping:
@@ -53,4 +53,4 @@ def test_an_interrupt_that_comes_in_a_finaliser_is_not_lost(number, raised):
         with pytest.raises(KeyboardInterrupt) as interrupt:
             check()
         assert interrupt.type is raised
-        check()  # once
+        check()  # an interrupt is raised once

@@ -1,4 +1,4 @@
-"""The floors of the house (lowest first) and who may import what is heavy; imports are read with ast, not run."""
+"""The floors of the tree (lowest first) and who may import heavy packages; imports are read with ast, not run."""
 
 import ast
 import builtins
@@ -14,7 +14,7 @@ from tests.support.floors import FLOORS
 
 ROOT = Path(__file__).parents[1]
 
-EMPTY = {"scanner", "scanner.audit"}  # what only holds packages
+EMPTY = {"scanner", "scanner.audit"}  # packages that hold packages only
 OURS = {"schemas", "scanner", "jobs"}
 TORCH = {"torch", "transformers", "triton", "accelerate", "safetensors", "gguf"}
 WITH_TORCH = {"scanner.gpu", "scanner.generation", "scanner.evaluation"}
@@ -103,7 +103,7 @@ def users_of(packages: set[str], *, allowed: set[str], eager_only: bool = False)
 
 
 def test_the_science_takes_arrays_only():
-    """And pydantic, of which the parameters of formats are models."""
+    """Pydantic is allowed besides, since the parameters of formats are its models."""
     heavy = {"pyarrow", "ray", "torch", "polars", "pandas", "deltalake", "transformers", "tokenizers"}
     assert users_of(heavy, allowed=set(FLOORS) - {"scanner.watermark"}) == []
 
@@ -126,7 +126,7 @@ def test_tests_are_imported_by_nothing():
         ("jobs.cli", TORCH | {"ray"}),
         ("scanner.detection.detector", TORCH | {"ray"}),
         ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
-        # these run where nothing of ours is installed but them
+        # these also run alone, where nothing else of ours is installed
         ("scanner.gpu.greenlist", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.gumbel", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.runs", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
@@ -141,20 +141,20 @@ def test_importing_stays_light(module, forbidden):
 
 
 def test_no_two_files_share_a_name_for_different_ideas():
-    """A command, its job on Ray and what they call may share a name; kernels are called as what they are kernels of."""
+    """A command, its job on Ray and the module they call may share a name; a GPU kernel is named like its CPU twin."""
     named: dict[str, set[str]] = {}
     for path in FILES:
         if not path.name.startswith("__") and path.parent not in (ROOT / "jobs", ROOT / "scanner/cluster"):
             named.setdefault(path.name, set()).add(str(path.parent.relative_to(ROOT)))
-    # of the native format, on CPU and GPU
+    # files of the native format, for CPU and GPU
     of_one_idea = {"greenlist.py", "gumbel.py", "runs.py", "ciphers.py", "vectors.py"}
-    of_one_idea |= {"tables.py"}  # schemas, and the tables of them
+    of_one_idea |= {"tables.py"}  # schemas of tables, and the tables of results
     shared = {name: sorted(folders) for name, folders in named.items() if len(folders) > 1}
     assert {name: folders for name, folders in shared.items() if name not in of_one_idea} == {}
 
 
 def test_the_folders_of_tests_are_the_packages_of_scanner():
-    """But for what is of the whole: benchmarks, faults, manifests, and the helpers of all."""
+    """Four folders more belong to the whole tree: benchmarks, faults, manifests, and shared helpers."""
     of_the_whole = {"bench", "chaos", "infra", "support"}
     folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/*.py")}
     packages = {path.parent.name for path in (ROOT / "scanner").glob("*/__init__.py")}
@@ -162,13 +162,13 @@ def test_the_folders_of_tests_are_the_packages_of_scanner():
 
 
 def test_no_test_imports_from_a_test():
-    """What several tests need stands in tests/support, or beside them under its own name."""
+    """Helpers of several tests stand in tests/support, or beside the tests under a name of their own."""
     imported = [found for path in (ROOT / "tests").rglob("*.py") for found in imports_of(path)]
     assert [f for f in imported if f.module.startswith("tests.") and f.module.split(".")[-1].startswith("test_")] == []
 
 
 def test_every_error_of_ours_stands_in_one_tree():
-    """But for what ends a process, which has to be a KeyboardInterrupt."""
+    """All stand in scanner.errors but `Terminated`, which ends a process and has to be a KeyboardInterrupt."""
     raised = {"BaseException", *(name for name, kind in vars(builtins).items() if is_error(kind))}
     roots = [
         (module_name(path), node.name)

@@ -1,4 +1,4 @@
-"""Strength that is measured: of texts that were marked, with the power that texts like them have."""
+"""Strength measured on marked texts, and the power that texts like them have."""
 
 import math
 import re
@@ -29,7 +29,7 @@ def of(scores: list[np.ndarray]) -> Strengths:
 
 
 def gumbel(texts: int, tokens: int, seed: int) -> list[np.ndarray]:
-    """Scores of tokens that a model gave probabilities of its own, each text being more or less certain."""
+    """Token scores of texts under a Gumbel mark: each token has its own probability, each text its own certainty."""
     random = np.random.default_rng(seed)
     found = []
     for _ in range(texts):
@@ -48,7 +48,7 @@ def test_thresholds_are_the_least_scores_that_pass() -> None:
 
 
 def test_power_of_texts_alike_is_the_exact_one() -> None:
-    """Green tokens of one chance: the binomial law, within what normal sums miss."""
+    """Where all tokens are green with one chance the law is binomial; normal sums miss its power by 0.04 at most."""
     random = np.random.default_rng(5)
     measured = Measured.of(
         Binomial(Fraction(1, 4)), of([(random.random(20_000) < 0.55).astype(float) for _ in range(4)])
@@ -59,12 +59,12 @@ def test_power_of_texts_alike_is_the_exact_one() -> None:
 
 
 def test_fresh_texts_pass_as_often_as_the_measured_ones_say() -> None:
-    """Measured on 300 texts of 400 tokens; 4,000 fresh ones, shorter, through the p-values of a scan."""
+    """Strength is measured on 300 texts of 400 tokens and tried on 4,000 shorter texts with the p-values of a scan."""
     measured = Measured.of(Gamma(), of(gumbel(300, 400, 1)))
     for scored in (60, 120, 240):
         sums = np.array([one.sum() for one in gumbel(4000, scored, 2)])
         found = AIM.passes(Gamma().log10_p(sums, scored)).mean()
-        # 300 texts tell a power to 0.03 (one standard deviation); five of these
+        # a power from 300 texts has a standard deviation of 0.03; the limit is five of them
         assert measured.power(np.array([scored]), AIM)[0] == pytest.approx(found, abs=0.15)
 
 
@@ -77,7 +77,7 @@ def test_simulated_texts_pass_as_often_as_said() -> None:
 
 @pytest.mark.parametrize("probability", [0.01, 0.2, 0.5, 0.9, 1.0])
 def test_the_probability_behind_a_mean_score(probability: float) -> None:
-    """By quadrature: the mean of -ln(1 - u^p) over u."""
+    """Against quadrature: the mean of -ln(1 - u^p) over u."""
     u = (np.arange(2_000_000) + 0.5) / 2_000_000
     assert probability_of(float(-np.log1p(-(u**probability)).mean())) == pytest.approx(probability, rel=1e-3)
 
@@ -89,7 +89,7 @@ def test_too_little_text_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory) -> pl.DataFrame:
-    """The demo's marked texts, which SmolLM2 wrote: key_id, message, text, temperature, delta; and its registry."""
+    """The demo's marked texts by SmolLM2: key_id, message, text, temperature, delta, and the registry's folder."""
     folder = tmp_path_factory.mktemp("demo")
     make_registry(folder / "registry")
     raw = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
@@ -105,7 +105,7 @@ def demo(tmp_path_factory) -> pl.DataFrame:
 
 @pytest.mark.parametrize("setting", [("demo-gumbel", 1.0, None), ("demo-greenlist", 0.8, 3.0)])
 def test_real_texts_need_about_as_many_tokens_as_is_said(demo, setting) -> None:
-    """Measured on every second text, tried on the others cut to as many tokens; the paper's bound asks for far more."""
+    """Half of the texts give the strength, the others are cut to the tokens needed; the paper's bound asks for more."""
     key_id, temperature, delta = setting
     registry = f"{demo['folder'][0]}/registry"
     own = demo.filter(pl.col("key_id") == key_id, temperature=temperature)
@@ -138,16 +138,16 @@ def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
     assert "gumbel-v2, h = 4, false-positive rate 1e-06 for a document, 2 keys" in out
     measured = re.search(r"texts are marked as strongly as the (\d+) measured ones", out)
     assert measured is not None
-    assert own.height - 2 <= int(measured[1]) <= own.height  # one may say a thing over and over
+    assert own.height - 2 <= int(measured[1]) <= own.height  # a text that repeats itself may have too few scored tokens
     row = out.splitlines()[-1].split()
     assert row[:2] == ["100,000", "0.9"]
     assert row[4] == "measured"
     assert 20 < int(row[2]) < 120
-    assert math.isclose(float(row[5]), 0.9, abs_tol=0.08)  # its own simulation
+    assert math.isclose(float(row[5]), 0.9, abs_tol=0.08)  # the command's own simulation
     (key,) = (key for key in load_registry(registry).keys if key.key_id == "demo-gumbel")
     found, named = call("--from", file, "--registry", registry, "--power", 0.9, "--simulate", 0).splitlines()[-2:]
     assert (found.split()[0], found.split()[4]) == (f"{key.messages:,}", "measured")
-    assert (named.split()[0], named.split()[-2]) == (f"{key.messages:,}", "named")  # of its own groups
+    assert (named.split()[0], named.split()[-2]) == (f"{key.messages:,}", "named")  # by the key's groups
 
 
 @pytest.mark.parametrize(

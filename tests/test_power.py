@@ -33,7 +33,7 @@ GREEN = GreenShare(Fraction(1, 4), 0.55, "")
 
 
 def test_green_power_is_the_binomial_tail_above_the_least_count_that_passes() -> None:
-    one_p = -math.expm1(math.log1p(-AIM.false_positive_rate) / 3000)  # of one message of one key
+    one_p = -math.expm1(math.log1p(-AIM.false_positive_rate) / 3000)  # the rate for one message of one key
     for scored in (1, 5, 17, 60, 140, 500):
         passing = [s for s in range(scored + 1) if stats.binom.sf(s - 1, scored, 0.25) <= one_p]
         wanted = stats.binom.sf(passing[0] - 1, scored, 0.55) if passing else 0.0
@@ -42,7 +42,7 @@ def test_green_power_is_the_binomial_tail_above_the_least_count_that_passes() ->
 
 @pytest.mark.parametrize("share", [0.55, 0.7, 0.94])
 def test_no_chances_of_the_same_mean_have_less_power_where_it_says_so(share: float) -> None:
-    """Some tokens always green, some never, the others alike: Hoeffding's extremes, and equality at none and none."""
+    """Hoeffding's extremes: some tokens are always green, some never, and the others with one chance."""
     marked, aim, bounds = GreenShare(Fraction(1, 4), share, ""), Aim(1e-3, 1, 1), Counter[bool]()
     for scored in range(1, 60):
         least = next((s for s in range(scored + 1) if stats.binom.sf(s - 1, scored, 0.25) <= 1e-3), scored + 1)
@@ -57,11 +57,11 @@ def test_no_chances_of_the_same_mean_have_less_power_where_it_says_so(share: flo
 
 
 def test_a_power_above_one_half_alone_bounds_nothing() -> None:
-    """Eleven tokens that must all be green: ten that always are, and one of 0.34."""
+    """All of eleven tokens must be green to pass: ten always are, and one is with chance 0.34."""
     marked, aim = GreenShare(Fraction(1, 2), 0.94, ""), Aim(1.001 * 2.0**-11, 1, 1)
     power = marked.power(np.array([11]), aim)[0]
     assert power == pytest.approx(0.94**11)
-    assert power > 0.5 > 11 * 0.94 - 10  # the power of those
+    assert power > 0.5 > 11 * 0.94 - 10  # the power with these eleven tokens
     assert not marked.bounds(11, aim)
 
 
@@ -81,7 +81,7 @@ def test_the_inversion_gives_the_gamma_law_at_probability_one(scored: int) -> No
 
 @pytest.mark.parametrize("probability", [0.02, 0.5, 0.95])
 def test_the_inversion_against_simulation(probability: float) -> None:
-    """40,000 texts of 40 tokens; each within the 99.999 % interval, error rate 1e-4 together."""
+    """Each tail lies within the 99.999 % interval of 40,000 texts of 40 tokens; error rate 1e-4 in all."""
     uniform = np.random.default_rng(2).random((40_000, 40))
     sums = -np.log1p(-(uniform**probability)).sum(axis=1)
     for quantile in (0.1, 0.5, 0.99):
@@ -172,7 +172,7 @@ def test_refused(options: list[str], words: str) -> None:
     [(0.5, 200, 0.31), (0.5, 250, 0.58), (0.5, 300, 0.80), (0.6, 150, 0.76), (0.75, 60, 0.50), (0.75, 100, 0.97)],
 )
 def test_who_is_named_against_the_simulation_of_the_specification(share, scored, simulated) -> None:
-    """SPEC_2 §3 names users of a key for 1.05e9 in 80 to 300 simulated texts a point: 4 standard errors are 0.22."""
+    """SPEC_2 §3 simulated 80 to 300 texts a point under a key for 1.05e9 users: 4 standard errors are 0.22."""
     groups = groups_for(1.05e9)
     named = NamedToo(GreenShare(Fraction(1, 4), share, ""), groups, 1e-4)
     (bound,) = named.power(np.array([scored]), Aim(1e-6, groups**2, 1))
@@ -181,7 +181,7 @@ def test_who_is_named_against_the_simulation_of_the_specification(share, scored,
 
 
 def test_the_bound_on_names_is_the_plain_sum_and_below_a_simulation_token_by_token() -> None:
-    """4,000 texts whose steps are dealt one by one; 5 standard errors, 1e-6."""
+    """The simulation deals the steps of 4,000 texts one by one; 5 standard errors, error rate 1e-6."""
     groups, scored, share, rate = 325, 220, 0.5, 1e-3
     aim, own = Aim(1e-6, groups**2, 2), Aim(rate, groups, 2)
     marked = GreenShare(Fraction(1, 4), share, "")

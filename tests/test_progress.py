@@ -1,4 +1,4 @@
-"""What is told while a command works: how much is done, also within a shard, and how long the rest will take."""
+"""Progress lines of a working command: how much is done, also within a shard, and how long the rest will take."""
 
 import io
 import sys
@@ -50,7 +50,7 @@ def test_a_pace_that_stands_still_or_goes_back_says_nothing():
     pace.left(10, 100)
     clock.now += 5
     assert pace.left(10, 100) is None
-    assert pace.left(3, 100) is None  # a worker died over what it had done
+    assert pace.left(3, 100) is None  # a worker died, and what it had done within a shard is lost
 
 
 def test_lines_show_what_is_scored_within_a_shard(monkeypatch):
@@ -104,7 +104,7 @@ def test_steps_tell_of_progress_of_standing_still_and_of_ends():
     clock, err, checked = Clock(), io.StringIO(), []
     with redirect_stderr(err):
         steps = Steps("calibrate", lambda: checked.append(1), clock)
-        for second in range(70):  # two thirds of a minute nothing happens
+        for second in range(70):  # after second 20 nothing happens
             clock.now += 1
             steps("law", min(second, 20), 40)
         for done in (39, 40, 40):
@@ -120,4 +120,4 @@ def test_steps_tell_of_progress_of_standing_still_and_of_ends():
     assert [done for step, done, _ in told if step != "'law'"] == ["1/1", "2/2"]
     assert sum(done == "40/40" for _, done, _ in told) == 1
     etas = {line["seconds"]: line["eta_s"] for line in lines_of(err) if "eta_s" in line}
-    assert etas["15.0"] == "26"  # 14 of 40 are done, the last 13 of them in as many seconds
+    assert etas["15.0"] == "26"  # 14 of 40 are done; the last 13 took 13 seconds

@@ -1,4 +1,4 @@
-"""What others import stays there under its name: analysts from `scanner.results`, inference teams from `generation`."""
+"""Public names stay: analysts import from `scanner.results`, inference teams from `scanner.generation`."""
 
 import importlib
 import pkgutil
@@ -17,7 +17,7 @@ PROMISED = {
     "scanner.watermark": {"GreenList", "Gumbel", "Tokens", "ragged", "scored_positions"},
     "scanner.errors": {"BrickscanError", "Refused", "SecretError", "TokenizerError", "ScanFailed"},
 }
-"""What somebody's notebook or server may hold: one that goes, or changes its meaning, needs an issue of its own."""
+"""Names that somebody's notebook or server may import; to remove one or change its meaning needs its own issue."""
 
 TYPES_ALONE = {"Dedup"}  # typing.Literal holds no docstring
 

@@ -1,4 +1,4 @@
-"""`brickscan selftest`: passes on what ships, fails when a digit that matters is changed, refuses what is no test."""
+"""`brickscan selftest` passes on the shipped answers, fails on a changed digit, and refuses files that test nothing."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def failures(groups: dict) -> int:
 
 
 def changed_digits(number: float) -> list[float]:
-    """The number with one of its first eight digits that are not leading zeros moved by one, eight numbers."""
+    """Eight numbers: in each of them another one of the first eight significant digits is moved by one."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     digits = (*digits, *[0] * (8 - len(digits)))
     exponent -= max(0, 8 - len(Decimal(repr(number)).as_tuple().digits))

@@ -26,7 +26,7 @@ RATES = (0.1, 0.01, 0.001, 0.0001, 0.00001)
 
 
 def rows(verdicts: str, kind: str = "decoy", messages: int = 1) -> list[dict[str, object]]:
-    """Of one question, from large thresholds to small; verdicts: h(olds), c(onservative), u(ndecided), t(oo small)."""
+    """One question's rows, large thresholds first; verdicts: h(olds), c(onservative), u(ndecided), t(oo small)."""
     words = {"h": "holds", "c": "conservative", "u": "undecided", "t": "too small"}
     about = {"kind": kind, "method": "greenlist", "gamma": "1/4", "window": 4, "key_id": None, "messages": messages}
     return [
@@ -46,7 +46,7 @@ SCAN_ID = "20261121T034400Z-1a2b3c4d"
 
 
 def outcome(**changes: object) -> Outcome:
-    """Of a night that was resumed: 1,200 of 4,000 documents are this scan's."""
+    """Outcome of a scan that resumed a night: 1,200 of 4,000 documents are this scan's."""
     values = {
         "scan_id": SCAN_ID,
         "exit_code": 0,
@@ -230,7 +230,7 @@ HUGE = 10**10
     st.booleans(),
 )
 def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
-    """But for paths and commands, which stay whole, and what has no blank to be parted at."""
+    """Lines with paths, commands or long words without a blank stay whole."""
     counts = Counts(*[number] * 10)
     texts = Traffic(number, number, number, number, {}, ("s",))
     found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
@@ -253,7 +253,7 @@ def test_the_whole_input_is_added_up_over_scans_and_a_shard_counts_once(tmp_path
     folder = str(tmp_path)
     write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
     ids = ["shard 0", "shard 1", "nosuch"]
-    assert whole_input(folder, ids) == WholeInput(*[6] * 5)  # 3 of each in a row that `filled` made
+    assert whole_input(folder, ids) == WholeInput(*[6] * 5)  # `filled` writes 3 of each into a row
     assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 5)
     assert whole_input(folder, []) == WholeInput()
     again = str(tmp_path / "again")

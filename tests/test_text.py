@@ -28,7 +28,7 @@ SAYING = {"print", "click.echo", "click.secho", "sys.stderr.write", "sys.stdout.
 
 
 def seen(text: str) -> bool:
-    """Whether text holds nothing but what a terminal shows as one letter, or on one."""
+    """Whether a terminal shows every character of a text, as a letter or as a mark on one."""
     unseen = [c for c in text if not c.isprintable() or c in "\u2800\u3164\u115f\u1160\uffa0\u034f\ufe0f"]
     piled = [
         text[i : i + 3]

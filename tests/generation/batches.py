@@ -7,7 +7,7 @@ from tests.generation.conftest import VOCABULARY
 
 SECRET = bytes(range(32))
 SAMPLING = [(1.0, 0, 1.0), (0.8, 0, 0.95), (1.3, 7, 1.0), (0.7, 20, 0.6)]
-LENGTHS = [9, 5, 6, 4]  # of the prompts: all four are padded to 9
+LENGTHS = [9, 5, 6, 4]  # tokens of each prompt; all four are padded to 9
 
 
 def batch(seed: int, extra: int = 0) -> tuple[torch.Tensor, list[list[int]], torch.Tensor]:

@@ -1,7 +1,7 @@
 """The paper's three Gumbel scores on real completions: `python -m tests.generation.compare_scores --texts 100`.
 
-Every text is tokenised from its text alone, clean and after an attack. The model is asked with and without the prompt
-before the text; as the texts were sampled (top-p), or for all tokens.
+Every completion is tokenised from its text alone, clean and after an attack. The model gives probabilities with and
+without the prompt before the text, for the tokens of its sampling (top-p) or for all tokens.
 """
 
 import argparse
@@ -20,7 +20,7 @@ PROMPTS = (Path(__file__).parents[2] / "jobs" / "demo" / "prompts.txt").read_tex
 SECRET = hashlib.sha256(b"compare scores").digest()
 WINDOW, BATCH = 4, 16
 APART = 1_000_000
-"""Between the messages of texts: more than the vocabulary, so that no two texts meet the same draws."""
+"""Distance of two texts' messages: more than the vocabulary, so that no two texts meet the same draws."""
 
 REPLACED = 0.3
 RATE = 1e-5
@@ -59,7 +59,7 @@ def write(model: LocalModel, texts: int, sampling: Sampling) -> list[Text]:
 
 
 def replace(model: LocalModel, tokens: list[int], generator: np.random.Generator) -> list[int]:
-    """Each token is replaced with chance REPLACED by any other; what comes out is tokenised again, as text."""
+    """Tokens of the text in which each token is replaced by a random one with chance REPLACED, tokenised again."""
     drawn = generator.integers(0, model.vocabulary, len(tokens))
     mixed = np.where(generator.random(len(tokens)) < REPLACED, drawn, tokens)
     return model.tokenizer.encode(model.decode(mixed.tolist()), add_special_tokens=False).ids

@@ -17,7 +17,7 @@ def biased(
     message: int,
     logits: list[float],
 ) -> list[float]:
-    """The logits of a step after the green list: δ more on green tokens, none with fewer than h previous tokens."""
+    """Logits of a step with δ added to green tokens; unchanged with fewer than h previous tokens."""
     if len(previous) < window:
         return logits
     keys = reference.sub_keys(secret, reference.label("greenlist", window, gamma))
@@ -26,7 +26,7 @@ def biased(
 
 
 def distribution(logits: list[float], temperature: float, top_k: int, top_p: float) -> list[mpmath.mpf]:
-    """What is sampled from, with 0 for every token that was cut off."""
+    """Probability with which each token is sampled, 0 for every token that is cut off."""
     weights = [mpmath.exp(mpmath.mpf(x) / temperature) for x in logits]
     order = sorted(range(len(weights)), key=lambda v: -weights[v])
     if top_k:

@@ -45,7 +45,7 @@ def test_marked_text_names_its_message(tiny: LocalModel, mark: Watermark) -> Non
 @pytest.mark.parametrize("mark", [None, *MARKS], ids=lambda mark: mark.label if mark else "unmarked")
 def test_the_same_seed_gives_the_same_text(tiny: LocalModel, mark: Watermark | None) -> None:
     def texts(seed: int) -> list[str]:
-        torch.manual_seed(seed + 100)  # whatever state others left
+        torch.manual_seed(seed + 100)  # the seed decides, whatever the global generator's state
         messages = MESSAGES if mark else []
         return [completion.text for completion in complete(tiny, PROMPTS, Sampling(24), seed, mark, messages)]
 
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_text(tiny: LocalModel, mark: Watermark | N
 
 @pytest.mark.parametrize("mark", MARKS[1::2], ids=lambda mark: mark.label)
 def test_used_windows_can_be_left_unmarked(tiny: LocalModel, mark: Watermark) -> None:
-    """At h = 1 windows repeat soon: from there on the text is another one."""
+    """At h = 1 windows repeat soon; from the first repeat on the two texts differ."""
     texts = [
         complete(tiny, PROMPTS, Sampling(150, temperature=0.5, skip_used_windows=skip), 1, mark, MESSAGES)
         for skip in (False, True)
@@ -75,7 +75,7 @@ def test_the_global_generator_is_left_alone(tiny: LocalModel) -> None:
 
 
 def test_a_row_does_not_depend_on_its_neighbours(tiny: LocalModel) -> None:
-    """Left padding, and the messages of other rows, decide nothing."""
+    """Left padding and the messages of other rows change nothing."""
     mark = MARKS[2]
     together = complete(tiny, PROMPTS[:1] + PROMPTS[2:], Sampling(20), 1, mark, [3, 41])
     alone = [

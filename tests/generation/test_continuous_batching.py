@@ -1,4 +1,4 @@
-"""Transformers' continuous batching drops processors that say no, and keeps those that say nothing: ours refuse."""
+"""Transformers' continuous batching drops or keeps processors by what they declare: ours raise an error."""
 
 import pytest
 from transformers import LogitsProcessorList

@@ -1,4 +1,4 @@
-"""The demo's sample: what ships is what it says, and the marks in it are the ones that its truth names."""
+"""The demo's sample holds the rows that its truth lists, and its texts carry the marks that the truth names."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_users_held_their_messages_before_the_documents_were_posted(
 def test_the_marks_are_those_of_the_truth(
     key_id: str, truth: pl.DataFrame, documents: pa.Table, registry: Path
 ) -> None:
-    """Under its own message nearly every marked text scores high, and others look like chance."""
+    """Nearly every marked text scores high under its own message; other messages score like chance."""
     (key,) = (key for key in load_registry(registry).keys if key.key_id == key_id)
     watermark = open_key(registry, key)
     rows = truth.with_row_index().filter(pl.col("kind") == "marked")
@@ -104,7 +104,7 @@ def test_the_marks_are_those_of_the_truth(
     assert np.median(log10_p[own]) < -12
     assert (log10_p[~own] > -4).all()
     if key.messages > 1:
-        others = watermark.score(tokens, positions, (messages + key.messages // 2) % key.messages)  # of other groups
+        others = watermark.score(tokens, positions, (messages + key.messages // 2) % key.messages)  # other groups
         assert (watermark.law.log10_p(others, scored) > -4).all()
 
 
@@ -124,7 +124,7 @@ def test_canaries_are_nobody_and_their_texts_carry_their_messages(tmp_path: Path
         messages = np.array([message_of[account] for account in part["account_id"]])
         log10_p = watermark.law.log10_p(watermark.score(tokens, positions, messages), positions.scored)
         found += int((log10_p <= np.log10(1e-6 / key.messages / len(registry.keys))).sum())
-    assert found == 35  # of which the scan finds 34: a search with groups does not look into all of them
+    assert found == 35  # the scan finds 34 of them: a search with groups does not look into all groups
 
 
 def test_secrets_are_copied_for_their_owner_alone(registry: Path) -> None:

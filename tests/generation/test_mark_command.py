@@ -48,7 +48,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def call(registry: Path, model: Path, prompts: Path, out: Path, *more: str) -> str:
-    """Run the command; what it refuses is raised."""
+    """Output of the command; raises `Refused` where the command refuses."""
     arguments = ["--registry", registry, "--model", model, "--prompts", prompts, "--out", out, *more]
     found = CliRunner().invoke(mark, [str(argument) for argument in arguments], catch_exceptions=False)
     assert found.exit_code == 0, found.output
@@ -218,7 +218,7 @@ def test_without_torch_the_command_says_what_to_install(
 
 
 def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts: Path, tmp_path: Path) -> None:
-    """As vLLM would, for trials: every completion is found under that key, none under the others."""
+    """A vLLM key marks for trials: every completion is found under it, none under the other keys."""
     tokenizer = tiny_folder / "tokenizer.json"
     new_key(registry, "stack", format="vllm-gumbel", messages=1, tokenizer=tokenizer)
     out = tmp_path / "marked.parquet"
@@ -232,7 +232,7 @@ def test_a_key_of_another_stack_marks(registry: Path, tiny_folder: Path, prompts
 def test_prompts_that_say_whom_they_are_for_are_marked_for_these(
     registry: Path, tiny_folder: Path, tmp_path: Path
 ) -> None:
-    """As `brickscan canaries` writes them; --user says otherwise, and tells so."""
+    """`brickscan canaries` writes such prompts; --user overrides their column, with a notice."""
     prompts, out = tmp_path / "asked.parquet", tmp_path / "marked.parquet"
     users = ["bob", "cy", "ada", "bob"]
     pl.DataFrame({"user_id": users, "prompt": ["w3 w4", "w5 w6", " ", "w6 w7"]}).write_parquet(prompts)

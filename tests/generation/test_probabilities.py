@@ -1,4 +1,4 @@
-"""What a model says of a text, batched, against one pass a token; and the Neyman-Pearson score of marked text."""
+"""Token probabilities in batches against one pass a token, and the Neyman-Pearson score of marked text."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_against_one_pass_a_token(tiny: LocalModel, contexts: list[list[int]] | 
 
 
 def test_batches_and_parts_change_nothing_that_the_model_can_see(tiny: LocalModel, monkeypatch: pytest.MonkeyPatch):
-    """Small batches give the same; in a text that is cut, each token has at least half of what fits before it."""
+    """Small batches change nothing; in a text that is cut, each token has at least half a part of text before it."""
     texts = [np.random.default_rng(n).integers(3, 97, n) for n in (3, 60, 200, 10)]
     whole = token_log_probabilities(tiny, texts)
     monkeypatch.setattr(module, "BATCH_TOKENS", 64)

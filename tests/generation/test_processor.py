@@ -61,7 +61,7 @@ def test_gumbel_chooses_as_specified(window: int, extra: int, temperature: float
         ([2**32 - 2, 2**32 - 1, 2**32 - 3, 0], [0.46, 0.14, 0.4, 1e-3], 0),
         ([9, 9, 9, 9], [0.25, 0.25, 0.25, 0.25], 0),  # ties go to the smallest id
         ([9, 2**32 - 1, 2**32 - 1, 9], [0.1, 0.4, 0.4, 0.1], 1),
-        ([0, 0, 2**32 - 1, 0], [0.6, 0.4, 0.0, 0.0], 0),  # what cannot be written is never chosen
+        ([0, 0, 2**32 - 1, 0], [0.6, 0.4, 0.0, 0.0], 0),  # a token of probability 0 is never chosen
     ],
 )
 def test_gumbel_near_r_equal_to_one(draws: list[int], p: list[float], token: int) -> None:
@@ -93,7 +93,7 @@ def test_unmarked_gumbel_steps_follow_the_distribution_and_the_seed() -> None:
     ("top_k", "top_p"), [(0, 0.3), (0, 0.95), (1, 1.0), (12, 1.0), (12, 0.6), (0, 1.0), (2000, 1.0)]
 )
 def test_what_top_k_and_top_p_leave(spread: float, top_k: int, top_p: float) -> None:
-    """Against sorting: 1,000 logits, from all alike to one that holds everything; equal ones stay or go together."""
+    """Against sorting 1,000 logits, from all equal to one with all the mass; equal logits stay or go together."""
     logits = np.random.default_rng(1).normal(0, 1, 1000).round(2) * spread
     weights = np.exp(logits - logits.max())
     kept = np.sort(weights)[::-1][: top_k or None]
@@ -209,7 +209,7 @@ def test_gumbel_refuses_beams(tiny: LocalModel, repeat: int) -> None:
 
 
 def test_a_green_list_marks_beams(tiny: LocalModel) -> None:
-    """Each prompt's beams carry its message: the text holds more green tokens than that of unmarked beams."""
+    """Each prompt's beams carry its message: their texts hold more green tokens than texts of unmarked beams."""
     inputs, _ = prompts(tiny)
     mark = GreenList(SECRET, 1, Fraction(1, 2))
 
@@ -290,8 +290,8 @@ def test_more_tokens_than_the_keys_tokenizer_knows_are_refused() -> None:
 def test_the_share_of_green_tokens_on_flat_logits(gamma: Fraction, delta: float) -> None:
     """γ e^δ/(1 − γ + γ e^δ) (Kirchenbauer et al.), on 20,000 sampled steps: 20 keys, windows that never repeat.
 
-    Within 4.4 standard errors, error rate 1e-5; that 2,048 tokens hold a share of green ones beside γ shifts it by 1e-4
-    at most, and is allowed for.
+    Within 4.4 standard errors, error rate 1e-5, and 1e-4 more: the green share of 2,048 tokens is not γ exactly, which
+    shifts the result by 1e-4 at most.
     """
     steps, hits = 1000, 0
     ids = torch.arange(3, steps + 3)[:, None]

@@ -55,10 +55,10 @@ def test_unmarked_text_scores_like_chance(model: LocalModel) -> None:
 
 
 def test_neyman_pearson_is_strong_on_clean_text_and_fragile(model: LocalModel) -> None:
-    """Paper, Advanced Detection Schemes, by the medians of 8 short texts; a table of any size is a command away.
+    """Medians of 8 short texts against the paper, Advanced Detection Schemes; compare_scores makes larger tables.
 
-    Asked with the prompt, the lowest p of the three scores on clean text, and ln r the highest. Once tokens are
-    replaced, the original score is the best, and Neyman-Pearson says nothing. Another message's p is never small.
+    On clean text, with the prompt, Neyman-Pearson has the lowest p of the three scores, and ln r the highest. Once
+    tokens are replaced, the original score is best and Neyman-Pearson finds nothing. Another message's p is not small.
     """
     sampling = Sampling(max_new_tokens=64)
     rows = compare_scores.compare(model, compare_scores.write(model, 8, sampling), sampling)

@@ -62,7 +62,7 @@ def sglang_step(name: str, prompt: list[int], written: list[int], p, message: in
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_step_chooses_as_the_stack(name: str) -> None:
-    """45 steps of three rows at the start, in the middle, and where a context comes again."""
+    """45 steps, in rows of three: at the start, in the middle, and where a context comes again."""
     parameters, secret = FORMS[name]
     mark = make_format(name, parameters).open(secret)
     messages = [0, 3, 7] if name == "sglang-user-keys" else MESSAGES
@@ -90,7 +90,7 @@ def test_a_step_chooses_as_the_stack(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_marked_is_read(tiny, name: str) -> None:
-    """Four completions of 60 tokens: under the key all are far below 1e-6, under another none is."""
+    """Four completions of 60 tokens: p is far below 1e-6 for all of them under the key, for none under another key."""
     parameters, secret = FORMS[name]
     form = make_format(name, parameters)
     messages = [0, 3, 7, 11] if name == "sglang-user-keys" else [0] * 4

@@ -56,7 +56,7 @@ def test_gumbel_chooses_as_specified(groups, temperature, top_k, top_p):
 
 
 def test_many_tokens_with_few_that_can_be_written():
-    """Over the edges of what is drawn at a time; ties and weights of 0."""
+    """Vocabularies of sizes around a chunk of 256 draws; ties and weights of 0."""
     mark, plain = NumberedGumbel(SECRET, 1), reference2.Method("gumbel", SECRET, 1)
     nonce = mark.window_nonces(np.array([[5]], np.uint32))[0]
     generator = np.random.default_rng(3)

@@ -1,7 +1,7 @@
 """Write the CPU's answers that the device benchmark carries along: `python -m tests.gpu.answers`.
 
-Documents drawn by Zipf's law, some of them really marked, under one key each method: what the CPU finds among all
-messages. The key is drawn for this file and guards nothing.
+Documents are drawn by Zipf's law, some of them really marked, under one key a method. An answer is what the CPU finds
+among all messages. The key is drawn for this file and guards nothing.
 """
 
 from fractions import Fraction
@@ -21,7 +21,7 @@ VOCABULARY = 32_000
 
 
 def documents(mark: GreenList | Gumbel) -> Tokens:
-    """Every other document is marked for its number times 77: each token is the best of 30."""
+    """Documents of which every other one is marked for message 77 times its number: each token is the best of 30."""
     generator = np.random.default_rng(7)
     ids: list[int] = []
     for number, length in enumerate(LENGTHS):

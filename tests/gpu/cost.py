@@ -1,8 +1,8 @@
-"""What the kernels cost on a Hopper GPU, read off their machine code; no GPU needed: `python -m tests.gpu.cost`.
+"""Costs of the kernels on a Hopper GPU, read off their machine code without a GPU: `python -m tests.gpu.cost`.
 
-Integer logic, shifts and selections share a pipe of 64 lanes a multiprocessor and clock, additions may take another one
-(IMAD.IADD): that first pipe is what ChaCha and all kernels around it wait for. What is counted is their innermost loop,
-for one block of the stream; memory and barriers are not in it.
+Integer logic, shifts and selections share one pipe of 64 lanes a multiprocessor and clock; additions may take another
+pipe (IMAD.IADD). ChaCha and all kernels around it wait for the first pipe. The figures count the innermost loop, for
+one block of the stream, without memory and barriers.
 """
 
 import json

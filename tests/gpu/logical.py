@@ -52,7 +52,7 @@ VARIES = ("scan_id", "scanned_at")
 
 
 class Telling(Worker):
-    """Writes down what it holds and scores with."""
+    """A worker that writes down the GPUs that it holds and the marks that it scores with."""
 
     def prepare(self) -> str:
         warning = super().prepare()
@@ -64,7 +64,7 @@ class Telling(Worker):
 
 
 class Blind(Worker):
-    """Holds a GPU that torch cannot use."""
+    """A worker that holds a GPU which torch cannot use."""
 
     def prepare(self) -> str:
         knobs.runtime.interpret = False

@@ -1,4 +1,4 @@
-"""Gumbel's choice in torch against that of the CPU: the same tokens are left, the same one is chosen."""
+"""Gumbel's choice in torch against the CPU's: the same tokens are left, and the same one is chosen."""
 
 import numpy as np
 import pytest

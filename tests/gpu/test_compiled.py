@@ -1,4 +1,4 @@
-"""The kernels compiled for a Hopper GPU (sm_90), which needs none: they spill nothing and cost what we say."""
+"""The kernels compiled for a Hopper GPU (sm_90), on any machine: they spill nothing and keep to their stated cost."""
 
 import json
 import os
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict]:
-    """What tests.gpu.cost finds, by kernel; in a process of its own, in which Triton does not interpret."""
+    """Costs from tests.gpu.cost, by kernel, found in a process of its own in which Triton does not interpret."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.cost", "--json"],
@@ -32,15 +32,15 @@ def test_nothing_spills(compiled):
 
 
 def test_as_many_programs_fit_as_are_started(compiled):
-    """384 threads a multiprocessor of 65,536 registers, for the kernels that are sized so."""
+    """The kernels sized for 384 threads a multiprocessor share its 65,536 registers."""
     for name in ("greenlist 1/4", "gumbel"):
         assert compiled[name]["registers"] <= 65536 // 384
 
 
 def test_blocks_are_shared_and_little_is_added_to_them(compiled):
-    """Operations of the pipe that all kernels wait for, for one block: the cipher alone, and all that a score needs."""
+    """On the pipe that all kernels wait for, a score takes less than 1.5 times the operations of the cipher alone."""
     core = compiled["core"]["alu"]
-    assert 220 <= core <= 260  # 384 of the rounds, less the additions, which another pipe takes, less what is constant
+    assert 220 <= core <= 260  # the rounds have 384; additions go to another pipe, constants are folded
     for name in ("greenlist 1/4", "gumbel", "greenlist 1/4, version 2", "gumbel, version 2"):
         assert compiled[name]["alu"] < 1.5 * core
         assert compiled[name]["barriers"] <= 1

@@ -163,7 +163,7 @@ def test_what_has_no_plain_form_is_null_and_costs_no_document(tmp_path, values):
     ):
         inspect(file, columns)
         found = rows(file, columns)
-        if values.type == pa.bool_() and left == "account_id":  # has a text form
+        if values.type == pa.bool_() and left == "account_id":  # a boolean has a text form
             assert [row["account_id"] for row in found] == ["true", "false", None]
             assert not any(row["unread"] for row in found)
             continue
@@ -172,7 +172,7 @@ def test_what_has_no_plain_form_is_null_and_costs_no_document(tmp_path, values):
 
 
 def test_ids_that_cannot_be_written_are_null_alone(tmp_path):
-    """A column of which one value has no text form; and an optional column that stands twice."""
+    """A value without a text form is null alone; an optional column that stands twice is null as a whole."""
     days = pa.array([0, 2**31 - 1, None], pa.int32()).view(pa.date32())
     twice = pa.Table.from_arrays([TEXT, days, TEXT, TEXT], names=["text", "day", "id", "id"])
     file = written(tmp_path / "a.parquet", twice)
@@ -221,7 +221,7 @@ def test_files_that_are_not_whole_parquet(tmp_path):
 
 @pytest.mark.parametrize(("head", "tail"), [(b"", b""), (b"PAR1", b""), (b"", b"PAR1"), (b"PAR1", b"\x20\0\0\0PAR1")])
 def test_nothing_of_what_a_link_leads_to_is_shown(tmp_path, head, tail):
-    """What is said of a key of 32 bytes is the same, whatever the key."""
+    """The error about a link to a key of 32 bytes is the same, whatever the key."""
     link, said = tmp_path / "a.parquet", set()
     link.symlink_to("secret")
     for number in range(20):
@@ -231,12 +231,12 @@ def test_nothing_of_what_a_link_leads_to_is_shown(tmp_path, head, tail):
 
 
 def test_storage_that_fails_at_the_footer_is_no_fault_of_the_file(tmp_path, monkeypatch):
-    long_footer = pa.table({"text": TEXT}).replace_schema_metadata({"about": "x" * 2**17})  # needs another read
+    long_footer = pa.table({"text": TEXT}).replace_schema_metadata({"about": "x" * 2**17})  # needs a second read
     file = written(tmp_path / "a.parquet", long_footer)
     assert [group.rows for group in inspect(file, COLUMNS)] == [3]
 
     class Failing:
-        """Lets so many reads pass."""
+        """A source that lets `passing` reads pass and then fails."""
 
         def __init__(self, source, passing):
             self._source, self._passing = source, passing
@@ -288,7 +288,7 @@ def test_batches_stay_small(tmp_path, monkeypatch):
     assert all(batch.nbytes < 15_000 or len(batch) == 1 for batch in batches)
 
 
-LONG, REPEATS = 100_000, 700  # a value, longer than BATCH_TEXT_BYTES below, and how many rows there are
+LONG, REPEATS = 100_000, 700  # bytes of a value, more than BATCH_TEXT_BYTES below, and the number of rows
 
 
 def repeated(path: Path, column: str = "text", *, encoding: str | None = None, kind: pa.DataType | None = None):
@@ -458,7 +458,7 @@ def test_a_file_that_cannot_be_opened(tmp_path, monkeypatch):
 
 
 def test_whose_the_rows_are_that_cannot_be_read(tmp_path):
-    """Ids stand in columns of their own: a corrupt one costs itself alone."""
+    """Ids stand in columns of their own: a corrupt column loses its own values alone."""
     columns = COLUMNS._replace(id="id", account="other")
     for column in ("text", "other", "id"):
         file = corrupted(tmp_path, 3, column)

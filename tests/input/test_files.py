@@ -118,7 +118,7 @@ def test_a_name_that_is_no_utf8_costs_its_own_file_only(tmp_path, name):
     os.makedirs(os.path.dirname(os.fsencode(tmp_path) + name), exist_ok=True)
     Path(os.fsdecode(os.fsencode(tmp_path) + name)).write_text("x")
     sound = touch(tmp_path / "sound.parquet")
-    named_so = touch(tmp_path / name.decode(errors="backslashreplace").lstrip("/"))  # as the other is shown
+    named_so = touch(tmp_path / name.decode(errors="backslashreplace").lstrip("/"))  # as the odd name is shown
     files = list_files([str(tmp_path)])
     assert sorted(file.path for file in files) == sorted([str(named_so), str(named_so), str(sound)])
     (odd,) = [file for file in files if not file.modified]
@@ -170,7 +170,7 @@ def test_hard_links_count_once(tmp_path):
 
 
 def test_an_inode_of_a_file_with_one_name_says_nothing(tmp_path, monkeypatch):
-    """As on network filesystems that give several files the same one."""
+    """Some network filesystems give several files the same inode."""
     both = [str(touch(tmp_path / "1.parquet")), str(touch(tmp_path / "2.parquet"))]
     status = os.stat(both[0])
     assert status.st_nlink == 1

@@ -123,7 +123,7 @@ def test_a_type_beside_the_text_that_arrow_does_not_know(tmp_path, kind):
 
 
 def nested(rows: int) -> pa.Table:
-    """Lists, maps and structs beside the text, with nulls and empty ones."""
+    """A table with lists, maps and structs beside the text, some of them null or empty."""
     lists = pa.array([None if i % 5 == 0 else [None] * (i % 3) for i in range(rows)], pa.list_(pa.int64()))
     maps = pa.array([[("k", i)] * (i % 2) for i in range(rows)], pa.map_(pa.string(), pa.int64()))
     structs = pa.array([None if i % 4 == 0 else {"a": i, "b": [str(i)]} for i in range(rows)])
@@ -179,7 +179,7 @@ def test_what_polars_writes_is_sound(tmp_path, options, compression):
 
 
 def parts(path: Path, rows: int, columns: Columns = COLUMNS, start: int = 0) -> tuple[list[int], list[Unreadable]]:
-    """Rows that stand in the end, and what is unreadable, of which each takes back rows that were given before."""
+    """Rows that stand in the end, and unreadable ranges; a range takes back rows that were given before."""
     standing: list[int] = []
     lost = []
     for part in read(listed(path), columns, start, rows):
@@ -215,7 +215,7 @@ def test_rows_that_were_promised_and_are_beyond_the_file(tmp_path):
 
 @pytest.mark.parametrize("columns", [COLUMNS, Columns("text", None, None, None)], ids=["text and id", "text"])
 def test_texts_that_are_shifted_against_their_rows_are_taken_back(tmp_path, columns, monkeypatch):
-    monkeypatch.setattr("scanner.input.documents.BATCH_TEXT_BYTES", 10_000)  # so that many were given before
+    monkeypatch.setattr("scanner.input.documents.BATCH_TEXT_BYTES", 10_000)  # many rows come before the fault
     path = with_short_page(tmp_path / "a.parquet")
     standing, (lost,) = parts(path, 2000, columns)
     assert standing == list(range(1000, 2000))

@@ -42,7 +42,7 @@ def sound(tmp_path) -> InputFile:
 
 
 def children_of(pid: int) -> list[int]:
-    """Those that live."""
+    """Living children of a process."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children if ") Z " not in Path(f"/proc/{child}/stat").read_text()]
 
@@ -58,8 +58,8 @@ def contradictory(path: Path) -> Path:
 
 
 def test_each_file_gets_its_own_answer_whatever_the_others_do(inspector, tmp_path, monkeypatch):
-    """Many files, handed over together; among them such that kill, contradict themselves or are no Parquet."""
-    monkeypatch.setattr(module, "_TOGETHER_BYTES", 5000)  # a few footers
+    """Many files are handed over together; some kill the process, contradict themselves or are no Parquet."""
+    monkeypatch.setattr(module, "_TOGETHER_BYTES", 5000)  # room for a few footers
     expected = []
     for number in range(200):
         path = tmp_path / f"{number:03d}.parquet"
@@ -102,7 +102,7 @@ def test_a_server_that_died_is_started_again(inspector, sound):
 
 
 def test_a_process_that_is_killed_from_outside_again_and_again_is_no_fault_of_the_file(inspector, sound, monkeypatch):
-    """As where a machine runs out of memory: a later scan tries the file again."""
+    """A machine that runs out of memory kills processes like this; a later scan tries the file again."""
     ask = module._Process.ask
 
     def killed(self, *arguments):
@@ -125,7 +125,7 @@ def test_no_process_outlives_the_inspector(sound):
     while any(Path(f"/proc/{pid}").exists() for pid in processes):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    with pytest.raises(ScanFailed, match="cannot be started"):  # as a thread that is late would
+    with pytest.raises(ScanFailed, match="cannot be started"):  # a late thread may ask, too
         inspector.inspect(sound, COLUMNS)
 
 
@@ -222,7 +222,7 @@ print(inspecting._answer(pa.py_buffer(Path(sys.argv[1]).read_bytes()), 2**30, Co
 
 
 def test_a_footer_that_needs_too_much_memory_is_unreadable(tmp_path):
-    """A column chunk takes three bytes of a footer, and hundreds when it is read."""
+    """A column chunk takes three bytes in a footer, and hundreds of bytes once it is read."""
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")
     fields = write_struct({number: one for number, one in File(tmp_path / "a.parquet").footer.items() if number < 4})
     chunks = List(STRUCT, [{2: Field(I64, 0)}] * 50_000)
@@ -262,7 +262,7 @@ def test_many_files_of_a_store_are_asked_for_at_once_and_seldom(inspector, store
     [
         (lambda path: path.unlink(), "vanished"),
         (lambda path: path.write_bytes(path.read_bytes() + b"more"), "changed"),
-        (lambda path: path.write_bytes(b"x" * path.stat().st_size), "changed"),  # at another time
+        (lambda path: path.write_bytes(b"x" * path.stat().st_size), "changed"),  # same length, later
     ],
     ids=["gone", "longer", "another"],
 )

@@ -1,4 +1,4 @@
-"""What is scored of a text that cannot be read as a whole: a function of its bytes alone, of bounded size."""
+"""The part that is scored of a text that cannot be read whole: a function of the bytes alone, of bounded size."""
 
 from unittest.mock import patch
 
@@ -22,7 +22,7 @@ LEFT = "\ufffd"
         ("F4 91 92 93 FF 41 80 BF 42", LEFT * 5 + "A" + LEFT * 2 + "B", "invalid_utf8"),
         ("E1 80 E2 F0 91 92 F1 BF 41", LEFT * 4 + "A", "invalid_utf8"),
         ("61 ED A0 80 62", "a" + LEFT * 3 + "b", "surrogates"),
-        ("ED A0 BD ED B8 80", LEFT * 6, "surrogates"),  # a pair of them is no character either
+        ("ED A0 BD ED B8 80", LEFT * 6, "surrogates"),  # a pair of surrogates is no character either
         ("61 FF", "a" + LEFT, "invalid_utf8"),
         ("61 C3", "a" + LEFT, "invalid_utf8"),
     ],
@@ -68,7 +68,7 @@ def test_whatever_is_posted_has_a_text_that_can_be_tokenised(stored, most):
     with patch.object(documents, "MAX_TEXT_BYTES", most):
         text, reason, detail = read_text(stored)
         assert (text, reason, detail) == read_text(stored)
-        assert read_text(text.encode()) == (text, "", "")  # what is left is a text like any other
+        assert read_text(text.encode()) == (text, "", "")  # the part is a text like any other
     assert bool(detail) == bool(reason) == (text.encode() != stored)
     assert reason in ("", *PART_REASONS)
     # character by character, the slow way, until no more fits

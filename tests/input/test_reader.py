@@ -1,4 +1,4 @@
-"""Ranges of one row group: read on from where the last one ended, they are what each is when it is read alone."""
+"""A range of a row group holds the same rows, whether the reader goes on from the last range or reads it alone."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def written(path: Path, *, corrupt: bool) -> InputFile:
 
 
 def parts(reader: Reader | None, file: InputFile, columns: Columns, start: int, stop: int) -> list[object]:
-    """What reading gave, and the fault with which it ended."""
+    """Parts that reading gave, and the fault with which it ended."""
     found: list[object] = []
     given = (reader.read if reader else read)(file, columns, start, stop)
     try:
@@ -42,7 +42,7 @@ def parts(reader: Reader | None, file: InputFile, columns: Columns, start: int, 
 
 @pytest.fixture
 def decoded(monkeypatch) -> list[int]:
-    """Rows of every batch that a Parquet reader gives; small batches."""
+    """Number of rows in every batch that a Parquet reader gives; the batches are small."""
     monkeypatch.setattr(documents, "BATCH_TEXT_BYTES", 10_000)
     rows: list[int] = []
 
@@ -61,7 +61,7 @@ def in_order() -> list[tuple[int, int]]:
 
 
 def in_any_order() -> list[tuple[int, int]]:
-    """With gaps, again, backwards, across row groups, and of rows that are not there."""
+    """Ranges with gaps, repeated, backwards, across row groups, and beyond the last row."""
     random = np.random.default_rng(1)
     begins, lengths = random.integers(0, ROWS, 150), random.choice([1, 30, 100, 600], 150)
     ranges = list(zip(begins.tolist(), (begins + lengths).tolist(), strict=True))

@@ -53,7 +53,7 @@ def test_row_groups_within_the_limits_are_whole(groups):
 
 @given(GROUPS)
 def test_packing_is_greedy(groups):
-    """Two neighbours of whole row groups never fit together with the first group of the second one."""
+    """A range of whole row groups has no room for the first group of the next range."""
     small = [group for group in groups if 0 < group.rows <= MAX_ROWS and group.text_bytes <= MAX_TEXT_BYTES]
     first_of = {}
     row = 0

@@ -35,7 +35,7 @@ def test_many_transactions_are_read_at_once(tmp_path, keep):
     if keep in ("no commit before the checkpoint", "a checkpoint of another form"):
         for commit in range(20):
             (log / f"{commit:020d}.json").unlink()
-    if keep == "a checkpoint of another form":  # we do not read it: each transaction is looked up
+    if keep == "a checkpoint of another form":  # its form is not read: each transaction is looked up
         checkpoint = log / "00000000000000000020.checkpoint.parquet"
         checkpoint.rename(log / "00000000000000000020.checkpoint.0000000001.0000000001.parquet")
         (log / "_last_checkpoint").unlink()
@@ -63,8 +63,8 @@ def test_a_kept_table_learns_what_others_committed(tmp_path, cleaned):
             assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(n + 1)} | {"last": n}
         if cleaned and n == 33:
             DeltaTable(folder).create_checkpoint()
-            for commit in range(30, 34):  # one that it has read, and others that it has not
+            for commit in range(30, 34):  # `kept` has read one of these commits, not the others
                 (tmp_path / "table" / "_delta_log" / f"{commit:020d}.json").unlink()
-    assert kept.versions(["t39"]) == {}  # of the snapshot that was looked at
+    assert kept.versions(["t39"]) == {}  # `kept` looked at an earlier snapshot
     kept.now()
     assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(40)} | {"last": 39}

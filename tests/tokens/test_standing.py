@@ -1,4 +1,4 @@
-"""Where tokens stand by their lengths is where the reference says that they do."""
+"""Places of tokens that follow from their lengths are the places that the reference gives."""
 
 import json
 
@@ -37,14 +37,14 @@ SENTENCE_PIECE = {
 
 
 def trimmed() -> bytes:
-    """The demo's tokenizer, that tells of no white space where tokens stand."""
+    """The demo's tokenizer with offsets that leave out white space."""
     told = json.loads(DEMO)
     told["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return json.dumps(told).encode()
 
 
 def lower_case() -> bytes:
-    """One whose tokens are not the bytes of the text."""
+    """A tokenizer whose tokens are not the bytes of the text."""
     return json.dumps(json.loads(DEMO) | {"normalizer": {"type": "Lowercase"}}).encode()
 
 
@@ -72,7 +72,7 @@ def plainly(reference: HuggingFaceTokenizer, text: str, character: int) -> int:
 
 
 def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) -> None:
-    """Three segments a text, which begin and end with characters that are drawn."""
+    """Both agree on three segments a text, which begin and end at random characters."""
     random = np.random.default_rng(1)
     characters = [sorted(random.integers(len(text) + 1, size=6).tolist()) for text in texts]
     each = [(text, at) for text, of_text in zip(texts, characters, strict=True) for at in of_text]
@@ -95,7 +95,7 @@ def test_mixed_texts(standing, texts):
 
 
 def test_tokens_beyond_the_vocabulary_are_asked_of_the_reference():
-    """A token that was added later is none of the model's, and may be any text."""
+    """An added token stands beyond the model's vocabulary and may be any text."""
     told = json.loads(DEMO)
     options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     told["added_tokens"].append({"id": 60_000, "content": "hello there", **options})

@@ -52,7 +52,7 @@ def words(keys: reference.SubKeys, nonce: int, planes: int, plane: int, first: i
 
 
 def terms(method: reference.Method, nonce: int, first: int, count: int) -> np.ndarray:
-    """What a token adds to S when it meets entries first … first + count − 1."""
+    """Parts of S that a token gives when it meets entries first … first + count − 1."""
     if method.method == "greenlist":
         return green(method, nonce, first, count).astype(np.int64)
     drawn = words(method.keys, nonce, 1, 0, first, count)

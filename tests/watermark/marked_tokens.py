@@ -1,4 +1,4 @@
-"""Token ids that are marked as strongly as is wanted, by whatever mark scores parts."""
+"""Token ids marked as strongly as a test asks, under any mark that scores parts."""
 
 import numpy as np
 
@@ -8,12 +8,12 @@ VOCABULARY = 50_000
 
 
 def plain_tokens(generator: np.random.Generator, length: int) -> list[int]:
-    """Nobody marked them."""
+    """Unmarked token ids."""
     return generator.integers(VOCABULARY, size=length).tolist()
 
 
 def marked_tokens(mark, message: int, length: int, generator: np.random.Generator, choices: int = 4) -> list[int]:
-    """Each token the best for a message of so many."""
+    """Token ids of which each is the best for a message among `choices` random ones."""
     window = mark.rule.context
     ids = plain_tokens(generator, window)
     while len(ids) < length:

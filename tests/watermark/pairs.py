@@ -16,7 +16,7 @@ SECRET = bytes(range(100, 132))
 
 
 class Pair(NamedTuple):
-    """One watermark twice."""
+    """One watermark twice: the fast path and the reference."""
 
     fast: GreenList | Gumbel | LogGumbel
     plain: reference.Method
@@ -38,12 +38,12 @@ def log_gumbel(window: int, secret: bytes = SECRET) -> Pair:
 
 
 def law_of(gamma: Fraction | None) -> Law:
-    """Of the green list with that γ; of Gumbel's score for None."""
+    """The law of the green list with share γ; of Gumbel's score for None."""
     return Gamma() if gamma is None else Binomial(gamma)
 
 
 def format_for(gamma: Fraction | None, window: int) -> Format:
-    """The green list with that γ, Gumbel's mark for None."""
+    """The format of the green list with share γ; Gumbel's for None."""
     return GumbelFormat(window=window) if gamma is None else GreenListFormat(window=window, gamma=str(gamma))
 
 
@@ -65,10 +65,10 @@ def split(positions: Positions, tokens: Tokens) -> list[list[int]]:
 
 
 def scores_of_all(pair: Pair, tokens: Tokens, positions: Positions, count: int) -> np.ndarray:
-    """[D, M]: every message by the one-message path, which test_scores compares with the reference."""
+    """Scores [D, M] of every message by the one-message path, which test_scores compares with the reference."""
     return np.stack([pair.fast.score(tokens, positions, message) for message in range(count)], axis=1)
 
 
 def sum_error(scored: int, score: float) -> float:
-    """Room for two plain double sums of T terms in the same order whose logarithms differ by an ulp or two."""
+    """Most by which two double sums of T terms in one order differ when their logarithms differ by an ulp or two."""
     return (scored + 4) * 2.0**-52 * max(1.0, abs(score))

@@ -79,7 +79,7 @@ def test_counters_do_not_overflow(length, pair):
 @pytest.mark.seconds
 def test_every_gamma():
     for gamma in GAMMAS:
-        print(f"gamma = {gamma}")  # the last one that is shown failed
+        print(f"gamma = {gamma}")  # the last γ that is printed failed
         batch = random_documents(gamma.numerator * 1000 + gamma.denominator, [30, 12])
         assert_best_of_the_one_message_path(greenlist(1, gamma), batch, 300)
 
@@ -124,7 +124,7 @@ def batch_of(pair, batch):
 @pytest.mark.parametrize("count", [2, 64, 65, 1000, 70_000])
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_ties_go_to_the_smallest_message(count, length):
-    """With T = 1 a quarter of all messages share the best count; with 2 and 3 very many."""
+    """A quarter of all messages share the best count where T = 1; very many share it where T is 2 or 3."""
     batch = random_documents(count + length, [length] * 40)
     assert_same_best(greenlist(0), batch, count, scores=brute_force.scores)
 

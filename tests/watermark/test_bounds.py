@@ -15,7 +15,7 @@ UNIT = np.log(2) / 2**11
 
 
 def over_exact(draws: np.ndarray) -> np.ndarray:
-    """By how much the bound of one term exceeds −ln(1−r)."""
+    """Excess of the bound of one term over −ln(1−r)."""
     sums = np.zeros(len(draws), np.uint32)
     bounds._add_bits(draws, sums)
     exact = -np.log((2.0**32 - draws.astype(np.float64)) * 2.0**-32)
@@ -34,7 +34,7 @@ def test_one_term():
 
 
 def test_what_rounding_costs_is_less_than_the_room_for_it():
-    """Over all positions a bound may be too small by LONGEST · 2^-24 in all, and 1 unit is allowed for it."""
+    """Rounding makes a bound too small by LONGEST · 2^-24 at most over all positions; the bound has room for 1 unit."""
     assert bounds.LONGEST * 2.0**-24 < UNIT
     assert (
         bounds.LONGEST * ((bounds.MOST_OF_A_TERM >> 1) + 1) < 2**32

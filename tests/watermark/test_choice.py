@@ -1,4 +1,4 @@
-"""What the paper proves of the Gumbel choice, over keys drawn anew for every token (paper, appendix; SPEC §2).
+"""The Gumbel choice has the laws that the paper proves, over keys drawn anew for every token (appendix; SPEC §2).
 
 Each test uses fixed seeds; its stated error rate is the chance that a right program fails for another seed.
 """
@@ -11,13 +11,13 @@ from scanner.watermark import Gumbel
 
 KEYS = 30_000
 P = np.array([0.44, 0.24, 0.12, 0.08, 0.05, 0.04, 0.02, 0.009, 0.001])
-PLACES = np.array([0, 7, 255, 256, 257, 300, 511, 600, 640])  # of those tokens in a vocabulary that spans three groups
+PLACES = np.array([0, 7, 255, 256, 257, 300, 511, 600, 640])  # their ids in a vocabulary that spans three groups
 VOCABULARY = 641
 
 
 @pytest.fixture(scope="module")
 def chosen() -> tuple[np.ndarray, np.ndarray]:
-    """Under fresh keys and messages: which of the tokens was chosen, and its r."""
+    """Index and r of the chosen token, each time under a fresh key and message."""
     generator = np.random.default_rng(20_231)
     secrets = generator.bytes(32 * KEYS)
     messages = generator.integers(0, 100_000, KEYS)

@@ -1,4 +1,4 @@
-"""What every entry of FORMATS keeps, those to come too: labels, secrets, scores, laws and known answers."""
+"""Rules that every entry of FORMATS keeps, future ones too: labels, secrets, scores, laws and known answers."""
 
 import copy
 import hashlib
@@ -59,7 +59,7 @@ PARAMETERS = {
         {"vocab_size": 1000, "seeding": "skip", "table_seed": 3},
     ],
 }
-"""Of each format: every parameter at two values or more."""
+"""Parameters that each format is tested with: each parameter has two values or more."""
 
 ALL = [FORMATS[name].model_validate(parameters) for name, some in PARAMETERS.items() for parameters in some]
 ONE_OF_EACH = [FORMATS[name].model_validate(some[0]) for name, some in PARAMETERS.items()]
@@ -69,11 +69,11 @@ SLOWLY_OPENED = dict.fromkeys(
 ) | {
     "hf-selfhash": 200  # each key shuffles a table of a million entries
 }
-"""Fewer keys of formats whose key seeds a generator of torch's; `make null` takes millions of theirs."""
+"""Keys of formats that seed a torch generator, which are slow to open; `make null` takes millions of them."""
 
 
 def secret_of(form, number: int = 0) -> bytes:
-    """Formats whose p-values hold over no draw of a key have decoys all the same."""
+    """A drawn secret of a format, or a decoy's where p-values hold over no draw of a key."""
     draw = form.draw_key if isinstance(form, DrawsKeys) else form.decoy_key
     return draw(hashlib.sha256(f"{form.label()} {number}".encode()).digest())
 
@@ -96,7 +96,7 @@ def test_nothing_of_the_key_is_shown(form):
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_what_proves_its_flags_finds_the_same(form):
-    """Scores up to rounding, with repeats, at the ends of a text and of the messages; p-values where flags are."""
+    """Scores agree up to rounding, also for repeats, short texts and the last message; p-values agree for flags."""
     assert isinstance(form, Proves)
     secret, random = secret_of(form), np.random.default_rng(2)
     mark, proof = form.open(secret), form.proof(secret)
@@ -137,7 +137,7 @@ def test_every_format_is_tested_with_every_parameter():
 
 
 def test_labels_tell_parameters_apart_and_never_change():
-    """Pinned: they stand in tables, shard ids and commitments."""
+    """Labels are pinned, since they stand in tables, shard ids and commitments."""
     labels = [form.label() for form in ALL]
     assert len(set(labels)) == len(labels)
     assert all(label.isascii() and label.isprintable() for label in labels)
@@ -163,7 +163,7 @@ def test_labels_tell_parameters_apart_and_never_change():
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_what_a_key_is_made_of(form):
-    """Drawn keys open; a short one commits to nothing, and no p-value is below what its bits can tell apart."""
+    """Drawn keys open; a short key commits to nothing, and no p-value under b bits is below 2^-b."""
     assert isinstance(form, DrawsKeys) or form.basis().assumed
     assert len(secret_of(form)) in form.secret_bytes
     assert form.open(secret_of(form)).basis == form.basis()
@@ -176,9 +176,9 @@ def test_what_a_key_is_made_of(form):
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_p_is_uniform_over_drawn_keys(form):
-    """One text with repeats: Kolmogorov-Smirnov at 1e-7; of a discrete law the randomised p.
+    """One text with repeats: Kolmogorov-Smirnov at 1e-7, with the randomised p where the law is discrete.
 
-    SynthID's sums are whole numbers too, of which the score does not tell: there p is not below what is uniform.
+    SynthID's sums are whole numbers too, but its score does not show them: its p is tested for being too small alone.
     """
     rng = np.random.default_rng(3)
     tokens = ragged([rng.integers(0, 40, 90).tolist()])

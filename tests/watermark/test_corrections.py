@@ -55,7 +55,7 @@ def test_anywhere(log10_p, tests):
 @many
 @given(st.floats(-16, -2), st.floats(-8, 8))
 def test_where_the_correction_bends(log10_p, off):
-    """p·N around 1, where neither N·p nor 1 is an answer."""
+    """Around p·N = 1 neither N·p nor 1 comes close to the answer."""
     tests = max(1, round(10 ** min(12, max(0, off - log10_p))))
     assert_right(log10_p, tests, log10_any_of([log10_p], [tests])[0])
 

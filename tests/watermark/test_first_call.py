@@ -1,4 +1,4 @@
-"""The first p-value that a process computes may be that of a single document."""
+"""The first p-value that a process computes may belong to a single document."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Gumbel's exactness: 32-bit sums may shortlist, but what is published is the one-message path's, bit for bit."""
+"""Gumbel is exact: 32-bit sums may shortlist, but published scores are the one-message path's, bit for bit."""
 
 import mpmath
 import numpy as np
@@ -67,7 +67,7 @@ def test_batches(window, count):
 
 
 def test_one_sum_per_message_in_the_order_of_positions():
-    """The sum of a text and that of its reverse differ in the last bits; both are those of the plain loop."""
+    """The sums of a text and of its reverse differ in the last bits; both agree with the plain loop."""
     pair, text = gumbel(0), random_documents(2, [3000], vocabulary=2**32 - 1)[0]
     for document in (text, text[::-1]):
         tokens = ragged([document])
@@ -96,7 +96,7 @@ def test_many_short_documents():
     np.testing.assert_array_equal(best.second_score, np.take_along_axis(scores, order[:, 1:], 1)[:, 0])
 
 
-# Texts that were searched for under SECRET. Two of a million messages meet the same, largest draw at h = 1, so that
+# Texts found by a search under SECRET. Two of a million messages meet the same, largest draw at h = 1, so that
 # their scores are equal to the last bit; or they meet the same second largest draw, before and after the largest.
 EQUAL_BEST = [(6581, 87_940, 712_943), (10_363, 294_091, 397_822), (13_338, 256_816, 289_132)]
 EQUAL_SECOND = [(207, 65_322, 2833, 656_032), (913, 750_898, 30_317, 853_650), (12_490, 713_074, 343_350, 485_902)]
@@ -128,8 +128,8 @@ CLOSE_BEST = [
     ([26_526, 39_766, 36_653, 26_511], 657, 17),
     ([3023, 28_492, 21_303, 4615], 506, 670),
 ]
-# At h = 0 message 0 is the best of three; the other two are within 2e-7, and 32-bit sums put the wrong one first by
-# about 2.5e-6: half of what the bound allows the sums of two terms to be apart.
+# At h = 0 message 0 is the best of three; the other two are within 2e-7. 32-bit sums put the wrong one of them first
+# by about 2.5e-6: half of the error that the bound allows for sums of two terms.
 WRONG_WAY_ROUND = [
     ([2_959_074, 1_671_517], 2),
     ([3_084_050, 2_371_252], 2),

@@ -9,7 +9,7 @@ CHUNK = 1 << 22
 
 
 def largest_miss(draws: np.ndarray) -> float:
-    """In units of ln 2 / 2^23, against numpy's double-precision logarithm."""
+    """Largest error of the approximate terms against numpy's double-precision logarithm, in units of ln 2 / 2^23."""
     terms = np.empty(len(draws), np.uint32)
     gumbel.approximate_terms(draws, np.empty(len(draws), np.float32), terms)
     assert terms.max() <= 2**28

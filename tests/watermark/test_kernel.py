@@ -25,7 +25,7 @@ for kernel in gc.get_objects():
 
 
 def first_draws(root: Path, processes: int) -> tuple[int, Counter[str]]:
-    """The first draw of processes that run at the same time, and how often kernels were compiled by all of them."""
+    """The first draw of processes that run at the same time, and how often they compiled each kernel in all."""
     running = [
         subprocess.Popen([sys.executable, "-c", PROBE], cwd=root, stdout=subprocess.PIPE, text=True)
         for _ in range(processes)

@@ -1,4 +1,4 @@
-"""The least score that has a p-value, against looking at all whole numbers, or at what lies just beside it."""
+"""The least score with a given p-value, against a search of all whole numbers, or against its neighbours."""
 
 import numpy as np
 import pytest

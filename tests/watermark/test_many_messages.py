@@ -60,7 +60,7 @@ def test_edges_of_tiles(count):
 
 
 def test_the_last_message_can_be_the_best():
-    """Texts whose best message lies wherever we cut: the count just past it finds it, one less does not."""
+    """A count that ends just past the best message finds it; a count of one less does not."""
     for pair in (greenlist(0, Fraction(1, 256)), gumbel(0)):
         (document,) = random_documents(5, [6])
         scores = brute_force.scores(pair.plain, document, 200_000)

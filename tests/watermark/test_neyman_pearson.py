@@ -52,7 +52,7 @@ def test_the_bound_lies_above_the_exact_law_of_different_weights(seed: int) -> N
 
 @pytest.mark.parametrize("share", [1 - 1e-6, 0.7, 0.02, 1e-8])
 def test_the_solution_is_the_best_and_rounded_up(share: float) -> None:
-    """Against the minimum in 60 digits: never below it, and above it by rounding alone."""
+    """The bound is never below the minimum in 60 digits, and above it by rounding alone."""
     weights = 1 / np.random.default_rng(5).beta(0.4, 0.4, 400).clip(1e-9, 1 - 1e-12) - 1
     score = -share * weights.sum()
     with mpmath.workdps(60):
@@ -107,7 +107,7 @@ def test_what_says_nothing_is_dropped() -> None:
     assert found.score[0] == pytest.approx(4 * math.log1p(-(2**-32)), rel=1e-12)
     assert found.score[2] == 0
     assert found.log10_p[0] == pytest.approx(float(log10_gumbel_log(math.log1p(-(2**-32)), 1)) + 1 / LN10, abs=1e-6)
-    assert found.log10_p[1:].tolist() == [0, 0]  # worse than its mean; no tokens
+    assert found.log10_p[1:].tolist() == [0, 0]  # a score below its mean; no tokens
 
 
 def test_a_draw_of_0_says_nothing() -> None:
@@ -122,7 +122,7 @@ def test_no_score_is_0() -> None:
 
 
 def test_it_reads_a_mark_better_than_the_main_score_and_worse_when_probabilities_are_wrong() -> None:
-    """2,000 texts of 60 marked tokens (R = U^p): with the true p a far smaller p-value; with others' p none."""
+    """On 2,000 texts of 60 marked tokens (R = U^p) true probabilities lower p-values much; shuffled ones raise them."""
     generator = np.random.default_rng(3)
     p = generator.beta(0.5, 0.4, (2000, 60)).clip(1e-6, 1)
     draws = np.minimum(generator.random((2000, 60)) ** p * 2**32, 2**32 - 1).astype(np.uint32).ravel()
@@ -135,9 +135,10 @@ def test_it_reads_a_mark_better_than_the_main_score_and_worse_when_probabilities
 
 
 def test_the_second_scores_use_the_same_draws() -> None:
-    """Never independent evidence: of the null texts with p ≤ 1e-3 by the main score far more than 1 % have p ≤ 0.01.
+    """Second scores are no independent evidence: where the main score's p is small, theirs is too, even for null texts.
 
-    400,000 texts of 128 tokens; the lower 99.99 % limit of the share lies above 0.3 (about 0.43 is found).
+    400,000 null texts of 128 tokens; where the main score has p ≤ 1e-3, the share with p ≤ 0.01 by ln r would be 0.01
+    for independent scores. Its lower 99.99 % limit lies above 0.3 (about 0.43 is found).
     """
     draws = np.random.default_rng(1).integers(0, 2**32, 400_000 * 128, dtype=np.uint32)
     offsets = np.arange(0, len(draws) + 1, 128)

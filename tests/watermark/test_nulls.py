@@ -80,7 +80,7 @@ def test_gumbel(window, messages):
 
 
 def test_gumbel_edges_are_exact():
-    """Critical scores that are themselves scores, or the next double: approximate sums alone could not tell."""
+    """Critical scores are scores or the next double, which approximate sums alone could not tell apart."""
     tokens = ragged(random_documents(1, [50]))
     positions = scored_positions(tokens, 1, "ngram")
     name = label("gumbel", 1)

@@ -1,4 +1,4 @@
-"""Posts of an account as one text, and their evidence over nights, against plain loops; that it seldom errs."""
+"""Posts of an account as one text, and their evidence over nights, against plain loops; evidence seldom errs."""
 
 import math
 from fractions import Fraction
@@ -21,7 +21,7 @@ ACCOUNTS = np.array([0, 3, 3, 7])
 
 
 def plain_pooled(window: int) -> list[list[int]]:
-    """Places in all posts one after another: new to the account, and their window in their own post."""
+    """Scored places in all posts: the n-gram is new to the account, and its window lies in one post."""
     found = []
     for first, last in pairwise(ACCOUNTS.tolist()):
         begin = sum(map(len, POSTS[:first]))
@@ -61,7 +61,7 @@ def test_posts_together_score_what_they_score_one_by_one():
 
 
 def plain_evidence(law, posts: list[tuple[int, float, int]]) -> float:
-    """Largest log10 at the end of a night, by products of one strength and share after another."""
+    """Largest log10 evidence at the end of any night, by one product for each strength and share."""
     most, so_far = 0.0, []
     for i, (night, score, scored) in enumerate(posts):
         so_far.append((score, scored))
@@ -119,7 +119,7 @@ NIGHTS, ALPHA, TRIALS = 100, 0.01, 4_000
 
 
 def ever(times: int) -> int:
-    """How many of TRIALS accounts nobody marked reach 1/ALPHA in NIGHTS of two posts, each counted so many times."""
+    """How many of TRIALS unmarked accounts reach 1/ALPHA in NIGHTS of two posts, each post counted `times` times."""
     scored = np.full(2 * NIGHTS * TRIALS, 30)
     score = np.random.default_rng(3).binomial(scored, 0.25)
     score, scored = np.repeat(score, times), np.repeat(scored, times)

@@ -1,4 +1,4 @@
-"""Which positions are scored (SPEC §3): tuples in Python sets say what is right, whatever the hash does."""
+"""Which positions are scored (SPEC §3), against tuples in Python sets, which need no hash of ours."""
 
 import time
 
@@ -83,7 +83,7 @@ def test_the_hash_never_decides(monkeypatch, name, dedup):
 
 
 def test_many_documents_in_one_table():
-    """What an earlier document left in the table is never taken for this one's."""
+    """Entries that an earlier document left in the table are never taken for entries of a later one."""
     lengths = np.random.default_rng(4).integers(0, 60, 500)
     batch = random_documents(4, lengths, vocabulary=3)
     for window in (0, 2, 16):
@@ -124,7 +124,7 @@ def test_no_text_makes_it_slow(name, dedup):
 
 
 def test_many_short_documents_take_no_longer_than_one_long_one():
-    """The table is as long as the document in hand, not as the longest of the batch."""
+    """The table is as long as the document in hand needs, not as long as the longest of the batch needs."""
     long, short = random_documents(0, [200_000])[0], random_documents(1, [10] * 20_000)
     usual = seconds(ragged([long]), "ngram")
     assert seconds(ragged([long, *short]), "ngram") < 20 * usual + 0.05

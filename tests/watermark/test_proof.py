@@ -1,4 +1,4 @@
-"""What proves flags, against the plain references: written apart from it, as it was apart from the kernels."""
+"""The proof of flags against the plain references, which share no code with it; the proof shares none with kernels."""
 
 import ast
 import random
@@ -29,7 +29,7 @@ def text(draw: random.Random, length: int = 40) -> list[int]:
 
 
 def test_it_shares_no_code_with_what_scores():
-    """Imports nothing of ours but its own files, and what hides secrets."""
+    """The proof imports nothing of ours but its own files and `Held`, which hides secrets."""
     assert [path.name for path in FILES] == [
         *("native_proof.py", "proof.py", "seeded_proof.py", "sglang_proof.py", "vllm_proof.py")
     ]

@@ -1,4 +1,4 @@
-"""The rank among decoy keys: exact whatever the scores' law, asked where it must be, and what is flagged by it."""
+"""The rank among decoy keys: exact whatever the scores' law, asked for only where needed, and which texts it flags."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ SHORT = Basis(64)
 
 
 class Alone:
-    """Scores as given, one a document."""
+    """A mark with given scores, one a document."""
 
     law, rule, label = Gamma(), WholeWindows(0), "fake"
 
@@ -37,7 +37,7 @@ class Alone:
 
 
 class Fake(Alone):
-    """And its decoys' scores, [DECOYS, D]."""
+    """A mark with given scores of its decoys too: [DECOYS, D]."""
 
     def __init__(self, scores, decoys, basis=SHORT):
         super().__init__(scores, basis)
@@ -48,7 +48,7 @@ class Fake(Alone):
 
 
 def documents(count: int) -> tuple[Tokens, Positions]:
-    """Of one token each, all of them scored."""
+    """Documents of one token each, every token scored."""
     tokens = Tokens(np.zeros(count, np.uint32), np.arange(count + 1))
     return tokens, Positions(np.arange(count), np.arange(count + 1))
 
@@ -64,7 +64,7 @@ def verdict(mark, count: int, rate: float):
 def test_the_rank_is_exact(count):
     """Texts whose scores are exchangeable with the decoys': P(p_rank ≤ 1/l) = 1/l, five standard errors.
 
-    Their law is nothing like the stated one: all of them pass by it.
+    Their law is nothing like the stated law, by which all texts pass.
     """
     rng = np.random.default_rng(5)
     mark = Fake(1e3 + rng.random(count), 1e3 + rng.random((DECOYS, count), np.float32))
@@ -77,7 +77,7 @@ def test_the_rank_is_exact(count):
 
 
 def test_unmarked_text_is_done_after_a_few():
-    """Of exchangeable scores, the l-th decoy is asked for the 1/l of the texts that are left."""
+    """Where scores are exchangeable, 1/l of the texts are left for the l-th decoy to score."""
     rng = np.random.default_rng(6)
     mark = Fake(1e3 + rng.random(20_000), 1e3 + rng.random((DECOYS, 20_000), np.float32))
     verdict(mark, 20_000, 1e-6)
@@ -92,7 +92,7 @@ def test_only_what_would_be_flagged_is_asked():
 
 
 def test_a_decoy_that_scores_as_high_refutes():
-    """Equal is high enough: a hash that ignores the key flags nothing. The verdict's p is no smaller than the rank."""
+    """An equal score refutes too: a hash that ignores the key flags nothing. The verdict's p is at least the rank."""
     decoys = np.zeros((DECOYS, 2))
     decoys[6] = [30.0, 29.99]
     said, decided = verdict(Fake(np.array([30.0, 30.0]), decoys), 2, 1e-2)
@@ -104,7 +104,7 @@ def test_a_decoy_that_scores_as_high_refutes():
 
 
 def test_the_last_decoy_counts_too():
-    """One of 999 is enough, even where the rate is above its rank."""
+    """One refuting decoy of 999 is enough, even where the rate is above the rank."""
     decoys = np.zeros((DECOYS, 1))
     decoys[-1] = 30.0
     said, decided = verdict(Fake(np.array([30.0]), decoys), 1, 0.05)
@@ -113,7 +113,7 @@ def test_the_last_decoy_counts_too():
 
 
 def test_where_no_rank_is_asked():
-    """A whole key proves enough; what is assumed, or a short key without decoys, does not."""
+    """A long key needs no rank; an assumed law, or a short key without decoys, never flags."""
     proven = Fake(np.array([30.0]), np.full((DECOYS, 1), 99.0), Basis(128))
     assert verdict(proven, 1, 1e-6)[1].flagged.tolist() == [True]
     assert sum(decoy.asked for decoy in proven.decoys) == 0
@@ -123,7 +123,7 @@ def test_where_no_rank_is_asked():
 
 @pytest.mark.parametrize("form", STACKS, ids=lambda form: form.name)
 def test_decoys_of_the_formats(form):
-    """Other keys, each another, the same every time, and of the same law."""
+    """Decoys are different keys, the same every time, and have the law of the key."""
     secret = form.decoy_key(bytes(range(32)))
     tokens = ragged([list(range(100, 180))])
     marks = [form.open(secret) for _ in range(2)]
@@ -153,7 +153,7 @@ def test_positions_that_lie_evenly(most):
 
 
 class Counting:
-    """A score that counts the odd ids of scored tokens, or all, and how many positions it was asked for."""
+    """A mark that counts odd ids, or ids of remainder 1 mod 4; `asked` is the number of positions that it scored."""
 
     law, rule, label, basis = Gamma(), WholeWindows(0), "fake", SHORT
 
@@ -172,7 +172,7 @@ class Counting:
 
 
 def test_of_a_long_text_some_positions_are_ranked():
-    """Else a text of a public key could keep a worker busy for hours: 999 decoys take each position as often."""
+    """A long text under a public key would keep a worker busy for hours: 999 decoys score every position."""
     tokens = ragged([[1] * 10_000 + [3] * 10_000, [1, 3] * 100])
     mark, positions = Counting(), WholeWindows(0).positions(tokens, "none")
     found = ranked(search(mark, tokens, positions, 1), mark, tokens, positions, 1, 0.5, most=500)
@@ -184,7 +184,7 @@ def test_of_a_long_text_some_positions_are_ranked():
 
 
 class Equalled(Counting):
-    """Its decoys score as high."""
+    """A mark whose decoys score as high as the key."""
 
     def decoy(self, number):
         return self

@@ -1,4 +1,4 @@
-"""The rule: which key gives the verdict, what passes, who may be named, and what becomes of p-values there are not."""
+"""The rule of verdicts: which key gives it, which messages pass, who may be named, and how missing p-values count."""
 
 import math
 
@@ -50,12 +50,12 @@ TOO_SHORT = (NAN, NAN)
         ([(-3.0, 0.0), (-3.0, 0.0)], 0, 0),  # a tie goes to the first
         ([(-7.0, 0.0), (-7.0, 0.0)], 0, 2),
         ([TOO_SHORT, (-7.0, 0.0)], 1, 1),
-        ([TOO_SHORT, (0.0, 0.0)], 1, 0),  # scored, if by p = 1, goes before not scored
-        ([TOO_SHORT, TOO_SHORT], 1, 0),  # the most scored positions
+        ([TOO_SHORT, (0.0, 0.0)], 1, 0),  # a scored key, even with p = 1, goes before one that is not scored
+        ([TOO_SHORT, TOO_SHORT], 1, 0),  # the key with the most scored positions
     ],
 )
 def test_which_key_and_how_many_pass(keys, chosen, passing):
-    """Several that pass name nobody where messages share draws, and each where they are independent."""
+    """Where messages share draws, several that pass name nobody; where they are independent, each is named."""
     for independent in (False, True):
         said = found(*keys, independent=independent)
         decided = decide(said, RATE, 1.0)
@@ -100,7 +100,7 @@ def test_an_assumed_law_flags_and_names_nobody():
 
 
 class Toy:
-    """Scores are set by hand; C candidates, of which the last has its own part."""
+    """A mark with scores set by hand for C candidates; `own` holds the candidates' own parts, if any."""
 
     label = "toy"
     basis = Basis(128)
@@ -140,7 +140,7 @@ def test_a_search_gives_p_values_for_all_candidates_and_their_own_parts():
 
 
 def test_where_nothing_more_is_asked_every_message_that_passes_is_named():
-    """Each of two users whose text a document holds, under a key whose messages share nothing; and nobody else."""
+    """Both users whose text a document holds are named, and nobody else, where messages share no draws."""
     tokens, positions = places(40, 40)
     said = search(Toy([[150.0, 140.0, 40.0], [50.0, 45.0, 40.0]]), tokens, positions, 1000)
     decided = decide([said], RATE)
@@ -187,7 +187,7 @@ def test_no_p_value_stays_none_when_it_is_corrected(messages, keys):
 
 
 def test_the_verdict_is_that_of_the_best_who_is_named():
-    """The best candidate passes, but not by what is its own; the next one does, and so does one of another key."""
+    """The best candidate passes, but not by its own part; the next one does, and so does one of another key."""
     first = found((-20.0, -9.0), independent=True)[0]._replace(log10_p_own=np.array([[-1.0, -7.0]]))
     second = found((-8.0, -1.0), independent=True)[0]
     decided = decide([first], RATE)

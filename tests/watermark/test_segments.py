@@ -26,7 +26,7 @@ every_mark = pytest.mark.parametrize("name", MARKS)
 
 
 def cut(lengths: list[int], edges: list[list[int]]) -> Segments:
-    """Documents of so many tokens, parted before these."""
+    """Segments of documents of `lengths` tokens, cut before the tokens at `edges`."""
     each = [[0, *of_text, length] for length, of_text in zip(lengths, edges, strict=True)]
     offsets = np.cumsum([0, *(len(one) - 1 for one in each)])
     begin, end = (np.array([edge for one in each for edge in run(one)], np.int64) for run in (head, tail))
@@ -47,7 +47,7 @@ def batch(seed: int, lengths: list[int]):
 
 
 def test_segments_of_positions_are_those_of_a_plain_count():
-    """Repeats are left out, short ones and the whole are no looks, and documents may be missing."""
+    """Repeats are left out; short segments and the whole are no looks; documents may be missing."""
     lengths = [90, 400, 30, 200, 120]
     tokens, mark = batch(1, lengths), MARKS["gumbel-v2"]()
     tokens.ids[90 + 50 : 90 + 130] = tokens.ids[90 + 210 : 90 + 290]
@@ -115,7 +115,7 @@ def test_a_marked_segment_is_one_look_that_fits(name, windows):
 
 
 def test_no_segment_that_passes_is_missed_under_one_message():
-    """Against each scored by itself; high limits, so that chance alone passes. Neither windows nor the whole help."""
+    """Every segment that passes by itself overlaps a found part, without windows. High limits let chance alone pass."""
     mark, lengths = MARKS["gumbel-v2"](), [330] * 30
     tokens = batch(4, lengths)
     positions = mark.rule.positions(tokens, "ngram")
@@ -160,7 +160,7 @@ def test_the_law_of_the_best_segment():
 
 
 def test_a_search_of_many_messages_needs_no_windows():
-    """Whole alone where neither are: as the search says."""
+    """Without windows and segments the whole alone is tested, as in a plain search."""
     mark, tokens = MARKS["greenlist-v2 with groups"](), batch(6, [100, 200])
     positions = mark.rule.positions(tokens, "ngram")
     parts = Parts(False, Segments.none(2))

@@ -39,7 +39,7 @@ every_mark = pytest.mark.parametrize("name", MARKS)
 
 
 def plain_windows(scored: int) -> list[tuple[int, int]]:
-    """As the issue states them, without the tables of the code."""
+    """Windows by their definition, without the tables of the code."""
     found = []
     scale = 0
     while (length := math.ceil(24 * math.sqrt(2) ** scale - 1e-9)) < scored:
@@ -76,7 +76,7 @@ def test_what_positions_add_comes_to_the_score_whatever_their_order(name):
     terms = mark.terms(tokens, positions, messages)
     score = mark.score(tokens, positions, messages)
     sums = running_sums(terms, positions.offsets)
-    if "gumbel" in name and "groups" in name:  # group steps are added up by themselves there
+    if "gumbel" in name and "groups" in name:  # Gumbel with groups adds up group steps by themselves
         assert totals(sums, positions) == pytest.approx(score, rel=1e-14)
     else:
         assert totals(sums, positions).tolist() == score.tolist()
@@ -103,7 +103,7 @@ def test_the_best_of_each_scale_is_that_of_a_plain_search(name):
 
 
 def passing_by_brute_force(mark, tokens, positions, limit: Limit) -> set[tuple[int, int, int, int]]:
-    """Document, message and window of all that pass, each scored by itself."""
+    """Document, message, begin and end of all windows that pass, each window scored by itself."""
     found = set()
     for d, scored in enumerate(positions.scored.tolist()):
         for begin, end in plain_windows(scored):
@@ -124,7 +124,7 @@ def found_by(mark, tokens, positions, limit: Limit):
 
 @pytest.mark.parametrize("name", sorted(MARKS.keys() - MESSAGES))
 def test_no_window_that_passes_is_missed_under_one_message(name):
-    """Every one that is told passes, each that passes shares a position with one told, and those told with none."""
+    """Every reported window passes. Each that passes overlaps a reported one; reported windows overlap no other."""
     mark, tokens = MARKS[name](), batch(4, [130] * 25)
     positions = mark.rule.positions(tokens, "ngram")
     limit = Limit(0.9, 1, 1)  # high, so that chance alone passes
@@ -179,7 +179,7 @@ def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
 
 @pytest.mark.parametrize("name", ["greenlist", "gumbel-v2"])
 def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, monkeypatch):
-    """Chance brings a message in a hundred positions, each scored at all of them: 16 MiB took a worker's life."""
+    """Chance makes a message promising per hundred positions, and each is scored at all: 16 MiB killed a worker."""
     monkeypatch.setattr(span_search, "MOST_PROMISING", 5)
     monkeypatch.setattr(span_search, "AT_A_TIME", 12_000)
     mark, generator = MARKS[name](), np.random.default_rng(10)
@@ -205,7 +205,7 @@ def test_what_a_long_text_takes_is_bounded_and_its_marked_part_is_found(name, mo
 
 @pytest.mark.parametrize("name", ["greenlist-v2", "gumbel-v2"])
 def test_the_law_of_the_best_window(name):
-    """40,000 documents of 60 to 160 draws that nobody marked: p ≤ α no oftener than α; with one look, far oftener.
+    """40,000 documents of 60 to 160 draws that nobody marked: p ≤ α no oftener than α; as one look, far oftener.
 
     Each bound fails by chance less than once in a million runs.
     """
@@ -218,7 +218,7 @@ def test_the_law_of_the_best_window(name):
     for alpha in (0.5, 0.1, 0.01, 1e-3, 1e-4):
         hits = int((in_document <= alpha).sum())
         assert stats.binom.sf(hits - 1, documents, alpha) > 1e-7
-        assert hits > documents * alpha / 30 or alpha < 0.01  # it says something
+        assert hits > documents * alpha / 30 or alpha < 0.01  # p is small at times
         as_one = int((10**log10_p <= alpha).sum())
         assert stats.binom.sf(as_one - 1, documents, alpha) < 1e-7
 

@@ -1,4 +1,4 @@
-"""Segments that kernels find in the bytes of a batch are those that scanner.quoting tells of each text."""
+"""Segments that kernels find in the bytes of a batch are those that scanner.quoting finds in each text."""
 
 import time
 from itertools import pairwise
@@ -90,7 +90,7 @@ def test_a_slice_of_a_buffer_is_read_where_it_lies():
     ],
 )
 def test_hostile_texts_take_no_time(piece):
-    """Five million characters of each; in proportion to their square they would take hours."""
+    """Five million characters of each text; work in proportion to their square would take hours."""
     size = 5_000_000 // len(piece)
     small, large = piece * 300, piece * size
     began = time.process_time()

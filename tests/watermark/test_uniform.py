@@ -76,7 +76,7 @@ def test_gumbel(make):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(1, 2), Fraction(77, 256)], ids=str)
 def test_greenlist(gamma):
-    """Its p-values are discrete: at level α exactly P(Binomial ≥ the first count whose p is ≤ α) are hits."""
+    """P-values of a green list are discrete: the chance of a hit at α is the largest p that is at most α."""
     p = p_values(lambda secret: greenlist(4, gamma, secret))
     scored = LENGTH - 4
     chances = [math.comb(scored, k) * gamma**k * (1 - gamma) ** (scored - k) for k in range(scored + 1)]
@@ -89,9 +89,9 @@ def test_greenlist(gamma):
 @pytest.mark.seconds
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_the_best_of_many_messages_is_corrected(method):
-    """With all windows different every message meets its own draws: the corrected p is uniform too.
+    """Where all windows differ, every message meets its own draws, so the corrected p is uniform too.
 
-    The greenlist's is discrete, so it is only never too small.
+    The green list's p is discrete, so it is tested for being too small alone.
     """
     count, found = 200, []
     for seed in range(KEYS):

@@ -45,12 +45,12 @@ def test_against_the_definition(n):
 
 
 def test_small_weights_and_long_texts():
-    """Where most terms are summed, at both ends of the range: against an exact identity and the neighbours' order."""
+    """Where most terms are summed, p falls with the score and stays near the normal law in its middle."""
     for n, a in ((300, 0.01), (30_000, 0.1), (1_000_000, 0.1), (5_000, 0.4999)):
         s = n * (1 + np.array([-6.0, -1, 0, 1, 3, 8, 20]) * np.sqrt(((1 - a) ** 2 + a**2) / n))
         p = log10_weighted_gamma(s, n, a)
         assert (np.diff(p) < 0).all()
-        # within the Edgeworth correction of the normal law near its middle
+        # near its middle the law is normal up to the Edgeworth correction
         z = (s - n) / np.sqrt(n * ((1 - a) ** 2 + a**2))
         assert np.abs(p - stats.norm.logsf(z) / np.log(10))[1:4].max() < 0.2 / np.sqrt(n) + 2e-3
 
@@ -82,7 +82,7 @@ def test_draws():
 
 
 def test_the_moment_match_is_too_small():
-    """What vLLM reports, as a share of the true p (a = 0.1, n = 20): 1.5 times too small at 1e-6, 3.1 at 1e-12."""
+    """Where a = 0.1 and n = 20, vLLM's p-value is 1.5 times too small at 1e-6, and 3.1 times at 1e-12."""
     spread = 0.9**2 + 0.1**2
     for reported, factor in ((1e-6, 1.5), (1e-12, 3.1)):
         with mpmath.workdps(30):

@@ -56,7 +56,7 @@ def test_the_cpu_finds_the_same_bit_for_bit(pair):
 
 
 def test_a_message_that_is_last_or_first_of_many_is_found():
-    """`first` moves the messages: the same stream from elsewhere."""
+    """`first` is the message where the search begins in the same stream."""
     pair = greenlist(0, Fraction(1, 4))
     _, positions, batch = laid_out(pair, [[5, 9, 4]])
     scores = brute_force.scores(pair.plain, [5, 9, 4], 300)

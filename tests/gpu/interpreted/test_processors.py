@@ -16,7 +16,7 @@ MESSAGES, LENGTHS, VOCABULARY = [0, 17, 2**31 - 2], [5, 3, 4], 700
 
 @pytest.fixture
 def step(monkeypatch):
-    """Ids, logits, and a switch that has the CPU's tensors marked as a device's would be."""
+    """A function that marks one step on the host, then twice on a device's path, there with the CPU's tensors."""
     random = np.random.default_rng(4)
     ids = torch.from_numpy(random.integers(0, VOCABULARY, (3, 7)))
     logits = torch.from_numpy(random.normal(0, 3, (3, VOCABULARY)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Searches of version 2 on the interpreted kernels, with and without groups, against those of the CPU, bit for bit."""
+"""Searches of version 2 on the interpreted kernels, with and without groups, against the CPU's searches, bit for bit."""
 
 from fractions import Fraction
 
@@ -45,7 +45,7 @@ def test_without_groups(one):
 
 @pytest.mark.parametrize(("method", "groups"), [("greenlist", 300), ("greenlist", 2), ("gumbel", 19)])
 def test_with_groups(method, groups):
-    """Spliced texts of users of one group and of several look into more than one."""
+    """A text spliced from users of several groups makes the search look into more than one group."""
     one = pair(method, 2, groups)
     three = [0, min(1, groups - 1), groups**2 - 1]
     spliced = [token for message in three for token in marked(one.fast, message, 40, 8, seed=message)]
@@ -108,7 +108,7 @@ def test_counters_do_not_overflow():
 
 
 def test_sums_bound_every_score_from_above_and_closely():
-    """Each thread that takes turns cuts off a logarithm of its own."""
+    """Each thread that takes turns cuts off a logarithm of its own, which widens the bound."""
     one, count = pair("gumbel", 0), 40
     runs = laid_out(one, random_documents(5, [90, 1, 4], vocabulary=2**32 - 1), count)
     sums = device_runs.all_sums(runs).numpy()

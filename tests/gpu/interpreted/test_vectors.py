@@ -15,9 +15,9 @@ from tests.gpu.interpreted.sides import CPU
 from tests.watermark.pairs import greenlist, gumbel
 
 STARTS = [0, 31, 8191, 2**31 - 2]
-MESSAGES = [0, 31, 1599, 777]  # of 40 groups
+MESSAGES = [0, 31, 1599, 777]  # messages of a key with 40 groups
 SECRET = bytes(range(32))
-TOKENS = 530  # more than a program computes
+TOKENS = 530  # more than one program of the kernel computes
 BOTH = pytest.mark.parametrize("kind", [Vectors, PlainVectors])
 
 
@@ -57,7 +57,7 @@ def vectors_of(kind, plain):
 
 
 def wanted_of(plain, windows, tokens):
-    """Step and number of each row, and all of its tokens, by the reference."""
+    """Row, nonce and the entries of all tokens, for each row, by the reference."""
     for row, message in enumerate(MESSAGES):
         nonce = reference.window_nonce(plain.keys, windows[row].tolist())
         number = plain.number(message, plain.groups is not None and reference2.is_group_step(nonce))

@@ -1,6 +1,6 @@
-"""Texts by which somebody tries to have somebody else named, at the level of tokens: each a batch of D texts.
+"""Attempts to have somebody else named, made at the level of tokens: each is a batch of D texts.
 
-Text is marked as by `brickscan calibrate`: of some random tokens stands the one that scores highest.
+Text is marked as by `brickscan calibrate`: each token is the one of some random tokens that scores highest.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from tests.watermark.pairs import ragged
 
 
 class Case(NamedTuple):
-    """D texts, whom they accuse, who wrote each, and who may be named: lists of messages."""
+    """D texts, the message that each accuses, and the messages of its authors, who alone may be named."""
 
     texts: list[Ids]
     victims: Messages
@@ -25,12 +25,12 @@ class Case(NamedTuple):
 
 
 def own_text(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Case:
-    """Nobody is accused."""
+    """Honest texts of one author each, who accuses nobody."""
     return Case(write(mark, messages[:, 0], 200, rng), messages[:, 1], [{m} for m in messages[:, 0].tolist()])
 
 
 def moved_tokens(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Case:
-    """Whoever holds text of message a moves every (h+1)-th token x to x + a − b, b being the victim's."""
+    """Texts of message a in which every (h+1)-th token x is moved to x + a − b; b is the victim's message."""
     own, victims = messages[:, 0], messages[:, 1]
     length, step = 200 * (mark.rule.context + 1), mark.rule.context + 1
     texts = write(mark, own, length, rng)
@@ -40,7 +40,7 @@ def moved_tokens(mark: Watermark, messages: Messages, rng: np.random.Generator) 
 
 
 def queried_model(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Case:
-    """Whoever may ask the model that is marked for a writes each time not its token x, but x + a − b."""
+    """Texts by somebody who asks the model marked for a, and writes x + a − b in place of every token x."""
     own, victims = messages[:, 0], messages[:, 1]
 
     def moved(_: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
@@ -62,7 +62,7 @@ def spliced(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Ca
 def collage(
     mark: Watermark, messages: Messages, shares: tuple[int, ...], length: int, rng: np.random.Generator
 ) -> Case:
-    """A text of several people's, as much of each as their shares say, in pieces of 100 tokens by turns."""
+    """Texts of several users in pieces of 100 tokens by turns, as much of each user as their share says."""
     total, pieces = sum(shares), []
     for share, own in zip(shares, messages.T, strict=True):
         pieces.append(write(mark, own, length * share // total, rng))
@@ -71,7 +71,7 @@ def collage(
 
 
 def group_steps_alone(mark: Numbered, messages: Messages, rng: np.random.Generator) -> Case:
-    """The mark is kept in the steps that a group shares alone: nobody's text, and it fits all of the group."""
+    """Texts marked only in the steps that a group shares: they are nobody's, and fit the whole group."""
 
     def shared_alone(contexts: Ids, choices: Ids, best: NDArray[np.int64]) -> Ids:
         shared = mark.group_steps(*after(contexts, choices[:, :1]))
@@ -84,7 +84,7 @@ def group_steps_alone(mark: Numbered, messages: Messages, rng: np.random.Generat
 def named(
     mark: Watermark, texts: list[Ids], messages: int, rate: float, misnaming_rate: float
 ) -> tuple[list[set[int]], NDArray[np.bool_]]:
-    """Whom a scan under one key names for each text, and whether it is flagged: bool[D]."""
+    """Messages that a scan under one key names for each text, and whether the text is flagged: bool[D]."""
     tokens = ragged(texts)
     found = search(mark, tokens, mark.rule.positions(tokens, "ngram"), messages)
     decided = decide([found], rate, misnaming_rate)

@@ -11,7 +11,7 @@ from tests.watermark.pairs import SECRET, ragged
 
 
 class Pair(NamedTuple):
-    """One watermark twice."""
+    """One watermark twice: the fast path and the reference."""
 
     fast: Numbered
     plain: reference2.Method
@@ -26,7 +26,7 @@ def pair(method: str, window: int, groups: int | None = None, gamma: Fraction = 
 
 
 def marked(mark: Numbered, message: int, length: int, choices: int, seed: int = 0) -> list[int]:
-    """A text whose every token is the best for a message of so many random ones: the more, the stronger the mark."""
+    """A text of which each token is the best of `choices` random ones for a message; more choices, a stronger mark."""
     generator = np.random.default_rng(seed)
     text = generator.integers(0, 50_000, mark.window).tolist()
     for _ in range(length):

@@ -1,4 +1,4 @@
-"""Who tries to have somebody else named: under version 1 it succeeds, under version 2 nobody is but whose text it is.
+"""Attempts to have somebody else named succeed under version 1; under version 2 nobody but authors is named.
 
 Twenty texts a cell, or a hundred of several users; `make framing` takes twenty times as many, and up to 20,000 tokens.
 """
@@ -29,7 +29,7 @@ CELLS = [
     (4, GROUPS, False),
     (4, GROUPS, True),
 ]
-"""Window, groups, and whether those who attack are of the victim's group."""
+"""Window, groups, and whether the attackers are in the victim's group."""
 
 
 def version_1(method: str, window: int):
@@ -55,7 +55,7 @@ def people(count: int, groups: int | None, rng: np.random.Generator, *, one_grou
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 @pytest.mark.parametrize("attack", [attacks.moved_tokens, attacks.queried_model])
 def test_under_version_1_the_victim_is_named(attack, method, window):
-    """The tests of version 2 would see it."""
+    """The attacks work, so the tests of version 2 would see one that succeeds."""
     mark, rng = version_1(method, window), np.random.default_rng(window)
     case = attack(mark, people(TEXTS, None, rng, one_group=False), rng)
     names, _ = attacks.named(mark, case.texts, 2000, RATE, RATE)
@@ -67,7 +67,7 @@ def test_under_version_1_the_victim_is_named(attack, method, window):
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 @pytest.mark.parametrize("attack", [attacks.own_text, attacks.moved_tokens, attacks.queried_model, attacks.spliced])
 def test_under_version_2_nobody_is_named_but_whose_text_it_is(attack, method, window, groups, one_group):
-    """By the bound, 4e-6 names too many are expected of 20 texts of three."""
+    """By the bound, 20 texts of three authors give 4e-6 wrong names in expectation."""
     mark, rng = version_2(method, window, groups), np.random.default_rng(window)
     case = attack(mark, people(TEXTS, groups, rng, one_group=one_group), rng)
     names, _ = attacks.named(mark, case.texts, 2000 if groups is None else groups**2, RATE, RATE)
@@ -84,7 +84,7 @@ def test_under_version_2_nobody_is_named_but_whose_text_it_is(attack, method, wi
 def test_text_of_group_steps_alone_names_strangers_as_rarely_as_the_misnaming_rate_says(method, window):
     """It is flagged and fits a whole group; rule 2 alone keeps the best of the group from being named.
 
-    At a misnaming rate of 0.1, which some texts must reach: more than are named here would come in one of 10^6 runs.
+    At a misnaming rate of 0.1 some texts must name a stranger; chance passes the limit in one of 10^6 runs.
     """
     mark, rng = version_2(method, window, GROUPS), np.random.default_rng(9)
     texts = 10 * TEXTS
@@ -102,9 +102,9 @@ def test_text_of_group_steps_alone_names_strangers_as_rarely_as_the_misnaming_ra
 @pytest.mark.parametrize("shares", [(1,), (1, 1), (4, 1), (1, 1, 1), (1, 1, 1, 1, 1, 1), (8, 4, 2, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_wrong_names_in_text_of_several_stay_below_the_bound(method, shares, one_group, length):
-    """The false-positive rate and the misnaming rate for each whose text it is; beyond it in one of 10^6 runs.
+    """The bound is the false-positive rate plus each author's misnaming rate; chance passes it in one of 10^6 runs.
 
-    Rates of 1e-3 and 0.05, so that a wrong rule would show; the longer texts name those who are in them.
+    Rates of 1e-3 and 0.05, so that a wrong rule would show; the longer texts name their authors.
     """
     mark, rng = version_2(method, 4, GROUPS), np.random.default_rng(len(shares))
     messages = several(5 * TEXTS if length <= 1000 else TEXTS // 2, len(shares), rng, one_group=one_group)
@@ -119,7 +119,7 @@ def test_wrong_names_in_text_of_several_stay_below_the_bound(method, shares, one
 
 
 def several(count: int, users: int, rng: np.random.Generator, *, one_group: bool) -> np.ndarray:
-    """Different messages, so many for each of some texts, of one group or each of another: int64[D, U]."""
+    """Different messages, `users` for each of `count` texts, all of one group or each of another: int64[D, U]."""
     of_users = np.stack([rng.permutation(GROUPS)[:users] for _ in range(count)])
     of_groups = np.stack([rng.permutation(GROUPS)[:users] for _ in range(count)])
     return (of_groups[:, :1] if one_group else of_groups) * GROUPS + of_users

@@ -18,7 +18,7 @@ THRESHOLDS = [0.9, 0.5, 0.1, 1e-2, 1e-3]
 
 
 def counted(form, tokens, positions, messages, critical):
-    """What is counted, and the same by the one-message path, each document under its own key."""
+    """Hits that `count_hits` counts, checked by the one-message path, with each document under its own key."""
     secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[: len(critical)])
     found = form.count_hits(secrets, tokens, positions, messages, critical)
     scores = np.array(
@@ -55,7 +55,7 @@ def test_the_users_of_the_first_group(gamma):
 
 
 def test_edges_are_exact():
-    """Critical scores that are themselves scores, or the next double: approximate sums alone could not tell."""
+    """Critical scores are scores or the next double, which approximate sums alone could not tell apart."""
     form = make_format("gumbel-v2", {"window": 1})
     secret = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[:1])[0]
     for length in (50, LONGEST + 100):

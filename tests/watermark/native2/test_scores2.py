@@ -46,7 +46,7 @@ def test_without_groups(docs, window, dedup, method, gamma, data):
     st.data(),
 )
 def test_with_groups(docs, window, dedup, method, groups, data):
-    """Both parts of the score, and the one message of all documents as well as one of each."""
+    """Both parts of the score, with one message for all documents and with one message for each."""
     one = pair(method, window, groups)
     tokens = ragged(docs)
     positions = scored_positions(tokens, window, dedup)
@@ -63,7 +63,7 @@ def test_with_groups(docs, window, dedup, method, groups, data):
 
 @pytest.mark.parametrize("groups", [None, 19])
 def test_the_draws_that_one_message_meets(groups):
-    """Those of the reference, step by step; over the edge of a chunk, and of several documents with a message each."""
+    """The draws are the reference's, step by step, over the edge of a chunk, with a message for each document."""
     one, generator = pair("gumbel", 2, groups), np.random.default_rng(5)
     docs = [generator.integers(0, 2**32, length, np.uint32).tolist() for length in (200, 0, 90)]
     tokens, messages = ragged(docs), np.array([17, 3, 360], np.int64)
@@ -78,7 +78,7 @@ def test_the_draws_that_one_message_meets(groups):
 
 
 def test_long_documents_and_short_ones_between():
-    """Over the edges of the chunks that lanes are filled with; of documents as long, a few by the reference."""
+    """Lengths around the edges of the chunks that fill lanes, with empty and short documents between them."""
     generator = np.random.default_rng(7)
     docs = [generator.integers(0, 2**32, length, np.uint32) for length in (255, 0, 1, 256, 257, 64, 65, 600)]
     tokens = ragged(docs)

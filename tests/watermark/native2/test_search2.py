@@ -23,7 +23,7 @@ GREEN = [Fraction(1, 2), Fraction(1, 4), Fraction(77, 256)]
 
 
 def candidates_by_hand(mark, tokens, positions, count):
-    """Of each document the messages that are to be told, best first: two, and all whose p is 1/count or less."""
+    """Messages and scores that each document's search must give, best first: two, or all whose p is 1/count or less."""
     scores = np.stack([mark.score(tokens, positions, message) for message in range(count)], axis=1)
     log10_p = mark.law.log10_p(scores, positions.scored[:, None])
     for d in range(len(scores)):
@@ -66,7 +66,7 @@ def test_more_numbers_than_stay_in_the_cache_and_more_positions_than_are_bounded
 @pytest.mark.parametrize("gamma", GREEN, ids=str)
 @pytest.mark.parametrize("blocks", [MANY - 1, MANY, MANY + 1, SIDE, 2 * SIDE + 3])
 def test_long_runs_count_as_each_number_alone(gamma, blocks):
-    """On both sides of where blocks stand side by side, and steps that fill no vector; every count is compared."""
+    """Numbers of blocks around those at which blocks stand side by side, and numbers of steps that fill no vector."""
     mark, planes = pair("greenlist", 1, gamma=gamma).fast, planes_of(gamma)
     count = blocks * 32 * (16 // planes) - 5
     first = 5 << 16  # the sixth group's run
@@ -101,7 +101,7 @@ def test_group_steps_and_user_steps_are_parted_in_one_pass():
 
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_ties_go_to_the_smaller_message(method):
-    """Where nothing is scored all messages tie; of a green list with one position nearly all do."""
+    """All messages tie where nothing is scored; under a green list with one position nearly all do."""
     mark = pair(method, 2).fast
     tokens = ragged([[], [1], [1, 2], [5, 6, 7]])
     positions = scored_positions(tokens, 2, "ngram")
@@ -112,7 +112,7 @@ def test_ties_go_to_the_smaller_message(method):
 
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_everybody_whose_text_a_document_holds_is_a_candidate(method):
-    """Forty users in one document: more than are looked for at first."""
+    """Forty users in one document are more than the search looks for at first."""
     mark = pair(method, 1).fast
     users = list(range(3, 123, 3))
     pieces = [marked(mark, user, 300, 12, seed=user) for user in users]
@@ -127,7 +127,7 @@ def test_everybody_whose_text_a_document_holds_is_a_candidate(method):
 @pytest.mark.parametrize("groups", [2, 7, 31])
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 def test_with_groups(method, groups):
-    """Unmarked and marked for one, two and three users, of one group and of several."""
+    """Unmarked texts, and texts marked for one, two and three users, of one group and of several."""
     one = pair(method, 1, groups)
     last = groups**2 - 1
     pieces = [marked(one.fast, user, 60, 8, seed=user) for user in (last, last - 1, 0)]

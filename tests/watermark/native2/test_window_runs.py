@@ -44,7 +44,7 @@ def test_windows_are_of_every_other_scale_and_half_a_length_apart():
 
 @every_mark
 def test_the_best_number_of_each_window_is_that_of_a_plain_search(name):
-    """300 numbers, of which the last word is not full; the bound is never below the score."""
+    """300 numbers leave the last word partly empty; the bound is never below the score."""
     mark, tokens, count = MARKS[name](None), texts(2, [90, 500, 10]), 300
     positions = mark.rule.positions(tokens, "ngram")
     first, begin, end = coarse_of(positions, 0)

@@ -52,7 +52,7 @@ def coin(key: str, key_b: str, seed: int) -> int:
 
 
 class Detection(NamedTuple):
-    """What SGLang's detector says of the positions that it scores; scores of key A, B, and of the coin's choice."""
+    """SGLang's answer: the positions it scores, their scores under key A, key B and the coin's choice, and p."""
 
     positions: list[int]
     scores_a: list[float]

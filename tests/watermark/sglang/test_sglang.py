@@ -23,7 +23,7 @@ KEYS = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]) | st.integers
 WIDTHS = st.integers(1, 6) | st.just(64)
 TOKENS = st.lists(st.integers(0, 3), max_size=40) | st.lists(st.integers(0, 2**32 - 1), max_size=100)
 COLLISION = [55826, 167495, 17, 62387, 187178, 18]
-"""Of SGLang's known answers: at width 2 two different contexts of one X, found without a key."""
+"""Tokens of SGLang's known answers: at width 2 two different contexts of one hash, found without a key."""
 
 
 @pytest.mark.parametrize("form", [SglangOneKeyFormat, SglangTwoKeysFormat])
@@ -71,13 +71,13 @@ def test_the_coin_names_the_key(a, b, share, document):
     theirs = reference.detect(document, f"{a:x}", 2, key_b=f"{b:x}", mixing=share)
     assert positions.index.tolist() == theirs.positions
     assert np.allclose(mark.stack_terms(tokens, positions), theirs.combined, rtol=1e-12, atol=0)
-    # the safe score is below theirs, by half a cell of each draw
+    # the safe score is below SGLang's, by half a cell of each draw
     assert mark.score(tokens, positions, 0)[0] <= theirs.score * (1 + 1e-13)
 
 
 @given(width=st.integers(1, 4), document=st.lists(st.integers(0, 2), max_size=60))
 def test_each_seed_and_token_once(width, document):
-    """`ngram`, by which scans go, and `none`, every position."""
+    """`ngram`, which scans use, counts each seed and token once; `none` counts every position."""
     tokens, seen, wanted = ragged([document]), set(), []
     for i in range(width, len(document)):
         pair = reference.context_hash(document[i - width : i]), document[i]
@@ -103,14 +103,14 @@ def test_contexts_of_one_hash_count_once():
 
 
 def test_a_document_of_repeats_alone_costs_no_more():
-    """All the same, or all different: both end at once."""
+    """20,000 equal tokens, or 20,000 different ones: both end at once."""
     for document in ([7] * 20_000, list(range(20_000))):
         got = AnswerPositions(4).positions(ragged([document]), "ngram")
         assert got.scored.tolist() == [1 if document[0] == 7 else len(document) - 4]
 
 
 def test_keys_of_one_state_are_one_key():
-    """32 of 64 bits count."""
+    """Only 32 of a key's 64 bits count."""
     keys = [parse_key("0123456789abcdef"), parse_key("0x1D971A02deadbeef")]
     assert state_of(np.array(keys[:1], np.uint64)) == state_of(np.array(keys[1:], np.uint64))
     tokens = ragged([list(range(100))])

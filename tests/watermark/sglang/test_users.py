@@ -1,4 +1,4 @@
-"""A key a user: the search against every user one by one, by the slow reference; colliding keys; what a text names."""
+"""A key for each user: the search against the slow reference, user by user; colliding keys; whom a text names."""
 
 import hashlib
 import hmac
@@ -18,7 +18,7 @@ TOKENS = st.lists(st.integers(0, 3), max_size=30) | st.lists(st.integers(0, 2**3
 
 
 def test_known_answers():
-    """Of ours, by the slow reference."""
+    """Known answers of our own, made by the slow reference."""
     form, some = SglangUserKeysFormat, cases(SglangUserKeysFormat)
     assert {group: len(of_group) for group, of_group in some.items()} == {
         "sglang_user_keys": 12,
@@ -28,7 +28,7 @@ def test_known_answers():
 
 
 def test_user_keys():
-    """As a gateway derives them, in any language."""
+    """Keys of users by plain HMAC, as a gateway in any language derives them."""
     for message in (0, 1, 2**40):
         digest = hmac.new(SECRET, b"brickscan sglang user key v1" + message.to_bytes(8, "big"), hashlib.sha256)
         assert f"{user_key(SECRET, message):016x}" == digest.hexdigest()[:16]
@@ -55,7 +55,7 @@ def test_the_search_finds_the_best_two(documents, count):
 
 
 def test_many_users_and_long_texts():
-    """Tiles of states, and products whose exponent is put aside many times: as the exact score, for every state."""
+    """Scores by tiles of states, whose products put their exponent aside many times, against exact scores."""
     rng = np.random.default_rng(0)
     states = rng.integers(2**32, size=2500, dtype=np.uint32)
     seeds, tokens = (rng.integers(2**32, size=3001, dtype=np.uint32) for _ in range(2))

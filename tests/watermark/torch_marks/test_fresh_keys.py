@@ -1,4 +1,4 @@
-"""What `make null` counts is what a scan computes: its scores of many keys at once beside those of each opened key."""
+"""`make null` counts what a scan computes: its scores of many keys at once are the scores of each opened key."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_all_payloads_at_once(name):
 
 @pytest.mark.parametrize(("name", "more"), [("hf-lefthash", {}), ("hf-selfhash", {"context_width": 4})])
 def test_green_tokens_of_many_pieces(name, more):
-    """Pieces that share draws, of which each is looked up once."""
+    """Pieces share draws, and each draw is looked up once."""
     form = make_format(name, {"vocab_size": 300} | more)
     text = fresh_keys.pieces(ragged([*np.random.default_rng(4).integers(0, 9, (5, 40)).tolist(), [7] * 9]), 4, 8)
     counts, scored = fresh_keys.green_counts(form.open(form.decoy_key(bytes(32))), text)
@@ -63,7 +63,7 @@ def test_the_least_sum_of_a_level():
 
 
 def test_p_of_every_sum_of_mixed_bits():
-    """By a fold without tilt, beside what a scan computes, at each level and where one law ends and the next begins."""
+    """A fold without tilt against p-values of a scan, at each level and around the places where the law changes."""
     form = make_format("synthid-mixed", {"depth": 9})
     mark = form.open(form.decoy_key(bytes(32)))
     states = mark.states(TEXT, mark.rule.positions(TEXT, "ngram"))
@@ -92,7 +92,7 @@ def test_the_interval_is_that_of_clopper_and_pearson(hits, trials):
 
 @pytest.mark.parametrize(("name", "more"), [("hf-lefthash", {"vocab_size": 300}), ("synthid-mixed", {"depth": 3})])
 def test_how_much_more_the_count_of_a_key_varies(name, more):
-    """Of two texts that say the same every draw is met twice, and varies a sum by twice as much."""
+    """A text that is given twice meets every draw twice, so that the variance of a sum is twice as large."""
     form = make_format(name, more)
     mark, ids = form.open(form.decoy_key(bytes(32))), list(range(1, 60))
     assert one_key.met_again(mark, ragged([ids])) == 1.0

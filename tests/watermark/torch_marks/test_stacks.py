@@ -20,7 +20,7 @@ FORMS = {
     ThreeBricksOpenaiFormat: 32,
     ThreeBricksMarylandFormat: 29,
 }
-"""And how many answers of each were released: 36, 25 and 61."""
+"""Formats, and the number of released answers of each: 36 of Hugging Face, 25 of SynthID and 61 of the paper."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -42,7 +42,7 @@ def test_a_wrong_answer_is_noticed():
 
 @pytest.mark.parametrize("seeding", ["lefthash", "selfhash"])
 def test_green_lists_are_those_of_transformers(seeding):
-    """Each scored token asked of the library's processor, under another key and width than the released answers."""
+    """The library's processor agrees on each scored token, under a key and width that no released answer has."""
     key, width, size = 2**40 + 12345, 3, 500
     theirs = WatermarkLogitsProcessor(
         vocab_size=size, device="cpu", hashing_key=key, seeding_scheme=seeding, context_width=width
@@ -94,7 +94,7 @@ def test_positions_whose_draw_no_key_changes_are_left_out():
 
 
 def test_windows_of_one_seed_count_once():
-    """Of lefthash the token before decides, whatever the context width: the same pair after other tokens is no news."""
+    """Under lefthash the token before decides alone, whatever the context width, so a pair of tokens counts once."""
     tokens = ragged([[1, 2, 3, 9, 2, 3, 8, 2, 4]])
     rule = KgwLefthashFormat(vocab_size=100, context_width=2).rule()
     assert rule.positions(tokens, "ngram").index.tolist() == [2, 3, 4, 6, 7, 8]
@@ -153,7 +153,7 @@ def test_what_no_key_decides_is_not_scored(name):
         scored = mark.rule.positions(tokens, "ngram").index.tolist()
         assert scored == [4, 5, 8, 9]  # not 3 and 6, after zeros, and not 7, which is token 105
     of_zeros = [mark.seeds(tokens)[3] for mark in salted]
-    assert of_zeros == [7, 7]  # of the window 0, 7
+    assert of_zeros == [7, 7]  # seeds of the window (0, 7)
     proof = form.proof(bytes(8) + (35317).to_bytes(8, "big"))
     assert proof.scores(tokens.ids, [0], "ngram")[0] == salted[0].rule.positions(tokens, "ngram").scored[0]
 

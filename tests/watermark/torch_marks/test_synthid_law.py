@@ -68,7 +68,7 @@ def test_the_variance_is_that_of_plain_numbers_under_the_same_points(text):
 
 
 def test_the_variance_is_the_known_one():
-    """That of 27 equal bits among independent ones, up to a tenth: the bits of the others depend on each other too."""
+    """The variance of 27 equal bits among independent ones, up to a tenth: the other bits depend on each other too."""
     few, many = (variance_limit(states_of(COLLIDING), count) for count in (FEW, MANY))
     assert many == pytest.approx(VARIANCE, rel=0.1)
     assert many < few < 1.5 * VARIANCE
@@ -94,7 +94,7 @@ def test_points_never_change():
 
 
 def urn(scored: int, alike: Fraction) -> list[Fraction]:
-    """Chances of ones among bits of which each is that of an earlier one or new, as Pólya has it, one after another."""
+    """Chance of each number of ones among bits from Pólya's urn, where each bit copies an earlier one or is new."""
     growth, chances = alike / (1 - alike), [Fraction(1)]
     for drawn in range(scored):
         more = [Fraction(0)] * (drawn + 2)
@@ -119,7 +119,7 @@ def test_the_wide_law_is_that_of_an_urn(scored, alike):
 
 @pytest.mark.parametrize("variance", [1.0, 1.0 + 1e-12, 1.03, 2.9, 400.0, 500.0])
 def test_both_ways_to_the_wide_law_agree(variance):
-    """Also where a text's limit is more than all bits alike have."""
+    """Both agree also where the variance is above the one of bits that are all equal."""
     law = wide_law(400, variance)
     assert law.sum() == pytest.approx(1.0, abs=1e-9)
     assert np.log(law) == pytest.approx(log_urn(400, variance), abs=1e-9)
@@ -139,7 +139,7 @@ def test_the_proof_finds_the_same_under_every_law(text, score):
 
 
 def test_p_is_never_below_that_of_independent_bits():
-    """Nor below 0.08 where the text's own variance was not measured."""
+    """Where the text's own variance was not measured, p is above 0.08 too."""
     form = make_format("synthid-mixed", {"depth": 5})
     states, weights = states_of(ORDINARY), form.weights()
     sums, p = fresh_keys.p_of_sums(states, weights)
@@ -149,7 +149,7 @@ def test_p_is_never_below_that_of_independent_bits():
 
 
 def hits_beyond_chance(keys: int) -> np.ndarray:
-    """How probable so many hits at 1e-2, 1e-3 and 1e-4, or more, are under fresh lists of keys, if p-values hold."""
+    """Chances of so many hits or more at 1e-2, 1e-3 and 1e-4 under fresh lists of keys, if p-values hold."""
     weights, states = make_format("synthid-mixed", {"depth": 3}).weights(), states_of(COLLIDING)
     drawn = np.random.default_rng(5).integers(0, 2**63, 3 * keys, np.uint64)
     scores = mixed_ones(states, np.array([0, len(states)]), drawn).reshape(keys, 3) @ weights
@@ -160,14 +160,14 @@ def hits_beyond_chance(keys: int) -> np.ndarray:
 
 
 def test_p_values_of_a_text_that_collides_hold_over_keys(monkeypatch):
-    """Those of independent bits do not: at 1e-3 they are too small by tens of times."""
+    """P-values of independent bits do not hold: at 1e-3 they are too small by tens of times."""
     assert np.all(hits_beyond_chance(20_000) > 1e-7)
     monkeypatch.setattr(fresh_keys, "variance_limit", lambda states, count: 1.0)
     assert np.all(hits_beyond_chance(20_000) < 1e-50)
 
 
 def test_rates_that_follow_from_the_law_of_a_layer():
-    """By the wide law none is above its level; by that of fair bits 1e-6 is reached 10,000 times too often."""
+    """By the wide law no rate is above its level; by the law of fair bits 1e-6 is reached 10,000 times too often."""
     weights = make_format("synthid-mixed", {"depth": 5}).weights()
     wide, fair = mixed_law.rates(states_of(COLLIDING), weights, np.random.default_rng(6))
     assert np.all(wide <= 1.0)

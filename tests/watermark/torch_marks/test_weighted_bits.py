@@ -13,7 +13,7 @@ from scanner.watermark.weighted_bits import log_tail
 
 
 def counted(weights, ways) -> dict[int, int]:
-    """In how many ways each sum comes about."""
+    """Number of ways in which each sum comes about."""
     sums = {0: 1}
     for weight in weights:
         more: dict[int, int] = {}
@@ -72,7 +72,7 @@ def test_p_is_exact_over_every_key():
 
 
 def test_above_a_thousandth_p_is_not_below_the_exact_one():
-    """By the normal law there: over keys no more than its share reaches it, but for what chance explains."""
+    """Above 1e-3 p is by the normal law: over keys no more than a share p reaches it, up to five standard errors."""
     form = SynthIdTableFormat(depth=5, sampling_table_seed=1)
     tokens = ragged([np.random.default_rng(9).integers(0, 1000, 150).tolist()])
     scores = []

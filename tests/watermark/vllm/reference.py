@@ -61,7 +61,7 @@ def scored(tokens: Sequence[int], width: int, dedup: bool) -> list[tuple[int, tu
 
 
 class Detection(NamedTuple):
-    """What vLLM's detector says."""
+    """The answer of vLLM's detector."""
 
     positions: list[int]
     token_scores: list[float]
@@ -70,7 +70,7 @@ class Detection(NamedTuple):
 
 
 def detect(tokens: Sequence[int], key: int, width: int, dedup: bool = True, alpha: float | None = None) -> Detection:
-    """vLLM's detector; alpha: of the dual key's, None: one key."""
+    """vLLM's detector; `alpha` is the share of a dual key's second part, None stands for one key."""
     kept = scored(tokens, width, dedup)
 
     def scores(of: int) -> list[float]:
