@@ -1,4 +1,4 @@
-"""Searches of version 2 on the interpreted kernels, with and without groups, against the CPU's searches, bit for bit."""
+"""Searches of version 2 on the interpreted kernels, with and without groups, agree with the CPU's bit for bit."""
 
 from fractions import Fraction
 
