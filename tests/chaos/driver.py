@@ -88,7 +88,7 @@ def die_at(moment: str, commit: int, delay: float) -> None:
 
 
 def freeze_at_once() -> None:
-    """Freeze whatever was committed before this scan, tonight's too, and forget its transactions at once."""
+    """Freeze all that was committed before this scan, tonight's rows too, and forget its transactions at once."""
     freezing.FREEZE_AFTER, freezing.LEAST_AGE, freezing.EXPIRE_AFTER = timedelta(days=-2), timedelta(0), timedelta(0)
 
 

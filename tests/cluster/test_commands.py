@@ -1,4 +1,4 @@
-"""What people see: `brickscan scan`, `brickscan flagged`, `python -m jobs.scan`."""
+"""The output that people see of `brickscan scan`, `brickscan flagged` and `python -m jobs.scan`."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""What a scan cost, from made-up seconds."""
+"""The cost of a scan, from made-up seconds."""
 
 import pyarrow as pa
 import pytest

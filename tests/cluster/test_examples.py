@@ -1,4 +1,4 @@
-"""The scripts of docs/examples that need no model do what they say."""
+"""The scripts of docs/examples that need no model do their work."""
 
 import pytest
 

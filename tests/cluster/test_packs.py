@@ -170,7 +170,7 @@ def test_a_file_at_fault_and_a_large_text_leave_their_pack(plan, night):
 
 
 class Scripted:
-    """A worker by a script: one shard raises an error in a pack, and one shard must be scanned by itself."""
+    """A worker by a script: row 3 of one shard raises an error, and one shard must be scanned by itself."""
 
     def __init__(self, deadly: int, alone: int) -> None:
         self.deadly, self.alone = f"shard {deadly}", f"shard {alone}"

@@ -1,4 +1,4 @@
-"""The hash chain over users: whoever changes what was written is found out, and an erased name leaves it whole."""
+"""The hash chain over users: any change of written events is found out, and an erased name leaves the chain whole."""
 
 import struct
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""No user is named for a text that was first seen before they got the message, whatever time the text states."""
+"""No user is named for a text that was seen before they got the message, even if the text states a later time."""
 
 import os
 import time
@@ -56,7 +56,7 @@ def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, ma
 
     given = give(own_registry, message, "carol")
     time.sleep(1)  # scan ids count whole seconds
-    night.write("b", [marked(message, 60, 2)])  # a text that is new since then
+    night.write("b", [marked(message, 60, 2)])  # first seen after carol got the message
     new_key(own_registry, "k", format="greenlist", window=3, gamma="1/4", messages=500, tokenizer=TOKENIZER)
     for rescan in ("with a new key", "by other rules", "of files with a new time"):
         if rescan == "by other rules":

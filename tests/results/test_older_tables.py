@@ -24,7 +24,7 @@ FIRST = datetime(2026, 8, 1, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> str:
-    """Results whose verdicts lack two columns of today. The folder's name has a blank, which is a case of its own."""
+    """Results whose verdicts lack two columns of today. A blank in the folder's name needs another way of reading."""
     folder = str(tmp_path / "the results")
     open_tables(folder)
     for n in (1, 2):

@@ -1,4 +1,4 @@
-"""DuckDB and polars read the tables as they are, also those that an older version made; docs/guides/results.md runs."""
+"""DuckDB and polars read the tables as they are, also tables of an older version; docs/guides/results.md runs."""
 
 import re
 import zipfile

@@ -1,4 +1,4 @@
-"""False discoveries by reserved messages: the rate holds where the law is broken, and what it costs in power."""
+"""False discoveries by reserved messages: the rate holds under a broken law, at a known cost in power."""
 
 import numpy as np
 import pytest

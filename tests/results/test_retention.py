@@ -130,7 +130,7 @@ def files_in(folder: str, name: str) -> set[str]:
 
 
 def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, monkeypatch):
-    """No file is read twice, however often others commit first; otherwise a large table would never end."""
+    """No file is read twice, however often others commit first; otherwise a large table would never be done."""
     compact(year)
     read, there = [], files_in(year, "verdicts")
 

@@ -1,4 +1,4 @@
-"""A registry with a key of each kind that a server marks with, and what opens one as a server does."""
+"""A registry with a key of each kind that a server marks with, and settings of a server for each key."""
 
 from collections.abc import Callable
 from pathlib import Path
