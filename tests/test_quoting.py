@@ -84,7 +84,7 @@ def test_parts_are_the_text_and_neighbours_differ(text):
 
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_segments_are_the_text_but_for_blank_lines(text):
-    """Segments have the quotations of `parts_of`, also where a text has none."""
+    """Segments hold the quotations that `parts_of` finds, also where a text has none."""
     segments = [*segments_of(text)]
     quoted = [(part.begin, part.end) for part in parts_of(text) if part.kind == "quoted"]
     assert [(one.begin, one.end) for one in segments if one.form == "quotation"] == quoted

@@ -22,7 +22,7 @@ def slow():
 
 @pytest.fixture(scope="module")
 def reference():
-    """The library one text at a time, as a model's own code uses it, but with control tokens read as text."""
+    """The library's ids of one text, as a model's own code has them, but with control tokens read as text."""
     inner = tokenizers.Tokenizer.from_file(str(TOKENIZER))
     inner.encode_special_tokens = True
     return lambda text: inner.encode(text, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""What hypothesis and random numbers draw for the tests of this folder: documents, windows, shares of green."""
+"""Documents, windows and shares of green that hypothesis and random numbers draw for the tests of this folder."""
 
 from collections.abc import Sequence
 from fractions import Fraction

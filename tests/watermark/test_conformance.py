@@ -69,7 +69,7 @@ SLOWLY_OPENED = dict.fromkeys(
 ) | {
     "hf-selfhash": 200  # each key shuffles a table of a million entries
 }
-"""Keys of formats that seed a torch generator, which are slow to open; `make null` takes millions of them."""
+"""Number of keys for formats that seed a torch generator, which is slow; `make null` takes millions of keys."""
 
 
 def secret_of(form, number: int = 0) -> bytes:
@@ -163,7 +163,7 @@ def test_labels_tell_parameters_apart_and_never_change():
 
 @pytest.mark.parametrize("form", ALL, ids=lambda form: form.label())
 def test_what_a_key_is_made_of(form):
-    """Drawn keys open; a short key commits to nothing, and no p-value under b bits is below 2^-b."""
+    """Drawn keys open; a short key commits to nothing, and no p-value under a key of b bits is below 2^-b."""
     assert isinstance(form, DrawsKeys) or form.basis().assumed
     assert len(secret_of(form)) in form.secret_bytes
     assert form.open(secret_of(form)).basis == form.basis()

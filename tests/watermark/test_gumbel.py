@@ -161,7 +161,7 @@ def test_the_shortlist_keeps_what_32_bits_put_third(text, second):
 
 @pytest.mark.parametrize("repeats", [1, 14, 15, 16, 17, 30, 31, 64, 1000])
 def test_the_largest_draw_over_and_over(repeats):
-    """Token 574,926,154 meets the draw 2^32 − 1 at h = 0: as large as a sum of so many terms can be."""
+    """Token 574,926,154 meets the draw 2^32 − 1 at h = 0: the sum is as large as so many terms allow."""
     pair, text = gumbel(0), [574_926_154] * repeats
     tokens = ragged([text])
     best = pair.fast.best_two(tokens, pair.positions(tokens, "none"), 300)

@@ -81,7 +81,7 @@ def test_documents(case):
 
 @pytest.mark.parametrize("case", [case for case in DOCUMENTS if case["method"] != "gumbel-log"])
 def test_the_search_over_messages_publishes_the_same_score(case):
-    """Messages up to the vector's own: among the best two, or no better than the second."""
+    """A search up to the vector's message finds its score among the best two, or a second that is no lower."""
     pair, tokens = pair_of(case), ragged([case["tokens"]])
     positions = pair.positions(tokens, case["dedup"])
     best = pair.fast.best_two(tokens, positions, case["message"] + 1)

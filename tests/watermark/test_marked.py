@@ -19,7 +19,7 @@ def start(pair, seed: int) -> tuple[random.Random, list[int]]:
 
 
 def mark_greenlist(pair, message: int, length: int, seed: int) -> list[int]:
-    """δ = ∞: the next token is any green one, if one of 20 is."""
+    """A text with δ = ∞: each token is a green one of 20 random tokens, where one of them is green."""
     generator, text = start(pair, seed)
     while len(text) < length:
         nonce = reference.window_nonce(pair.plain.keys, text[len(text) - pair.fast.window :])
@@ -30,7 +30,7 @@ def mark_greenlist(pair, message: int, length: int, seed: int) -> list[int]:
 
 
 def mark_gumbel(pair, message: int, length: int, seed: int) -> list[int]:
-    """The token of smallest −ln(r) / p under a law drawn anew for every step."""
+    """A text of which each token has the smallest −ln(r) / p, under a law drawn anew for every step."""
     generator, text = start(pair, seed)
     while len(text) < length:
         nonce = reference.window_nonce(pair.plain.keys, text[len(text) - pair.fast.window :])

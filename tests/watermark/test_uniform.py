@@ -76,7 +76,7 @@ def test_gumbel(make):
 
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(1, 2), Fraction(77, 256)], ids=str)
 def test_greenlist(gamma):
-    """P-values of a green list are discrete: the chance of a hit at α is the largest p that is at most α."""
+    """P-values of a green list are discrete: the chance of a hit at α is the largest p-value up to α."""
     p = p_values(lambda secret: greenlist(4, gamma, secret))
     scored = LENGTH - 4
     chances = [math.comb(scored, k) * gamma**k * (1 - gamma) ** (scored - k) for k in range(scored + 1)]

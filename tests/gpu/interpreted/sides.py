@@ -28,7 +28,7 @@ def on_device(pair: Pair, documents: Sequence[Sequence[int]], count: int) -> Bes
 
 
 def assert_same(found: Best, wanted: Best) -> None:
-    """Bit for bit, types included."""
+    """Both results are equal bit for bit, types included."""
     for name, a, b in zip(Best._fields, found, wanted, strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
         assert np.asarray(a).dtype == np.asarray(b).dtype

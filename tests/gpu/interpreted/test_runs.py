@@ -37,7 +37,7 @@ def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram"
     "one", [*(pair("greenlist", 1, gamma=gamma) for gamma in GREENS), pair("gumbel", 1)], ids=lambda one: one.fast.label
 )
 def test_without_groups(one):
-    """Very short texts, in which many messages tie; one with more steps than take turns at a time; and a marked one."""
+    """Very short texts, in which many messages tie; a text of more steps than threads take at a time; a marked text."""
     own = marked(one.fast, 32, 20, 4)
     documents = [*random_documents(33, [2, 0, 1, 135], vocabulary=2**32 - 1), own]
     assert_searched_alike(one, documents, 33)

@@ -1,4 +1,4 @@
-"""The best number of each window against scores of every number in every window, and what a search of them misses."""
+"""The best number of each window against scores of every number in every window, and what a search by it misses."""
 
 from fractions import Fraction
 

@@ -88,7 +88,7 @@ def test_two_keys(documents, alpha):
 
 
 def test_a_score_depends_on_its_document_alone():
-    """Whatever else is in the batch, whichever documents are kept, each position alone or all together."""
+    """A score is the same in any batch, for any choice of its documents, and position by position."""
     documents = [[1, 2, 3] * 5, [], list(range(700)), [9], list(range(40, 90))]
     tokens, mark = ragged(documents), VllmGumbelFormat().open(bytes(range(8)))
     positions = mark.rule.positions(tokens, "ngram")
