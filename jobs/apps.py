@@ -1,4 +1,4 @@
-"""What the commands share that run an app until they are interrupted."""
+"""Functions shared by the commands that run an app until they are interrupted."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def needs_extra(command: str) -> Iterator[None]:
-    """Import what only the extra `review` brings.
+    """Context for imports of packages that only the extra `review` installs.
 
     Raises:
-        Refused: it is not installed.
+        Refused: the extra is not installed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`brickscan decide CONFIG|RESULTS DOC DECISION`: what somebody decided on a flag, recorded for good."""
+"""`brickscan decide CONFIG|RESULTS DOC DECISION`: a decision on a flag, recorded for good."""
 
 import getpass
 

@@ -199,7 +199,7 @@ def _groups(users: float | None, messages: tuple[int, ...], misnaming_rate: floa
 
 
 def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
-    """Numbers of messages that are asked about."""
+    """Numbers of messages to answer for."""
     return messages or ((1, 1000, 100_000) if groups is None else (groups**2,))
 
 
@@ -225,7 +225,7 @@ def _measured(file: Path, registry: Path | str) -> tuple["Marked", MasterKey, in
 
 
 def _estimate(marked: "Marked", aim: "Aim", power: float) -> int | None:
-    """An estimate beside the bound: tokens that suffice if all are alike, the more of the two probabilities."""
+    """An estimate beside the bound: tokens that suffice if all tokens are alike, the larger for both probabilities."""
     from scanner.power import GumbelEntropy, GumbelProbability, probabilities_of, tokens_needed
 
     if not isinstance(marked, GumbelEntropy):
@@ -240,7 +240,7 @@ _KINDS = {"GumbelEntropy": "bound", "Measured": "measured"}
 
 
 def _kind(marked: "Marked", scored: int, aim: "Aim", *, of_a_mean: bool) -> str:
-    """The kind of an answer. of_a_mean: the answer depends on a mean, about which chances may differ."""
+    """The kind of an answer. of_a_mean: the answer rests on a mean, while single tokens' chances may differ."""
     from scanner.power import GreenShare
 
     if of_a_mean and isinstance(marked, GreenShare):

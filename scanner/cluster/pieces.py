@@ -10,7 +10,7 @@ from scanner.input.shards import Shard
 
 
 class Lost(NamedTuple):
-    """A document that could not be scored: its row, a reason (schemas.words.DOCUMENT_REASONS), a detail, and whose."""
+    """A document that could not be scored: row, reason (schemas.words.DOCUMENT_REASONS), detail and identity."""
 
     row: int
     reason: str
@@ -20,9 +20,9 @@ class Lost(NamedTuple):
 
 @dataclass
 class Finished:
-    """A shard of which every row is in a report or lost, unless its file turned out to be at fault.
+    """A finished shard: every row is in a report or lost, unless its file turned out to be at fault.
 
-    retries: how often it, or a part, failed and was given again, whole or halved.
+    retries: how often the shard, or a part of it, failed and was given again, whole or halved.
     """
 
     shard: Shard
@@ -60,9 +60,8 @@ class FinishedPack:
 class Work:
     """A piece, the shard that it belongs to, and whether its actor may hold nothing else.
 
-    failed_on: for each attempt that failed, the node whose worker died of it, None where none died; large: a document
-    that was set aside for its size; lost: one that is not scored any more, only identified; nodes: how many nodes died
-    over it.
+    failed_on: for each failed attempt, the node whose worker died, None where none died; large: the document was set
+    aside for its size; lost: it is no longer scored, only identified; nodes: how many nodes died over it.
     """
 
     piece: Piece

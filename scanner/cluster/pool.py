@@ -2,13 +2,14 @@
 
 A piece that kills its actor, raises, needs more memory than a worker may take or makes no progress is tried again, then
 halved, down to the document that is to blame (scanner.cluster.todo). Attempts are counted there, never by Ray, and a
-node that is gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it,
-so whatever was near a death is from then on given to an actor alone: no document is blamed for its neighbour. Documents
-that a worker sets aside for their size come last, alone. An actor is asked whose a lost document is. A pack of small
-shards is one piece of work; when it fails, each of its shards becomes a piece.
+node that is gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it.
+So work that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed
+for its neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the
+identity of a lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a
+piece.
 
-An actor whose node is gone is replaced by one that starts wherever there is room, and nobody waits for it. Where nodes
-join the cluster, more actors are started.
+An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
+When nodes join the cluster, more actors are started.
 """
 
 import logging
@@ -33,7 +34,7 @@ IN_FLIGHT = 2
 """Pieces that an actor holds: one that it works on, and one that waits."""
 
 START_ATTEMPTS = 5
-"""Most actors that may die before one of them is ready; with their nodes, twice as many as there are actors more."""
+"""Deaths of starting actors in a row that end a scan; with their nodes, twice the number of actors more."""
 
 GROW_SECONDS = 5.0
 """Seconds between two looks at how many actors the cluster has room for."""
@@ -43,10 +44,10 @@ UNREACHABLE_SECONDS = 120.0
 
 _WAIT_SECONDS = 1.0
 _PARTS = 16
-"""Parts of the actors whose answers are taken at a time: each wait costs what all that are waited for cost."""
+"""Parts into which actors are split for waiting: the cost of a wait grows with the number of actors waited for."""
 
 _SECONDS_FOR_A_PART = 0.1
-"""Longest wait for a part of many actors, well below what the piece that waits at each of them takes."""
+"""Longest wait for one part of many actors, well below the time that the next piece at each actor takes."""
 
 _COMPLAIN_EVERY = 60.0
 _NOT_BEGUN = "no worker could start for %d s: does the cluster have a free CPU, and do other processes leave it some?"
@@ -59,11 +60,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """An actor and the work that it was given, in order. `work` None: it was asked to prepare itself.
+    """An actor and its work, in order. `work` None: it was asked to prepare itself.
 
-    deadline: on the monotonic clock, for a sign of life from what it was given first; preparing has none, since Ray may
-    have to wait for a machine; begun: a reference to its node's id, to be had once its process runs; behind: rows of
-    what it was given first that are done with; out_of_reach: it did not answer, and was asked for a sign of life.
+    deadline: on the monotonic clock, for a sign of life from its first work; preparing has none, since Ray may have to
+    wait for a machine; begun: a reference to its node's id, ready once its process runs; behind: rows of its first work
+    that are done; out_of_reach: it did not answer, and was asked for a sign of life.
     """
 
     actor: Any
@@ -80,7 +81,7 @@ class _Slot:
         return [work for _, work in list(self.given)[1:] if work is not None]
 
     def takes(self, work: Work | PackWork, most: int) -> bool:
-        """Whether it can be given a piece, and then holds at most so many."""
+        """Whether it can be given one more piece and then holds no more than the stated number."""
         if not self.ready or self.out_of_reach or len(self.given) >= most:
             return False
         return not self.given or not (work.alone or any(other and other.alone for _, other in self.given))
@@ -129,7 +130,7 @@ class Pool:
         self._failed_starts = self._lost_starts = 0
         self._began = False
         self._warned: set[str] = set()
-        self.waited = 0.0  # seconds for actors, by which one sees whether they wait for the driver
+        self.waited = 0.0  # seconds that the driver waited for actors: few mean that actors wait for the driver
         self._idle = 0.0  # seconds without an answer before any actor is ready
         self._complain_at = _COMPLAIN_EVERY
         self._told = -math.inf
@@ -185,7 +186,7 @@ class Pool:
 
     def _new_slot(self) -> _Slot:
         actor = self._start()
-        begun = actor.__ray_call__.remote(own_node)  # asked first, since an actor does one thing after the other
+        begun = actor.__ray_call__.remote(own_node)  # asked first, since an actor does one call after the other
         return _Slot(actor, deque([(actor.prepare.remote(), None)]), begun)
 
     def _grow(self) -> None:
@@ -222,7 +223,7 @@ class Pool:
             found = ray.get(ref if work is None or slot.out_of_reach else next(ref))
         except RayTaskError as error:
             if work is not None and (self._on_devices or isinstance(error.cause, MemoryError)):
-                # by another actor: what this one holds on to, or a device, would be missing to all that follows
+                # by another actor: this one may hold on to memory or have lost its device, which later pieces need
                 self._replace(slot)
             else:
                 self._begin_next(slot)
@@ -264,14 +265,14 @@ class Pool:
         return self._todo.failed(work, reason, f"{type(cause).__name__}: {cause}"[:500])
 
     def _ask_again(self, slot: _Slot) -> None:
-        """Ask an actor that cannot be reached for a sign of life: Ray finds out whether it, or its node, is gone."""
+        """Ask an unreachable actor for a sign of life: Ray then finds out whether the actor or its node is gone."""
         if not slot.out_of_reach:
             slot.out_of_reach, slot.deadline = True, time.monotonic() + UNREACHABLE_SECONDS
         self._todo.put_back(slot.waiting)
         slot.given = deque([(slot.actor.__ray_ready__.remote(), slot.given[0][1])])
 
     def _died(self, slot: _Slot, said: str) -> Finished | None:
-        """Replace a dead actor. The work that it was doing is to blame, unless its node is gone."""
+        """Replace a dead actor. The work that it was doing has failed, unless its node is gone."""
         node_id = node_of(slot.begun)
         gone = self._nodes.gone(node_id)
         _log.warning("a worker died%s: %s", " with its node" if gone else "", said.splitlines()[0])
@@ -300,7 +301,7 @@ class Pool:
 
     def _replace(self, slot: _Slot) -> Work | PackWork | None:
         """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""
-        ray.kill(slot.actor)  # it may only be out of reach
+        ray.kill(slot.actor)  # it may be alive, but out of reach
         self._todo.put_back(slot.waiting)
         self._slots[self._slots.index(slot)] = self._new_slot()
         return slot.given[0][1]

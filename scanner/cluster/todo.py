@@ -1,9 +1,9 @@
-"""Work that is left: in which order it comes, and what becomes of pieces that fail or whose node is lost.
+"""Work that is left: its order, and how pieces that fail or whose node is lost are tried again.
 
-A piece that fails is tried again, then halved, down to the document that is to blame. A node that is lost is no attempt
-of a document's: nodes are preempted in waves. Where nobody announced the loss, the document may be why. So a piece over
-which several nodes were lost is halved too, which blames nobody, and a document is given up over which many were lost
-while it was alone.
+A piece that fails is tried again, then halved, down to the document that is to blame. A lost node does not count as an
+attempt, since nodes are preempted in waves. If nobody announced the loss, a document may be the cause. So a piece over
+which several nodes were lost is halved too, which blames no document. A document that was alone while many nodes were
+lost is given up.
 """
 
 import logging
@@ -17,8 +17,7 @@ from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
 ATTEMPTS = 3
-"""Attempts at a whole shard, and again at a single document; a part in between is halved at once, which is another
-attempt.
+"""Attempts at a whole shard, and again at a single document; a part in between is halved at its first failure.
 """
 
 NODES_A_SHARD = 3
@@ -31,13 +30,13 @@ LARGE_ATTEMPTS = 2
 """Attempts at a document that was set aside for its size."""
 
 LARGE_LOST = 3
-"""Lost documents of a file from which on no other document of it that was set aside for its size is tried."""
+"""Lost documents of a file after which its other documents that were set aside for their size are not tried."""
 
 _log = logging.getLogger(__name__)
 
 
 class Todo:
-    """Work that waits for an actor, and the shards that are open. in_parts: documents of these that are done.
+    """Work that waits for an actor, and the open shards. in_parts: documents of open shards that are done.
 
     Args:
         nodes: nodes that are gone.
@@ -58,24 +57,24 @@ class Todo:
 
     @property
     def first(self) -> Work | PackWork:
-        """The work that is next."""
+        """The next piece of work."""
         return self._waiting[0]
 
     def take(self) -> Work | PackWork:
-        """Take the work that is next."""
+        """Take the next piece of work."""
         return self._waiting.popleft()
 
     def put_back(self, works: Iterable[Work | PackWork]) -> None:
-        """Put work back that was not begun, in its order; it comes next, to an actor that holds nothing else."""
+        """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
         for work in reversed([*works]):
             work.alone = True
             self._waiting.appendleft(work)
 
     def failed(self, work: Work | PackWork, reason: str, detail: str, node_id: str | None = None) -> Finished | None:
-        """Try work again whose attempt failed, or take it apart; the last attempt at a document gives it up.
+        """Try failed work again, or take it apart; a document is given up after its last attempt.
 
-        node_id: where its worker died. Processes of a node that is told to end may die before the node is known to be
-        gone: such an attempt counts no more once it is.
+        node_id: the node on which its worker died. Processes of an ending node may die before the node is known to be
+        gone; once it is known, such an attempt no longer counts.
         """
         if isinstance(work, PackWork):
             self._take_apart(work, detail)
@@ -94,7 +93,7 @@ class Todo:
         return None
 
     def node_lost(self, work: Work | PackWork, how: Gone) -> Finished | None:
-        """Give work again whose node is gone, which is no attempt; where many died over it, cut it or give it up."""
+        """Put back work whose node is gone, which is no attempt; cut or give up work over which many nodes died."""
         work.nodes += how is Gone.DIED
         detail = f"{work.nodes} nodes of the cluster died while they scanned this"
         if isinstance(work, PackWork):
@@ -127,7 +126,7 @@ class Todo:
         return self._close(work)
 
     def done(self, work: Work, report: Report) -> Finished | None:
-        """Take the report of a piece. Returns its shard, if that is finished."""
+        """Take the report of a piece. Returns its shard, if the shard is finished."""
         finished = work.shard.finished
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
@@ -156,14 +155,14 @@ class Todo:
         self.put_back(Work(Piece(shard, *part), work.shard) for part in ((start, middle), (middle, stop)))
 
     def _give_up(self, work: Work, reason: str, detail: str) -> None:
-        """Score a document no more: an actor is only asked whose it is."""
+        """Give a document up: an actor is asked only for its identity."""
         work.lost, work.nodes = Lost(work.piece.start, reason, detail), 0
         self.put_back([work])
         self._large_lost[work.path] += work.large
         self._give_up_large(work.path)
 
     def _give_up_large(self, path: str) -> None:
-        """Try no large document of a file of which enough were lost."""
+        """Give up the waiting large documents of a file that lost LARGE_LOST of them."""
         if self._large_lost[path] < LARGE_LOST:
             return
         what = f"{LARGE_LOST} documents of this file that are as large could not be scored; it was not tried"

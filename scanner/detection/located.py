@@ -1,4 +1,4 @@
-"""Places of a batch's spans: the key, the characters, and which spans may name somebody."""
+"""Places of a batch's spans: key and characters; and which spans may name somebody."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from schemas.words import Naming
 
 
 class Located(NamedTuple):
-    """A span of a document of a batch: its key by place, and first and last of its scored tokens in the document."""
+    """A span of a document of a batch: the place of its key, and its first and last scored token in the document."""
 
     document: int
     key: int
@@ -23,7 +23,7 @@ class Located(NamedTuple):
     span: Span
 
     def characters(self, stand: NDArray[np.int64]) -> tuple[int, int]:
-        """First character and the one after the last; stand: the place of each token of the document, int64[N, 2]."""
+        """First character and the one after the last; stand: characters of each token of the document, int64[N, 2]."""
         return int(stand[self.first, 0]), int(stand[self.last, 1])
 
 
@@ -55,12 +55,13 @@ def namings(
 ) -> list[Naming]:
     """Which spans of one document name their user, each by its own evidence: `named`, or why not.
 
-    A span names its message if the message passes on what it shares with no other. Where one mark raises the scores of
-    others, it names unless another message has a span in the same place: one that shares half of the shorter of both.
+    A span names its message if the message passes on what it shares with no other. Where one message's mark raises the
+    scores of others, it names unless another message has a span in the same place: an overlap of at least half of the
+    shorter span.
 
     Args:
         located: spans of one document.
-        characters: of each span, the first and the one after the last.
+        characters: first character of each span, and the one after its last.
         misnaming_rate: largest p, on what a span shares with no other, at which it names.
     """
     whose = [(one.key, one.span.message) for one in located]
@@ -81,14 +82,14 @@ def namings(
 
 
 def _in_one_place(begins: NDArray[np.int64], ends: NDArray[np.int64], number: int) -> NDArray[np.bool_]:
-    """Which of S places share half of the shorter with one of them, by its number: bool[S]."""
+    """Which of S places share at least half of the shorter place with a given one, by its number: bool[S]."""
     common = np.minimum(ends, ends[number]) - np.maximum(begins, begins[number])
     lengths = ends - begins
     return np.asarray(2 * common >= np.maximum(1, np.minimum(lengths, lengths[number])), np.bool_)
 
 
 def quoted_shares(text: str, characters: Sequence[tuple[int, int]]) -> list[float]:
-    """Share of the characters of some places in a text that quote others, by their form."""
+    """Share of the characters at some places of a text that are quotations by their form."""
     parts = [(part.begin, part.end) for part in parts_of(text) if part.kind == "quoted"]
     begins, ends = np.array(parts, np.int64).reshape(-1, 2).T
     sums = np.append(0, np.cumsum(ends - begins))

@@ -31,9 +31,9 @@ WINDOWS = Which(windows=True, segments=False)
 def parts_of(
     which: Which, tokenizer: HuggingFaceTokenizer, text: str, places: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
-    """All parts of a text: first scored position, that after the last, and which of its segments it is, −1: none.
+    """All parts of a text: first scored position, position after the last, number of its segment, −1: none.
 
-    Segments of SHORTEST scored positions or more that are not the whole; a position is where its token begins.
+    Segments have SHORTEST scored positions or more and are not the whole; a position is where its token begins.
 
     Args:
         which: the kinds of parts.
@@ -61,15 +61,15 @@ def span_holds(
     parts: Collection[tuple[int, int, int]],
     tests: tuple[int, int, float],
 ) -> bool:
-    """Whether a span's score and p-values are confirmed, and it is a part that its document has.
+    """Whether a span's score and p-values are confirmed, and its place is one of its document's parts.
 
     Args:
         span: the span as it was found.
-        terms: what each position of the document adds to its message, float64[P].
-        own: where the message shares nothing with others, bool[P]; None: names need nothing besides.
+        terms: what each position of the document adds to the message's score, float64[P].
+        own: positions that the message shares with no other, bool[P]; None: names need no second p-value.
         path: gives p-values.
         parts: the parts of the document.
-        tests: M; among how many messages it is the best by what is its own; K.
+        tests: M; number of messages among which it is the best by its own positions; K.
     """
     from scanner.watermark.proof import log10_any_of  # flags alone need mpmath
 
@@ -77,7 +77,7 @@ def span_holds(
     part = slice(span.begin, span.end)
     if (span.begin, span.end, span.segment) not in parts or not alike(span.score, math.fsum(terms[part].tolist())):
         return False
-    # of the claimed score, so that rounding of scores does not count twice
+    # p of the claimed score, so that rounding of scores does not count twice
     alone = path.log10_p(span.score, span.end - span.begin)
     of_all = log10_any_of(log10_any_of(alone, messages), len(parts))
     told = [(span.log10_p, alone), (span.log10_p_in_document, of_all)]

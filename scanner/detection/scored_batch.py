@@ -1,4 +1,4 @@
-"""The data of a scored batch that spans need about the documents that hold them."""
+"""The data of a scored batch that spans need about their documents."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Shares of the false-positive rate that the ways to look at a text have under each key (SPEC §3).
+"""Shares of the false-positive rate for the ways to test a text under each key (SPEC §3).
 
 A p-value is corrected by 1/(weight of the key · weight of the unit · weight of the variant). The weights of each kind
-sum to 1 at most, so that P(flagged falsely, in whatever way) stays within the rate, whatever is turned on later.
+sum to 1 at most, so that P(flagged falsely in any way) stays within the rate, also when another way is turned on later.
 """
 
 import math
@@ -30,7 +30,7 @@ class Weights(NamedTuple):
 
     @classmethod
     def of(cls, config: ScanConfig) -> "Weights":
-        """Weights as a configuration states them, else equal shares of what it turns on."""
+        """Weights as a configuration states them, else equal shares of the units and variants that it turns on."""
         stated, normalised, spans = config.weights, config.variants.normalised, config.spans.tested
         accounts = config.accounts is not None
         equal = cls.equal(normalised=normalised, spans=spans, accounts=accounts)
@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     @classmethod
     def equal(cls, *, normalised: bool, spans: bool = False, accounts: bool = False) -> "Weights":
         """Equal shares of the units and of the variants that are on."""
-        unit, variant = round(1 / (1 + spans + accounts), 4), 0.5 if normalised else 1.0  # thirds sum to no more than 1
+        unit, variant = round(1 / (1 + spans + accounts), 4), 0.5 if normalised else 1.0  # 3 · 0.3333 ≤ 1
         of_span, of_account = unit if spans else None, unit if accounts else None
         return cls(unit, variant, 0.5 if normalised else None, of_span, account=of_account)
 

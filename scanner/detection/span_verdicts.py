@@ -1,9 +1,9 @@
-"""Spans of a batch in its tables: rows of SPANS, and the changes that they make in the verdicts.
+"""Spans of a batch in its tables: rows of SPANS, and the changes that spans make in the verdicts.
 
-A document is flagged by its spans too, which have a share of its error of their own. Where it was not flagged as a
-whole, or names nobody, its verdict becomes that of its best span, and says so (`unit`). Users of further spans stand
-beside it, each named by the evidence of its own part. Where a span, or the whole, differs when it is computed again,
-the verdict says so and the document names nobody.
+A document is flagged by its spans too, which have their own share of its error. If it was not flagged as a whole, or
+names nobody, its verdict becomes that of its best span, and `unit` says so. Users of further spans stand beside it,
+each named by the evidence of its own part. If a span, or the whole, differs when it is computed again, the verdict says
+so and the document names nobody.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ WINDOW = "window"
 
 
 class SpanKey(NamedTuple):
-    """A key's part of rows: the key, its tokenizer, K of its spans, its basis."""
+    """Columns of rows that come from a key: the key, its tokenizer, K of its spans, its basis."""
 
     key: MasterKey
     tokenizer: HuggingFaceTokenizer
@@ -66,7 +66,7 @@ def with_spans(
     Args:
         verdicts: exact rows of VERDICTS, of all documents of the batch.
         located: the batch's spans.
-        keys: the keys under test.
+        keys: the keys under test, by place.
         batch: as the detector scored it.
         misnaming_rate: largest p, on what a span shares with no other, at which it names.
         salt: the batch's salt, as for Prover.prove.
@@ -104,7 +104,7 @@ def _tell(
     whole: Proof | None,
     drawn: Collection[int],
 ) -> list[Told]:
-    """All spans of a document, the smallest p first. If a proof of the document differs, none names anybody.
+    """All spans of a document, the smallest p first. If a proof of the document differs, no span names anybody.
 
     whole: the proof of the document as a whole; drawn: documents whose spans are computed again.
     """
@@ -156,7 +156,7 @@ def _row(
 
 
 def _beside(verdict: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
-    """Users whom spans add to a verdict that names somebody: those whom it does not name yet."""
+    """Users of spans whom a verdict that names somebody does not name yet."""
     named, again = list(verdict["named"]), list(verdict["named_again"] or [])
     users = {one["user_id"] for one in named} - {None}
     known = {(one["key_id"], one["message"]) for one in (*named, *again)}
@@ -176,14 +176,14 @@ def _instead(
     batch: ScoredBatch,
     first_seen: datetime | None,
 ) -> dict[str, Any]:
-    """The columns of a verdict that comes from its best span; entries: of all spans that name somebody, that one first.
+    """The columns of a verdict that comes from its best span; entries: spans that name somebody, the best one first.
 
-    A second best is not stated: other spans have rows of their own.
+    No second best is stated: other spans have rows of their own.
     """
     span, place = best.located.span, best.located.document
     names = Names.of_nobody(np.array([best.naming], object))
     if entries:
-        once = {(entry.key_id, entry.message): entry for entry in reversed(entries)}  # the smallest p of each
+        once = {(entry.key_id, entry.message): entry for entry in reversed(entries)}  # each user's span of smallest p
         names.put(0, sorted(once.values(), key=entries.index), first_seen, batch.known.began)
     tokens, scored = batch.lengths(place, best.located.key)
     return {

@@ -1,1 +1,1 @@
-"""Verdicts that travel: one neutral record a flag, and what other systems take of it, sent once."""
+"""Exports of flags: one neutral record a flag, and the forms that other systems take, each sent once."""

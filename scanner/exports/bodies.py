@@ -1,4 +1,4 @@
-"""What other systems take of a verdict.
+"""Forms of a verdict that other systems take.
 
 - ROOST Coop: `POST /api/v1/report` (docs/api/report.md of roostorg/coop);
 - Ozone: `tools.ozone.moderation.emitEvent` (the lexicon of bluesky-social/atproto);
@@ -47,7 +47,7 @@ def ozone_event(verdict: Verdict, config: OzoneConfig) -> dict[str, Any]:
     """The input of emitEvent: a report on the account that posted the document, which `externalId` keeps single.
 
     Raises:
-        Refused: neither the account nor the document's id tells a DID.
+        Refused: neither the account nor the document's id holds a DID.
     """
     document = verdict.document
     account = document.account_id or ""
@@ -72,7 +72,7 @@ def ozone_event(verdict: Verdict, config: OzoneConfig) -> dict[str, Any]:
 
 
 def reason(verdict: Verdict) -> str:
-    """Why a document is told, in sentences."""
+    """Why a document is reported, in sentences."""
     told = [said for said in verdict.says if said.startswith(("Marked for", "How seldom", "Audit"))]
     return f"{'. '.join(told)}. This does not say {verdict.does_not_say[0]}."
 

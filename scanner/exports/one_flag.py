@@ -13,7 +13,7 @@ from schemas.verdict import Verdict, VerdictDocument, VerdictKey, VerdictP, Verd
 
 
 def item_id(row: Mapping[str, Any]) -> str:
-    """What other systems call a flag: of a document and its text, in every scan the same."""
+    """Id of a flag in other systems, made from a document and its text: the same in every scan."""
     told = f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}"
     return f"brickscan-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 

@@ -17,7 +17,7 @@ Body = Callable[[Verdict, str | None], dict[str, Any]]
 
 
 def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Receiver]]:
-    """How a report is made, and what opens its receiver, which alone reads the token.
+    """The function that makes a report, and the one that opens its receiver, which alone reads the token.
 
     Raises:
         Refused: the configuration has no such receiver.

@@ -1,8 +1,8 @@
-"""Reports are sent once: what is about to be sent is recorded before, and what became of it after.
+"""Sends each report once: a row is recorded before it is sent, and another with its end after.
 
 A process that is killed in between leaves a row `sending` without an end. Nobody can tell then whether the report
-arrived, so that it is sent again only where the receiver drops what it has (Ozone does, by `externalId`); of others it
-is told to people.
+arrived. It is sent again only if the receiver drops repeats, as Ozone does by `externalId`; otherwise it is shown to
+people as in doubt.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def checked_url(field: str, url: str) -> str:
 
 
 def sent(results: str) -> pl.LazyFrame:
-    """All that was sent or was to be, oldest first, as in schemas.tables.SENT."""
+    """All reports that were sent or were to be sent, oldest first, as in schemas.tables.SENT."""
     if not DeltaTable.is_deltatable(table_uri(results, "sent")):
         return pl.LazyFrame(schema=pl.Schema(SENT))
     return read_whole(results, "sent").sort("at")
@@ -70,9 +70,9 @@ class Outbox:
 
     Args:
         results: folder or URI.
-        receiver: where they go.
+        receiver: where reports go.
         again: send also what a killed process may have sent, to a receiver that does not drop repeats.
-        post: how; another one in tests.
+        post: function that posts; tests give another one.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Outbox:
         """Send a report: `sent`, `sent before`, `in doubt` (a killed process may have sent it), or `refused`.
 
         Raises:
-            ScanFailed: the receiver cannot be reached, lets nobody in, or fails; what was sent stays sent.
+            ScanFailed: the receiver cannot be reached, lets nobody in, or fails; reports sent before stay sent.
         """
         states = self._states.get(item_id, [])
         if "sent" in states:
@@ -115,7 +115,7 @@ class Outbox:
         return "refused"
 
     def _record(self, item_id: str, flag: Mapping[str, Any], state: str, attempt: int) -> bool:
-        """Whether this process did, and not another one before."""
+        """Record a state of a report. Returns whether this process did, and no other one before."""
         row = {
             "at": datetime.now(UTC),
             "receiver": self._receiver.name,
@@ -131,7 +131,7 @@ class Outbox:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Elsewhere the token is nobody's business."""
+    """Follows no redirect, since the token must go to no other address."""
 
     def redirect_request(self, *_args: object, **_more: object) -> None:
         return None

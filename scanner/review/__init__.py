@@ -1,1 +1,1 @@
-"""A web app of this machine in which somebody looks at flags and decides on them; what others decide comes back."""
+"""A web app of this machine in which somebody decides on flags, and an app that takes decisions made elsewhere."""

@@ -1,7 +1,7 @@
-"""Who may use the review app: whoever was given its address, in a browser of this machine, and no page of others.
+"""Who may use the review app: whoever has its address, in a browser of this machine, and no page of other sites.
 
-The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests there
-too, so each request is asked:
+The app listens on 127.0.0.1. Another user of the machine, or a page that a reviewer has open, can send requests to it
+too, so each request is checked:
 
 - for its Host: a name of a stranger that leads to 127.0.0.1 (DNS rebinding) is refused;
 - for the cookie that the address with the token gave; it is HttpOnly, and SameSite=Strict keeps it from requests that
@@ -27,7 +27,7 @@ _POLICY = (
 _HEADERS = {
     "content-security-policy": _POLICY,
     "cache-control": "no-store",
-    "referrer-policy": "same-origin",  # with none at all, browsers tell no Origin
+    "referrer-policy": "same-origin",  # with `no-referrer`, browsers would send no Origin
     "x-content-type-options": "nosniff",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -35,11 +35,11 @@ _HEADERS = {
 
 
 class Access:
-    """Lets in who may, and gives every answer its headers.
+    """Lets in requests that may use the app, and gives every answer its headers.
 
     Args:
-        app: what is behind it.
-        port: on which the app listens.
+        app: answers the requests that are let in.
+        port: the port on which the app listens.
     """
 
     def __init__(self, app: ASGIApp, port: int) -> None:
@@ -50,7 +50,7 @@ class Access:
 
     @property
     def address(self) -> str:
-        """With the token; whoever has it can see all flags and decide."""
+        """Address with the token; whoever has it can see all flags and decide."""
         return f"http://127.0.0.1:{self._port}/?token={self._token}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ class Access:
                 return PlainTextResponse(
                     "This address is of an app that ended. Open the one that was printed last.", 403
                 )
-            response = RedirectResponse(URL(request.url.path), 303)  # the address bar keeps no token
+            response = RedirectResponse(URL(request.url.path), 303)  # so that the address bar keeps no token
             response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
             return response
         if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):

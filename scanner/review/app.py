@@ -1,7 +1,7 @@
-"""The review app: a list of flags, a page for each, and forms that record what is decided; it works without scripts.
+"""The review app: a list of flags, a page for each, and forms that record decisions; it works without scripts.
 
 A page's form carries the id of the decision that it will make, and the digest of the text that it shows. So a form that
-is sent twice, because an answer was lost or the app was killed, is one decision, and nobody decides on a text that they
+is sent twice, because an answer was lost or the app was killed, makes one decision. Nobody decides on a text that they
 did not see.
 """
 
@@ -40,7 +40,7 @@ MEANS = {
 _SHOWN = 60
 
 _MOST_NAMED = 4
-"""Most reviewers who are named beside the form; the list above it has all."""
+"""Most reviewers who are named beside the form; the list above the form has all."""
 
 
 def app_of(desk: Desk) -> Starlette:
@@ -107,7 +107,7 @@ async def _decide(desk: Desk, request: Request) -> Response:
 
 
 async def _told(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
-    """What was recorded by the form that led here."""
+    """The decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
@@ -176,7 +176,7 @@ def _page(template: str, status: int = 200, **shown: object) -> Response:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    """Those of evidence, and of this package beside them."""
+    """Templates of scanner.evidence and of this package."""
     evidence = jinja2.PackageLoader("scanner.evidence", ".")
     found = environment().overlay(loader=jinja2.ChoiceLoader([jinja2.PackageLoader("scanner.review", "."), evidence]))
     found.filters |= {"printable": printable, "shortly": lambda name: printable(name, _SHOWN), "visible": visible}

@@ -1,4 +1,4 @@
-"""What a reviewer has before them: the list of flags that they ask for, one flag, and what is decided on it."""
+"""A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from scanner.review.seen import Changed, Place, flag_as_seen
 LINES_A_PAGE = 100
 
 STATES: Mapping[str, bool | None] = {"open": False, "decided": True, "all": None}
-"""States of the list: flags on which nobody decided, on which somebody did, or both."""
+"""States of the list: flags without a decision, flags with one, or both."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Asked:
     """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
 
     Raises:
-        Refused: a state that there is not.
+        Refused: the state is none of STATES.
     """
 
     state: str = "open"
@@ -42,18 +42,18 @@ class Asked:
 
     @property
     def wanted(self) -> Wanted:
-        """The same for the list of flags."""
+        """The same choice in the form that lists of flags take."""
         users, accounts, keys = ((value,) if value else () for value in (self.user, self.account, self.key))
         return Wanted(users=users, accounts=accounts, keys=keys, decided=STATES[self.state])
 
     def address(self, page: str, **more: object) -> str:
-        """Address of a page of the app that goes on with this."""
+        """Address of a page of the app that keeps this choice."""
         told = {name: value for name, value in (asdict(self) | more).items() if value != ""}
         return f"{page}?{urlencode(told)}"
 
 
 class Entry(NamedTuple):
-    """A flag in the list, what stands on it, and where its page is; quoted: as in `Explainer.quoted_share`."""
+    """A flag in the list, its decisions, and its page's address; quoted: as in `Explainer.quoted_share`."""
 
     line: Line
     quoted: float | None
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Some flags of those that were asked for; first: how many come before them; total: how many there are."""
+    """Some of the flags that were asked for; first: how many come before them; total: how many were asked for."""
 
     entries: list[Entry]
     first: int
@@ -71,7 +71,7 @@ class Listed(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """One flag; number: its place among `total` that were asked for, from 1, None: it is not among them."""
+    """One flag; number: its place among the `total` flags asked for, from 1, None: it is not among them."""
 
     explained: Explanation
     decided: list[dict[str, Any]]
@@ -132,7 +132,7 @@ class Desk:
             (explained,) = self._explainer.explain_cases([case])
         there = [Place(*row) for row in places(self.results, self._rate, asked.wanted)]
         told = on_documents(self.results, [case.row]).get(_document(case.row), [])
-        if place not in there:  # decided meanwhile, and open ones are asked for: go on with the first
+        if place not in there:  # somebody decided on it, so that it is no longer open: go on with the first
             return Looked(explained, told, None, len(there), None, next(iter(there), None))
         at = there.index(place)
         before, after = there[at - 1] if at else None, there[at + 1] if at + 1 < len(there) else None

@@ -1,9 +1,9 @@
-"""Decisions that were made in ROOST Coop, as rows of `decisions`: a signed body is one, however often it comes.
+"""Decisions made in ROOST Coop, as rows of `decisions`: a signed body is one decision, however often it comes.
 
 Coop's bodies carry neither a time nor a number, and its signature covers the body alone. So the body's digest is the
-decision's id. Somebody who kept a body and sends it again changes nothing, since the row of its id is there. A
-moderator who decides otherwise, and then the first way again in the same words, sends the first body again: nobody can
-tell the two apart, so this is refused aloud.
+decision's id. Somebody who kept a body and sends it again changes nothing, since its row exists. A moderator who
+decides otherwise, and then the first way again in the same words, also sends the first body again. Nobody can tell the
+two cases apart, so the body is refused with a message.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ class Outcome(StrEnum):
     """What became of a delivery."""
 
     RECORDED = "recorded"
-    BEFORE = "recorded before"  # it came again
-    NOT_SIGNED = "not signed"  # by Coop, with the key that is configured
+    BEFORE = "recorded before"  # the same body came before
+    NOT_SIGNED = "not signed"  # not signed by Coop with the configured key
     TOO_LARGE = "too large"
-    MALFORMED = "malformed"  # signed, and no action as Coop's documentation has it
-    NO_DECISION = "no decision"  # an action that is configured for no decision, or that no person took
+    MALFORMED = "malformed"  # signed, but not an action as in Coop's documentation
+    NO_DECISION = "no decision"  # the action is configured for no decision, or no person took it
     UNKNOWN_ITEM = "unknown item"  # nothing of that id was sent to Coop, or its flag is gone
     CHANGED = "text changed"
-    OVERTAKEN = "overtaken"  # it came before, and its decider decided otherwise since
+    OVERTAKEN = "overtaken"  # it came before, and its decider has decided otherwise since
 
 
 class NotTaken(Refused):
@@ -54,7 +54,7 @@ class Inbox:
     Args:
         results: folder or URI.
         rate: the false-positive rate above which no flag is shown.
-        coop: where flags are sent to.
+        coop: the Coop to which flags are sent.
         webhook: which actions are decisions.
     """
 
@@ -62,9 +62,9 @@ class Inbox:
         self._results, self._rate, self._coop, self._actions = results, rate, coop, webhook.actions
 
     def take(self, body: bytes) -> tuple[Outcome, Mapping[str, Any]]:
-        """Record the decision that a signed body tells: `recorded` or `recorded before`, and its row.
+        """Record the decision of a signed body. Returns `recorded` or `recorded before`, and its row.
 
-        It is on the disk, and in the table, when this returns.
+        The row is on the disk, and in the table, when this returns.
 
         Raises:
             NotTaken: it is no decision on a flag that was sent.

@@ -1,4 +1,4 @@
-"""A flag as somebody saw it who decides on it now: the same document, with the same text."""
+"""The flag that a decider saw: the same document, with the same text."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,18 +8,18 @@ from scanner.evidence.case import find_case
 
 
 class Changed(Refused):
-    """What is to be decided on is not what was seen; nothing was recorded."""
+    """The text is not the one that the decider saw; nothing was recorded."""
 
 
 class Place(NamedTuple):
-    """Which document."""
+    """The place of a document."""
 
     path: str
     row: int
 
 
 def flag_as_seen(results: str, rate: float, place: Place, text_sha256: str) -> Mapping[str, Any]:
-    """A row of schemas.tables.VERDICTS with `audit`: the flag of a text, hexadecimal digest, in its place.
+    """The flag at a place whose text has a hexadecimal digest: a row of schemas.tables.VERDICTS with `audit`.
 
     Raises:
         Changed: another text stands there now.

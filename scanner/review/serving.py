@@ -19,7 +19,7 @@ _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
 _AT_ONCE = 64
-"""Most connections at a time; others are answered 503."""
+"""Most connections at a time; the app answers 503 to more."""
 
 
 class Server:
@@ -40,7 +40,7 @@ class Server:
             self._socket = socket.socket(family, kind)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(place)
-            self._socket.listen()  # whoever is told the address need not wait for the app
+            self._socket.listen()  # connections wait from now on, so that the address works before the app runs
         except OSError as error:
             raise Refused(
                 f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
@@ -48,7 +48,7 @@ class Server:
         config = uvicorn.Config(
             app_on(self._socket.getsockname()[1]),
             log_config=None,
-            access_log=False,  # addresses hold names of documents, and once the token
+            access_log=False,  # requested addresses hold names of documents, and the first one the token
             server_header=False,
             lifespan="off",
             ws="none",
@@ -59,7 +59,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Port that it has."""
+        """Port on which the app listens."""
         return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
@@ -99,5 +99,5 @@ class ReviewServer(Server):
 
     @property
     def address(self) -> str:
-        """With the token; whoever has it can see all flags and decide."""
+        """Address with the token; whoever has it can see all flags and decide."""
         return self._access.address

@@ -1,6 +1,6 @@
-"""Signatures of what ROOST Coop posts: RSASSA-PKCS1-v1_5 with SHA-256 over the body, byte for byte.
+"""Signatures of ROOST Coop's posts: RSASSA-PKCS1-v1_5 with SHA-256 over the body, byte for byte.
 
-So says docs/development/api-auth.md of roostorg/coop, 2026. Nothing here is secret: who verifies holds the public key.
+Source: docs/development/api-auth.md of roostorg/coop, 2026. Nothing here is secret: a verifier holds the public key.
 """
 
 import base64
@@ -23,10 +23,10 @@ class Signatures:
 
     Args:
         pem: the public key.
-        where: what names the key to people.
+        where: names the key in messages.
 
     Raises:
-        Refused: it is no such key.
+        Refused: the text is not an RSA public key of LEAST_BITS.
     """
 
     def __init__(self, pem: bytes, where: str) -> None:
@@ -42,7 +42,7 @@ class Signatures:
         self._key = key
 
     def holds(self, signature: str, body: bytes) -> bool:
-        """Whether the holder of the private key signed a body; signature: base64, as its header has it."""
+        """Whether the holder of the private key signed a body; signature: base64, as in the request's header."""
         try:
             self._key.verify(base64.b64decode(signature, validate=True), body, PKCS1v15(), SHA256())
         except (InvalidSignature, binascii.Error, ValueError):

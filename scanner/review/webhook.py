@@ -1,7 +1,7 @@
-"""The app that takes signed webhooks of ROOST Coop: one address, which answers with what became of a delivery.
+"""The app that takes signed webhooks of ROOST Coop: one address, which answers with the outcome of a delivery.
 
-Whoever can reach the address can send to it; what Coop did not sign costs one verification and is counted. Coop sends
-again what got no answer or a 5xx, and shows a 4xx as failed.
+Whoever can reach the address can send to it; a body that Coop did not sign costs one verification and is counted. Coop
+repeats a delivery that got no answer or a 5xx, and shows a 4xx as failed.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MOST_BYTES = 256 * 1024
 """Most bytes of a body: Coop's have ids, names of policies and a note."""
 
 SECONDS_TO_READ = 10.0
-"""Seconds for a body to come in."""
+"""Longest time in which a body must come in."""
 
 _STATUS = {
     Outcome.RECORDED: 200,
@@ -47,12 +47,12 @@ _STATUS = {
 
 
 class Webhook:
-    """What was delivered, and what became of it.
+    """Takes deliveries, answers them, and counts their outcomes.
 
     Args:
-        inbox: takes what is signed.
-        signatures: tells it from the rest.
-        tell: takes a line about a delivery; lines about what is not signed grow rarer as it goes on.
+        inbox: takes signed bodies.
+        signatures: tells signed bodies from others.
+        tell: takes a line about a delivery; lines about unsigned bodies grow rarer with their number.
     """
 
     def __init__(self, inbox: Inbox, signatures: Signatures, tell: Callable[[str], None]) -> None:
@@ -93,7 +93,7 @@ class Webhook:
         with self._counting:
             self._counts[outcome] += 1
             count = self._counts[outcome]
-        if signed or count & (count - 1) == 0:  # anybody can fill a log with what is not signed
+        if signed or count & (count - 1) == 0:  # else anybody could fill a log with unsigned bodies
             self._tell(f"{outcome}: {said}" if signed else f"{outcome} ({count:,} so far): {said}")
         return JSONResponse({"outcome": outcome, "said": answer or said}, status)
 
@@ -104,7 +104,7 @@ def _decided(row: Mapping[str, Any]) -> str:
 
 
 async def _body(request: Request) -> bytes | None:
-    """The body as it was sent; None: it is too long."""
+    """The body as it was sent. None: it is too long."""
     body = bytearray()
     async for part in request.stream():
         body += part

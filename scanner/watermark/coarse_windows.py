@@ -13,9 +13,9 @@ from scanner.watermark.spans import LENGTHS, scales_of
 
 
 def least_length(law: Law | None, log10_p: float, longest: int) -> int:
-    """The length of the shortest windows that can pass at all: of others not even the largest score does.
+    """The length of the shortest windows that can pass; in shorter ones not even the largest score passes.
 
-    log10_p: at or below it a window passes; longest: scored positions of the longest document.
+    log10_p: the largest with which a window passes; longest: scored positions of the longest document.
     """
     lengths = LENGTHS[: scales_of(longest) + 1]
     can = log10_p_of(law, law.largest(lengths) if law else 0.0, lengths) <= log10_p
@@ -23,10 +23,10 @@ def least_length(law: Law | None, log10_p: float, longest: int) -> int:
 
 
 def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArray[np.int64]]]:
-    """Windows that are searched, those of a yield without a common position: and whose they are, int64[W].
+    """Windows that are searched, and the document of each, int64[W]. Windows of one yield share no position.
 
-    Their lengths are 24·2^i from `least` on, and the last length below it too, which a window of `least` holds whole.
-    They begin half a length apart, and the last window of a document ends with it.
+    Lengths are 24·2^i from `least` on, and the last length below, so that a window of `least` holds a searched one
+    whole. They begin half a length apart, and the last window of a document ends with it.
     """
     scored, firsts = positions.scored, positions.offsets[:-1]
     longest = int(scored.max(initial=0))
@@ -45,7 +45,7 @@ def coarse(positions: Positions, least: int) -> Iterator[tuple[Positions, NDArra
 
 
 def coarse_of(positions: Positions, least: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The same windows all together: which each document has, int64[D+1], and their positions, as SearchesWindows."""
+    """The same windows together: each document's part, int64[D+1], begins and ends, as SearchesWindows takes them."""
     each = [_coarse_of(scored, least) for scored in positions.scored.tolist()]
     first = np.concatenate([[0], np.cumsum([len(of_one) for of_one in each], dtype=np.int64)])
     where = np.concatenate([np.empty((0, 2), np.int64), *each])
@@ -55,7 +55,7 @@ def coarse_of(positions: Positions, least: int) -> tuple[NDArray[np.int64], NDAr
 
 @functools.lru_cache(maxsize=4096)
 def _coarse_of(scored: int, least: int) -> NDArray[np.int64]:
-    """Those of a document of so many positions: int64[W, 2]."""
+    """Windows of a document of so many positions: int64[W, 2]."""
     found = [np.empty((0, 2), np.int64)]
     for length in LENGTHS[: scales_of(scored) : 2].tolist():
         if 2 * length > least:

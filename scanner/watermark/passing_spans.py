@@ -1,4 +1,4 @@
-"""Which parts of documents pass under given messages, from running sums; of those that overlap the best."""
+"""Parts of documents that pass under given messages, from running sums; the best of overlapping parts."""
 
 import functools
 import math
@@ -29,7 +29,7 @@ class Limit(NamedTuple):
 
     @property
     def log10_p(self) -> float:
-        """Above this no part passes by itself, in whatever document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
+        """Largest log10 p with which a part can pass in any document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
         return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.keys)
 
 
@@ -55,12 +55,12 @@ class Span(NamedTuple):
     segment: int = -1
 
     def overlaps(self, other: "Span") -> bool:
-        """Whether both have a position."""
+        """Whether the spans share a position."""
         return self.document == other.document and self.begin < other.end and other.begin < self.end
 
 
 class Among(NamedTuple):
-    """D documents in which parts are looked for under a key: its tokens and their positions, which parts, what passes.
+    """D documents in which parts are looked for under a key: tokens, scored positions, the parts to test, the limit.
 
     independent: whether one message's mark leaves the scores of others as they were.
     """
@@ -105,7 +105,7 @@ def _may_pass(among: Among, kept: Positions, parts: Parts, sums: NDArray[np.floa
     found: NDArray[np.bool_] = np.asarray(may.any(axis=1), np.bool_)
     segments = parts.segments
     if len(segments.begin):
-        # who has more positions needs no smaller score: by the longest windows that are no longer than the segment
+        # a segment needs at least the score that the longest windows no longer than it need
         score, length = scores_of(segments, sums, kept), segments.end - segments.begin
         scale = np.searchsorted(LENGTHS, length, side="right") - 1
         high = np.flatnonzero(score >= _floors(law, enough, int(scale.max()) + 1)[scale])
@@ -121,7 +121,7 @@ def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
 
 
 def _apart(own: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
-    """Which parts of one document under one message pass and share no position, of the smallest p first.
+    """Parts of one document that pass under one message and share no position, the smallest p first.
 
     Args:
         own: its running sums.
@@ -143,7 +143,7 @@ def _apart(own: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> 
 def _spans(
     among: Among, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
 ) -> list[Span]:
-    """The chosen parts, with their scores as `score` gives them: a difference of sums may be off in its last bits.
+    """Spans of the chosen parts, with scores by `score`: a difference of sums may be off in its last bits.
 
     chosen: int64[C, 2], number: int64[C], as of Parts.places.
     """

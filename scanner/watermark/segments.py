@@ -1,6 +1,6 @@
-"""Segments of documents, fixed by their texts' form: which scored positions each has, what it scores.
+"""Segments of documents, fixed by their texts' form: the scored positions and the score of each.
 
-Who cuts a text into segments looks at no key, so that they are fixed before any draw: to the law of the best part
+Segments are cut without looking at any key, so they are fixed before any draw. To the law of the best part
 (scanner.watermark.spans) a segment is one look more.
 """
 
@@ -17,7 +17,7 @@ from scanner.watermark.spans import SHORTEST, best_of_scales, least_log10_p, loo
 
 
 class Segments(NamedTuple):
-    """Ranges of each of D documents, in order; two of one document share nothing.
+    """Ranges of each of D documents, in order; two ranges of one document do not overlap.
 
     offsets: int64[D+1]; begin, end: int64[S], within the document, of its tokens or of its scored positions; number:
     int64[S], which of the segments of its text each is.
@@ -35,16 +35,16 @@ class Segments(NamedTuple):
 
     @property
     def many(self) -> NDArray[np.int64]:
-        """int64[D]."""
+        """Number of segments of each document: int64[D]."""
         return np.diff(self.offsets)
 
     @property
     def whose(self) -> NDArray[np.int64]:
-        """int64[S], of which document each is."""
+        """Document of each segment: int64[S]."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.many)
 
     def only(self, documents: NDArray[np.int64]) -> "Segments":
-        """Those of some documents, int64[d], in that order."""
+        """Segments of some documents, int64[d], in their order."""
         count = self.many[documents]
         offsets = np.concatenate([[0], np.cumsum(count)])
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[documents] - offsets[:-1], count)
@@ -52,7 +52,7 @@ class Segments(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is looked at of each of D documents besides the whole: windows or not, and which segments."""
+    """Parts at which each of D documents is tested besides the whole: windows or none, and segments."""
 
     windows: bool
     segments: Segments
@@ -63,18 +63,19 @@ class Parts(NamedTuple):
         return cls(True, Segments.none(documents))
 
     def only(self, documents: NDArray[np.int64]) -> "Parts":
-        """The same of some documents, int64[d]."""
+        """Parts of some documents, int64[d]."""
         return Parts(self.windows, self.segments.only(documents))
 
     def looks(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
-        """At how many parts of documents of so many scored positions, int64[D], the whole counted: int64[D]."""
+        """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
         by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
         return by_windows + self.segments.many
 
     def places(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
 
-        And which segment of its text each is, int64[L], −1: none. Segments come first, before windows of their place.
+        The second result is the number of each part's segment in its text, int64[L], −1: none. Segments come before
+        windows.
         """
         of_windows = windows(scored) if self.windows else np.array([[0, scored]])
         own = self.segments.only(np.array([document]))
@@ -83,20 +84,20 @@ class Parts(NamedTuple):
 
 
 def joined_segments(several: list[Segments]) -> Segments:
-    """Those of several batches as of one."""
+    """Segments of several batches as of one."""
     offsets = np.concatenate([[0], np.cumsum(np.concatenate([one.many for one in several]))])
     begin, end, number = (np.concatenate(values) for values in list(zip(*several, strict=True))[1:])
     return Segments(offsets, begin, end, number)
 
 
 def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
-    """Segments that are looked at, by their scored positions: of SHORTEST at least, and less than the whole.
+    """Segments that are tested, by scored positions: each has SHORTEST at least, and is less than the whole.
 
     Args:
         segments: of all documents of a batch, by their tokens.
         tokens: of the batch.
         positions: of some of its documents.
-        documents: int64[D], which these are.
+        documents: int64[D], places of these documents in the batch.
     """
     of_these = segments.only(documents)
     begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
@@ -109,13 +110,13 @@ def of_positions(segments: Segments, tokens: Tokens, positions: Positions, docum
 def _scored_before(
     segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many scored positions stand before segments begin, and before they end: int64[S] each.
+    """Numbers of scored positions before each segment begins, and before it ends: int64[S] each.
 
     Args:
         segments: of D documents, by their tokens.
-        tokens: int64[D], where the tokens of each begin in the batch.
+        tokens: int64[D], places in the batch at which each document's tokens begin.
         index: scored positions, places in the batch.
-        offsets: int64[D+1], which are of each document.
+        offsets: int64[D+1], each document's part of `index`.
     """
     begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
     for d in range(len(tokens)):
@@ -131,7 +132,7 @@ def _scored_before(
 
 
 def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
-    """What each segment scores, float64[S], from running sums of its D documents (scanner.watermark.spans)."""
+    """Score of each segment, float64[S], from running sums of its D documents (scanner.watermark.spans)."""
     first = (positions.offsets[:-1] + np.arange(len(positions.scored)))[segments.whose]
     return np.asarray(sums[first + segments.end] - sums[first + segments.begin], np.float64)
 

@@ -1,10 +1,10 @@
 """Spans: parts of documents that pass, found under one key; each with a p-value of its own.
 
-Under a key of one message every part of every document is scored. Under a key of many messages, each message in each
-window would cost thirty times what the documents do; so messages are looked for in segments, and in windows of half as
-many scales, half a length apart (`promising`), and those that stand out there are scored in every part. Marks that can
-are asked for all windows of a document at once. That can only miss: whatever is looked at, p is corrected for all parts
-and all messages.
+Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
+each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in
+windows of half as many scales, half a length apart (`promising`). Messages that stand out there are scored in every
+part. Marks that can search all windows of a document at once do so. The shortcut can miss spans, and never flags more:
+p is corrected for all parts and all messages.
 """
 
 import math
@@ -23,25 +23,24 @@ from scanner.watermark.segments import Parts
 from scanner.watermark.spans import running_sums, totals
 
 PROMISING = 0.1
-"""A message is scored in every part of a document where one searched part has it by chance so seldom, or less."""
+"""Largest probability, by chance, of a message's score in a searched part at which it is scored in every part."""
 
 MOST_PROMISING = 256
-"""Messages of a document that are scored in every part, those of the smallest p: of a long text chance brings one in
-a hundred positions, each of which would be scored at all of them."""
+"""Most messages of a document that are scored in every part, those of the smallest p. In a long text chance brings one
+in a hundred positions, and each would be scored at all positions."""
 
 AT_A_TIME = 2**22
-"""Positions that are scored together, of those messages: one text of 16 MiB may have as many."""
+"""Most positions that are scored together for such messages; one text of 16 MiB may have as many."""
 
 MOST_SEARCHES = 40
-"""Most searches of the documents that a search for spans costs: two at each of 18 scales, one of segments, and a few
-more.
+"""Most searches of the documents in a search for spans: two at each of 18 scales, one of segments, and a few more.
 """
 
 LONGEST_AT_ONCE = 2**16
-"""Positions of documents whose windows are searched all at once, where the mark can: of longer ones it takes memory."""
+"""Most positions of documents whose windows are searched all at once, where the mark can; more take memory."""
 
 MOST_TOLD = 4
-"""Messages of a window that are looked at, the best."""
+"""Best messages of a window that are looked at."""
 
 
 def spans_of(
@@ -53,7 +52,7 @@ def spans_of(
     sums: NDArray[np.float64] | None = None,
     parts: Parts | None = None,
 ) -> list[Span]:
-    """The spans of D documents, by document, of the smallest p first; none of a mark that scores no parts.
+    """The spans of D documents, by document, the smallest p first; none for a mark that scores no parts.
 
     Spans of one message in one document share no position.
 
@@ -61,10 +60,10 @@ def spans_of(
         mark: the opened key.
         tokens: of the batch.
         positions: of the D documents.
-        limit: what passes.
-        whole: what the search of the documents as a whole said.
+        limit: what a span must pass.
+        whole: result of the search of the documents as a whole.
         sums: running sums of message 0 (scanner.watermark.spans.running_sums), where it is the only one.
-        parts: what is looked at besides the whole; None: windows.
+        parts: parts tested besides the whole; None: windows.
     """
     if not isinstance(mark, ScoresParts) or mark.law is None or not len(positions.scored):
         return []
@@ -83,7 +82,7 @@ def spans_of(
 
 
 def _few(sizes: NDArray[np.int64]) -> Iterator[slice]:
-    """Runs of pairs that have AT_A_TIME positions together at most, or are one pair."""
+    """Runs of pairs with AT_A_TIME positions together at most; a longer pair is a run by itself."""
     ends, begin = np.cumsum(sizes), 0
     while begin < len(sizes):
         before = int(ends[begin - 1]) if begin else 0
@@ -101,7 +100,7 @@ def search_parts(
     limit: Limit,
     parts: Parts | None = None,
 ) -> tuple[Found, list[Span]]:
-    """What a search of D documents says (scanner.watermark.search.search), and their spans.
+    """Result of a search of D documents (scanner.watermark.search.search), and their spans.
 
     For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
 
@@ -110,8 +109,8 @@ def search_parts(
         tokens: of the batch.
         positions: of the documents.
         messages: M.
-        keys: K of documents as a whole.
-        limit: what spans pass.
+        keys: K for documents as a whole.
+        limit: what a span must pass.
         parts: as of `spans_of`.
     """
     if messages > 1 or not isinstance(mark, ScoresParts):
@@ -168,7 +167,7 @@ def _in_windows(
 
 
 class _Pairs(NamedTuple):
-    """Documents and messages, and how seldom each is so good by chance in some part: [Q] each."""
+    """Documents, messages, and log10 p of the message in a searched part: [Q] each."""
 
     document: NDArray[np.int64]
     message: NDArray[np.int64]
@@ -179,7 +178,7 @@ class _Pairs(NamedTuple):
 
 
 def _best_of(pairs: _Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every pair once, the best MOST_PROMISING of each document, by document and message."""
+    """Distinct pairs, the best MOST_PROMISING of each document, sorted by document and message."""
     ordered = pairs.among(np.lexsort((pairs.log10_p, pairs.message, pairs.document)))
     first = np.ones(len(ordered.document), np.bool_)
     first[1:] = (np.diff(ordered.document) != 0) | (np.diff(ordered.message) != 0)

@@ -1,17 +1,17 @@
-"""Windows of a document: which there are, what each scores, and what p-value the best of them has.
+"""Windows of a document: their places, their scores, and the p-value of the best window.
 
 A document of T scored positions is tested at several scales that T alone decides: windows of 24·√2^i positions, each a
-quarter of its length after the one before and one that ends with the document, and the document itself. What a window
-scores is the difference of two running sums of what the positions add, so that no draw is computed twice.
+quarter of its length after the one before and one that ends with the document, and the document itself. A window's
+score is the difference of two running sums over positions, so that no draw is computed twice.
 
 **Why p holds.** Under H0 the draws are independent, and the score of every window, under every message, increases in
-each of them. So the scores are positively associated (Esary, Proschan and Walkup 1967): that all of N of them stay
-below their limits is at least as likely as if they were independent. With p_j of a window under a message,
+each of them. So the scores are positively associated (Esary, Proschan and Walkup 1967): the event that all N of them
+stay below their limits is at least as likely as if they were independent. With p_j of a window under a message,
 
     P(min p_j ≤ x) = 1 − P(all p_j > x) ≤ 1 − Π P(p_j > x) ≤ 1 − (1 − x)^N,
 
 so `1 − (1 − min p)^N` with N = windows · messages is never too small, however the windows overlap. Other parts that are
-fixed before any draw (scanner.watermark.segments) are looks like windows: N = looks · messages then.
+fixed before any draw (scanner.watermark.segments) are looks like windows; then N = looks · messages.
 """
 
 import math
@@ -30,7 +30,7 @@ SHORTEST = 24
 """Scored positions of the shortest windows."""
 
 QUARTER = 4
-"""Windows begin so many a length apart."""
+"""Number of windows that begin within the length of one."""
 
 
 def _length(scale: int) -> int:
@@ -55,7 +55,7 @@ class Best(NamedTuple):
 
 
 def looks(scored: ArrayLike) -> NDArray[np.int64]:
-    """How many windows documents of so many scored positions have, the whole counted: int64 of the same shape."""
+    """Number of windows of documents with so many scored positions, the whole counted: int64 of the same shape."""
     t = np.asarray(scored, np.int64)
     count = (t > 0).astype(np.int64)
     for length in LENGTHS[: scales_of(int(t.max(initial=0)))].tolist():
@@ -64,7 +64,7 @@ def looks(scored: ArrayLike) -> NDArray[np.int64]:
 
 
 def scales_of(scored: int) -> int:
-    """How many scales have windows shorter than a document of so many positions."""
+    """Number of scales whose windows are shorter than a document of so many positions."""
     return int(np.searchsorted(LENGTHS, scored))
 
 
@@ -98,9 +98,9 @@ def least_log10_p(law: Law, best: Best) -> NDArray[np.float64]:
 
 @kernel
 def running_sums(terms: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What the first 0 … T positions of each document add, in their order: float64[P + D].
+    """Sums of the first 0 … T terms of each document, in order: float64[P + D].
 
-    Those of document d begin at offsets[d] + d.
+    The sums of document d begin at offsets[d] + d.
 
     Args:
         terms: float64[P], what each scored position adds.
@@ -128,7 +128,7 @@ def best_of_scales(sums: NDArray[np.float64], positions: Positions, *, windows: 
     Args:
         sums: of `running_sums`.
         positions: of the D documents.
-        windows: false: the documents as a whole alone.
+        windows: if false, only the documents as a whole.
     """
     lengths = LENGTHS[: scales_of(int(positions.scored.max(initial=0))) if windows else 0]
     return Best(*_best_of_scales(sums, positions.offsets, lengths, QUARTER))

@@ -1,8 +1,8 @@
 """SynthID's bits of n-grams, and the law of their weighted sum over keys that are drawn.
 
-A layer's bit of an n-gram depends on its hash plus the layer's key alone, so layers are independent given the text,
-and each has the same law. Bits of two n-grams of one layer may depend on each other: how is a matter of the difference
-of their hashes, which no key changes.
+A layer's bit of an n-gram depends on its hash plus the layer's key alone, so layers are independent given the text, and
+each has the same law. Bits of two n-grams of one layer may depend on each other. The dependence is decided by the
+difference of their hashes, which no key changes.
 
 The table's law is exact. Twelve rounds of mixing are too many to enumerate and too few to make bits independent: over
 keys, a layer's sum varies by 0.9 to 1.35 of the binomial's variance in texts of people, and up to 2.9 in progressions
@@ -34,10 +34,10 @@ MEASURED_BELOW = -2.0
 """Largest log10 p by the normal law of independent bits at which a text's own variance is measured."""
 
 UNMEASURED = 3.0
-"""Largest variance, over the binomial's, that is reckoned with in a text that was not measured; the least is 1/3."""
+"""Largest variance, over the binomial's, that a text without a measurement may have; the least is 1/UNMEASURED."""
 
 FEW, MANY, MOST_BITS = 2**9, 2**14, 2**27
-"""Points of a measurement where p is above 10^EXACT_BELOW, and where it is not; bits of those of a long text."""
+"""Points of a measurement where p is above 10^EXACT_BELOW; points below it; most bits at the points of a long text."""
 
 _CONFIDENCE = 2.326347874040841  # standard errors above the mean that 99 % of measurements stay below
 
@@ -138,7 +138,7 @@ class TableBits:
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """See Bits: exact where p is at most 1e-3 by a normal law whose variance is a little too large, else that p."""
+        """See Bits. Exact where p is at most 1e-3 by a normal law of slightly too large variance; else that law's p."""
         scored = np.diff(offsets)
         log10_p = log10_normal(sums, scored, weights, self._share, self._spread)
         surprise = -_LN10 * log10_p
@@ -173,7 +173,7 @@ class MixedBits:
         states: NDArray[np.uint64],
         offsets: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """See Bits. The normal law of independent bits, which is the narrowest, says how closely a text is looked at.
+        """See Bits. The p by the normal law of independent bits, the narrowest law, decides which law a text is given.
 
         Above 1e-2: the larger p of the normal laws of the largest and the least variance. Down to 1e-3: the normal law
         of the text's own variance. Below: the law of a layer that has this variance, folded over the layers.
@@ -193,7 +193,7 @@ class MixedBits:
 
 @functools.cache
 def points() -> NDArray[np.uint64]:
-    """Fixed numbers in place of hashed keys: uint64[MANY], the same for ever, since p-values depend on them."""
+    """Fixed numbers in place of hashed keys: uint64[MANY]. They must never change, since p-values depend on them."""
     drawn = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
     return np.frombuffer(drawn, "<u8").astype(np.uint64)
 

@@ -1,7 +1,7 @@
 """Segments of a batch of texts by their bytes: quotations, and paragraphs of own words.
 
-They are those of scanner.quoting, which says what the parts of a text are. A scan cuts every text, and Python takes
-longer for each paragraph than a tokenizer does, so kernels go from newline to newline of the whole batch.
+scanner.quoting defines the same segments. A scan cuts every text, and Python would take longer for a paragraph than a
+tokenizer does; so kernels go from newline to newline of the whole batch.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Utf8(NamedTuple):
 
 
 def segments_of_texts(texts: Utf8) -> Segments:
-    """Segments by the bytes of their text, of LEAST_BYTES at least and less than the whole text."""
+    """Segments, in bytes of their text; each has LEAST_BYTES at least and is less than the whole text."""
     data, offsets = texts
     begin, end = offsets[[0, -1]].tolist()
     edges = np.empty(((end - begin) // LEAST_BYTES, 3), np.int64)
@@ -43,7 +43,7 @@ def segments_of_texts(texts: Utf8) -> Segments:
 def _blocks(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], tags: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places in data between tags of quotations, int64[B, 2], and which are of each text, int64[D+1].
+    """Ranges of data between tags of quotations, int64[B, 2], and each text's part of them, int64[D+1].
 
     tags: where tags may begin.
     """
@@ -73,7 +73,7 @@ def _blocks(
 
 @kernel
 def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
-    """Where the tag of a quotation that begins here ends; where it begins, if there is none."""
+    """The end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
     i = begin + 1
     if i < last and data[i] == _SLASH:
         i += 1
@@ -97,7 +97,7 @@ def _cut(
     first_block: NDArray[np.int64],
     edges: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Write begin, end and number of segments into `edges`; gives which are of each text, int64[D+1]."""
+    """Write begin, end and number of segments into `edges`. Returns each text's part of them, int64[D+1]."""
     first, many, line = np.zeros(len(offsets), np.int64), 0, 0
     for d in range(len(offsets) - 1):
         begin, last = offsets[d], offsets[d + 1]
@@ -133,7 +133,7 @@ def _is_blank(byte: int) -> bool:
 
 @kernel
 def _is_quoted(data: NDArray[np.uint8], at: int, end: int) -> bool:
-    """Whether a line begins with the sign of a quotation, three blanks at most before it."""
+    """Whether a line begins with the sign of a quotation, after three blanks at most."""
     most = min(at + 3, end)
     while at < most and (data[at] == _SPACE or data[at] == _TAB):
         at += 1
@@ -157,9 +157,9 @@ def _part(
     many: int,
     number: int,
 ) -> tuple[int, int]:
-    """Write the segments of a part; gives how many are written, and how many the text has so far.
+    """Write the segments of a part. Returns how many are written, and how many the text has so far.
 
-    newlines: of the part.
+    newlines: places of the part's newlines.
     """
     begin, last = part
     line = len(newlines) if quoted else 0
@@ -168,7 +168,7 @@ def _part(
         line += 1
         while line < len(newlines) and _all_blank(data, newlines[line - 1] + 1, newlines[line]):
             line += 1
-        if newlines[line - 1] > end:  # blank lines between
+        if newlines[line - 1] > end:  # blank lines between segments
             many, number = _write((begin, end), text, edges, many, number)
             begin = newlines[line - 1] + 1
     return _write((begin, last), text, edges, many, number)
@@ -198,14 +198,14 @@ def _write(
 def tokens_before(
     segments: Segments, tokens: Tokens, bytes_of: NDArray[np.int32], more: int, sizes: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """How many tokens begin before segments begin, and before they end, by the bytes of tokens: int64[S] each.
+    """Numbers of tokens that begin before each segment's begin and end, by the bytes of tokens: int64[S] each.
 
-    And of which documents these are right, bool[D]: their tokens have as many bytes as they should.
+    The third result, bool[D], says for which documents both are right: their tokens have as many bytes as they should.
 
     Args:
         segments: of D documents, by bytes.
         tokens: of these documents.
-        bytes_of: of each token id; others have none.
+        bytes_of: number of bytes of each token id; ids beyond it have none.
         more: bytes that the tokens of a document have beyond its own, in front.
         sizes: int64[D], bytes of documents.
     """
