@@ -30,8 +30,8 @@ def decide(results: str, document: str, decision: str, note: str, by: str | None
     """Record what was decided on a flag: confirmed, quoted, dismissed or unclear.
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results. DOC: the id of a flagged document, or
-    PATH:ROW. Nothing that was decided is ever changed: of each decider the newest decision stands, and deciders who
-    differ are both seen. `flagged --open` lists what nobody decided on, and `report` tells how often flags were right.
+    PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of deciders who differ
+    are both shown. `flagged --open` lists flags without a decision, and `report` tells how often flags were right.
 
     \b
     Example:

@@ -43,10 +43,10 @@ def export(
     """Give flags to other systems: as one neutral record each, or as what Coop, Ozone, Label Studio or a sheet takes.
 
     CONFIG: the file of the scan. `verdict` prints a JSON object a line, whose schema `brickscan schema verdict` prints;
-    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. `coop` and `ozone` print what
-    would be sent, a JSON object a line, and with --send send it, each flag once: where and as whom is said by a section
-    [export.coop] or [export.ozone] of CONFIG. What a killed run may have sent is sent again only to Ozone, which drops
-    repeats; of Coop it is counted as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
+    `label-studio` a JSON list of tasks; `csv` a table in which no cell is a formula. `coop` and `ozone` print reports,
+    a JSON object a line, and with --send send each flag's report once; sections [export.coop] and [export.ozone] of
+    CONFIG say where and as whom. A report that a killed run may have sent is sent again only to Ozone, which drops
+    repeats; for Coop it counts as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
 
     \b
     Example:

@@ -115,9 +115,10 @@ def plan(
 ) -> None:
     """Say how many tokens a marked text needs, so that it is detected with a given power.
 
-    Best measure it: --from takes texts that your own model wrote (`brickscan mark`). Before there are any, give for the
-    green list --delta or --green-share, for Gumbel --entropy or --probability; the answer is exact if that is true.
-    With --entropy it is the paper's bound, which asks for many times more than suffices, beside an estimate.
+    Measure it if you can: --from takes texts that your own model wrote (`brickscan mark`). Without such texts, give
+    --delta or --green-share for the green list, --entropy or --probability for Gumbel; the answer is exact if the
+    number is true. With --entropy it is the paper's bound, which asks for many times more than suffices, beside an
+    estimate.
 
     With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
     found and its user is named, in text that is marked for one user alone.

@@ -20,8 +20,8 @@ def review(results: str, port: int, by: str | None) -> None:
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. The app listens
     on 127.0.0.1 alone, for whoever has the address that it prints; it works by keyboard, and without scripts. Decisions
-    are recorded as those of `brickscan decide`. Several reviewers each run their own, on any machine that has the
-    results. Ctrl-C ends it; what was recorded stays.
+    are recorded as by `brickscan decide`. Several reviewers each run their own, on any machine that has the results.
+    Ctrl-C ends it; recorded decisions stay.
 
     \b
     Example:

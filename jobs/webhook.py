@@ -20,7 +20,8 @@ def webhook(config: Path, host: str, port: int) -> None:
 
     CONFIG: the file of the scan, with a section [export.coop.webhook] that names Coop's key and its actions. Coop posts
     an action to the address that this prints, usually by way of a server that ends TLS. A post that Coop did not sign
-    is refused; one that comes again is one decision. Each is told in a line. Ctrl-C ends it; what was recorded stays.
+    is refused; one that comes again is one decision. Each signed post is printed as a line. Ctrl-C ends it; recorded
+    decisions stay.
 
     \b
     Example:
