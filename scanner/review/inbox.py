@@ -27,7 +27,7 @@ SOURCE = "webhook:coop"
 
 
 class Outcome(StrEnum):
-    """What became of a delivery."""
+    """Outcomes of a delivery."""
 
     RECORDED = "recorded"
     BEFORE = "recorded before"  # the same body came before

@@ -17,11 +17,11 @@ from scanner.watermark.segments import Parts, scores_of
 from scanner.watermark.spans import LENGTHS, best_of_scales, log10_in_document
 
 MOST_SPANS = 64
-"""Most spans of a document under a message that are kept, those of the smallest p."""
+"""Most spans of a document under a message; the spans of smallest p are kept."""
 
 
 class Limit(NamedTuple):
-    """What a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
+    """Limit that a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
 
     rate: float
     messages: int

@@ -74,7 +74,7 @@ def test_a_constant_bit_is_caught(broken):
 
 
 def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(broken):
-    """Of 40 secrets, all are caught by decoys of all messages; decoys' best messages alone catch 36."""
+    """Decoys of all messages catch it under 40 of 40 secrets; decoys' best messages alone under 36."""
     assert run(broken, LIVE).splitlines() == ["alarm,True", "no decoys,False"]
 
 

@@ -1,4 +1,4 @@
-"""What is drawn from a corpus before anything is scored: distinct texts, documents of a case, pieces of the figure."""
+"""Draws from a corpus before anything is scored: distinct texts, documents of a case, pieces of the figure."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the driver of a scan costs a shard, beside so many workers: `python -m tests.bench.driver --workers 10 1000`.
+"""The driver's cost of a shard, by the number of workers: `python -m tests.bench.driver --workers 10 1000`.
 
 The pool and the commits are the real ones; workers and Ray are simulated. The simulated clock also moves by the
 driver's own CPU time, so that workers wait where the driver is too slow. A call of Ray takes as long as on real actors;

@@ -1,4 +1,4 @@
-"""What a registry of many users costs: `python -m tests.bench.users --users 1e6 1e7`, two keys.
+"""Cost of a registry with many users under two keys: `python -m tests.bench.users --users 1e6 1e7`.
 
 Users are added a million at a time, as from files, in processes of their own. Then each question is asked in a fresh
 process, once cold and then for about a second; the table has the first time and the median of the others. Memory is the

@@ -1,4 +1,4 @@
-"""What each attack changes and leaves alone in any text, with word tokens and with a real tokenizer's tokens."""
+"""Attacks: what each changes and leaves alone in any text, with word tokens and with a real tokenizer's tokens."""
 
 import string
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is planned for a configuration, and which configurations are refused before any work, in words."""
+"""Plans for configurations, and refusals of configurations before any work, in words."""
 
 import json
 import shutil

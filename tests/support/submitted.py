@@ -71,7 +71,7 @@ class Head(NamedTuple):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports between those of Ray's workers and those that the system gives to whoever asks for any.
+    """Free ports above the range of Ray's workers and below the range from which the system gives any.
 
     Each test process has a range of its own: until a server takes a port, another process could.
     """
