@@ -32,7 +32,7 @@ def test_an_interrupted_command_says_so(number, code):
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     said = [line for line in err.splitlines() if line]
     name = "SIGTERM" if number == signal.SIGTERM else "Ctrl-C"
     assert said == ["brickscan: what was finished is kept", f"brickscan: interrupted by {name}"]

@@ -163,7 +163,7 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
         wait_for(lambda: seen(night, 31), process)
         stopped = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
         assert time.monotonic() - stopped < 30
         assert process.returncode == 0, err
     assert night.verdicts().height >= 31

@@ -93,7 +93,7 @@ def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, co
         os.killpg(process.pid, signalled)  # Ctrl-C reaches every process of a terminal
     else:
         process.send_signal(signalled)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == code, err
     assert "Interrupted: " in out
     assert "Run the same command again" in out
@@ -112,7 +112,7 @@ def test_sigterm_while_ray_starts(night):
     while not (results.exist(night.results) and children.read_text()) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 143, (out, err)
     assert "Interrupted: 0 of" in out
     assert night.last_scan()["exit_code"] == 143
@@ -142,7 +142,7 @@ def test_sigterm_while_the_input_is_listed(night):
     )
     assert process.stdout.readline() == "listing\n"
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     assert process.returncode == 143, (out, err)
     assert "Interrupted: 0 of" in out
     assert "nothing to scan" not in out

@@ -24,9 +24,9 @@ def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
 
 
 def opened(browser, **options):
-    """A browser context whose waits time out before a test takes minutes."""
+    """A browser context whose waits are long enough for busy machines: a page takes a second of CPU time."""
     context = browser.new_context(**options)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(120_000)
     return context
 
 
@@ -53,7 +53,7 @@ class Asking:
         self.cookie = self.ask("GET", f"/?token={self.token}")[1]["set-cookie"].partition(";")[0]
 
     def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = HTTPConnection(self.host, timeout=20)
+        connection = HTTPConnection(self.host, timeout=120)
         told = {name: value for name, value in headers.items() if value}
         connection.request(method, path, body, {"Host": self.host} | told)
         answer = connection.getresponse()
