@@ -196,7 +196,7 @@ def test_init_names_the_input_as_it_was_named(tmp_path, monkeypatch):
 def test_a_page_says_how_to_install_and_which_names_that_takes():
     """An installation takes the names of its top-level packages, which another program may use too."""
     page = (Path(__file__).parents[1] / "docs/guides/first-steps.md").read_text(encoding="utf-8")
-    section = page.partition("## Outside of a checkout\n")[2].partition("\n## ")[0]
+    section = page.partition("## Install it\n")[2].partition("\n## ")[0]
     settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     owned = {
         name.removesuffix("*").rstrip(".") for name in settings["tool"]["setuptools"]["packages"]["find"]["include"]

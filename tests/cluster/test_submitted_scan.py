@@ -49,7 +49,7 @@ def test_the_metrics_of_a_scan(submitted):
     assert last["brickscan_retries_total",] == 7
     assert last["brickscan_worker_memory_bytes",] > 10**7
     stages = {stage: value for (name, *stage_), value in last.items() for stage in stage_ if "seconds" in name}
-    assert set(stages) == {"read", "tokenise", "score", "write", "commit"}
+    assert set(stages) == {"read", "tokenise", "score", "prove", "write", "commit"}
     assert stages["score"] > 3, "the document that takes its time"
     (state,) = results.scans(done.results).collect()["audit"]
     assert state in ("no alarm", "no decoys")  # a draw from 24 documents may be empty
