@@ -51,11 +51,13 @@ def chaos_cluster() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, chaos_cluster) -> Night:
     folder = tmp_path_factory.mktemp("calm")
-    night = Night(folder / "night", make_registry(folder / "registry"), make_input(folder / "in"))
+    registry = make_registry(folder / "registry")
+    night = Night(folder / "night", registry, make_input(folder / "in", registry))
     outcome = run_scan(make_plan(night.config), lambda *_: None)
     assert outcome.exit_code == 0
     accidents = set(REASONS.values()) & set(night.quarantine()["reason"])
     assert not accidents, "the night to compare with was disturbed"
+    assert {"alice", "bob"} <= set(night.spans()["user_id"]), "the night to compare with has no spans"
     return night
 
 

@@ -1,11 +1,13 @@
 """A night for chaos: many small shards of real text, and the comparison with an undisturbed night's tables."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from scanner.results import tables
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 from tests.fixed import fix_secrets
+from tests.support.two_keys import marked_text, message_of, plain_text, words_of_one_token
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo"
@@ -30,6 +33,9 @@ false_positive_rate = 1e-6
 [input]
 paths = ["{input}"]
 id = "doc_id"
+[spans]
+windows = true
+segments = true
 [audit]
 family_error = 1e-6
 [cluster]
@@ -44,26 +50,41 @@ def make_registry(folder: Path) -> Path:
     fix_secrets(folder, "green", "gum")
     new_key(folder, "green", format="greenlist", window=2, gamma="1/4", messages=200, tokenizer=DEMO / "tokenizer.json")
     new_key(folder, "gum", format="gumbel", window=4, messages=50, tokenizer=DEMO / "tokenizer.json")
-    add_users(folder, None, ["alice", "bob"])
+    # a scan's id has its start to the second alone: a user added in that second would not be named
+    add_users(folder, None, ["alice", "bob"], datetime.now(UTC) - timedelta(minutes=1))
     return folder
 
 
-def make_input(folder: Path) -> Path:
-    """Files big-NN and small-NN with documents of the demo's sample; some rows cannot be scored."""
+def make_input(folder: Path, registry: Path) -> Path:
+    """Files big-NN and small-NN with documents of the demo's sample; some rows cannot be scored.
+
+    Row 1 of each file is a text with a marked paragraph, which is alice's in one file and bob's in the next.
+    """
     folder.mkdir()
     samples = sorted(DEMO.glob("sample-?.parquet"))
     documents = pa.concat_tables([pq.read_table(sample, columns=["doc_id", "text"]) for sample in samples])
     texts = documents["text"].cast(pa.binary()).to_pylist()
     # bytes, since some texts of the sample are not UTF-8
     texts = [text and (text.decode(errors="ignore")[:600].encode() if _is_text(text) else text) for text in texts]
-    documents = documents.set_column(1, "text", pa.array(texts, pa.binary()))
     names = [*(f"big-{i:02}" for i in range(FILES)), *(f"small-{i:02}" for i in range(SMALL_FILES))]
-    begin = 0
-    for name in names:
-        rows = ROWS if name.startswith("big") else SMALL_ROWS
-        pq.write_table(documents.slice(begin, rows), folder / f"{name}.parquet")
-        begin += rows
+    rows = [ROWS if name.startswith("big") else SMALL_ROWS for name in names]
+    begins = [0, *itertools.accumulate(rows)]
+    for begin, text in zip(begins, _with_a_marked_paragraph(registry, len(names)), strict=False):
+        texts[begin + 1] = text.encode()
+    documents = documents.set_column(1, "text", pa.array(texts, pa.binary()))
+    for name, begin, count in zip(names, begins, rows, strict=False):
+        pq.write_table(documents.slice(begin, count), folder / f"{name}.parquet")
     return folder
+
+
+def _with_a_marked_paragraph(registry: Path, count: int) -> list[str]:
+    words = words_of_one_token()
+    plain, marked = plain_text(words), marked_text(registry, words)
+    holders = itertools.cycle([message_of(registry, "green", user) for user in ("alice", "bob")])
+    return [
+        "\n\n".join([plain(150, seed), marked(holder, 100, seed), plain(150, seed + count)])
+        for seed, holder in zip(range(count), holders, strict=False)
+    ]
 
 
 def _is_text(raw: bytes) -> bool:
@@ -148,7 +169,7 @@ class Night:
         wrong = {name for name, row in found if expected.get(name) != row}
         wrong |= {row["name"] for row in documents.iter_rows(named=True) if reasons.get(row["name"]) != row["reason"]}
         wrong |= {row["file"] for row in whole.iter_rows(named=True) if files.get(row["file"]) != row["reason"]}
-        wrong |= self._wrong_beside(refused)
+        wrong |= self._wrong_beside(refused) | self._wrong_spans(other, bad)
         lost = (expected.keys() | reasons.keys()) - seen.keys()
         return Difference(len(lost), sum(count > 1 for count in seen.values()), len(wrong))
 
@@ -161,6 +182,16 @@ class Night:
         wrong = {name for (name, _), _ in (told[0] - told[1]).items() | (told[1] - told[0]).items()}
         return wrong | {file for file in there.keys() | counted.keys() if there[file] != counted.get(file, 0)}
 
+    def _wrong_spans(self, other: "Night", bad: Mapping[str, str]) -> set[str]:
+        """Documents whose spans are not once each what an undisturbed night has; bad documents have none."""
+        here = Counter(_rows(self.spans()))
+        expected = Counter((name, row) for name, row in _rows(other.spans()) if name not in bad)
+        return {name for name, _ in (here - expected) + (expected - here)}
+
+    def spans(self) -> pl.DataFrame:
+        """All rows of spans, with names as in `verdicts`."""
+        return self._table("spans")
+
     def _table(self, name: str) -> pl.DataFrame:
         return _named(tables.table_now(str(self.results), name), "first_row" if name == "shards" else "row")
 
@@ -172,7 +203,7 @@ def _named(table: Any, row: str = "row") -> pl.DataFrame:
     return rows.with_columns(file.alias("file"), (file + ":" + pl.col(row).cast(pl.String)).alias("name"))
 
 
-def _rows(verdicts: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _rows(table: pl.DataFrame) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Each document's name and the values that must be equal; a shard's id depends on the input's folder."""
-    for row in verdicts.drop("scan_id", "scanned_at", "path", "shard_id").iter_rows(named=True):
+    for row in table.drop("scan_id", "scanned_at", "path", "shard_id").iter_rows(named=True):
         yield row["name"], tuple(row.values())
