@@ -23,11 +23,13 @@ from scanner import results
 from scanner.cluster import Counts, Outcome, Totals, follow
 from scanner.cluster.follow import LOOK_SECONDS, RETRY_SECONDS, UNFINISHED_SECONDS, Landing
 from scanner.input.files import list_files
+from scanner.results.tables import read_whole
 from tests.support.columns import COLUMNS
 from tests.support.encodings import found
 from tests.support.found_work import work
 from tests.support.inspection import INSPECTOR
 from tests.support.submitted import files_of, secrets_of, wait_for
+from tests.support.two_keys import message_of
 
 following_module = importlib.import_module("scanner.cluster.follow")  # the package exports a function of this name
 
@@ -144,15 +146,25 @@ def seen(night, rows: int) -> bool:
     return results.exist(night.results) and night.verdicts().height >= rows
 
 
-def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(night, plain, ray_folder):
-    half = night.write("half", [plain(60, i) for i in range(10)])
+def spans_of(night) -> list[tuple[str, int, str]]:
+    """File, row and user of each span; a scan that lost or doubled some has others."""
+    spans = read_whole(night.results, "spans").select("path", "row", "user_id").collect().sort("path")
+    return [(Path(path).name, row, user) for path, row, user in spans.rows()]
+
+
+def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(night, plain, marked, ray_folder):
+    night.configure(more="spans = { windows = true }")
+    alice = message_of(night.registry, "green", "alice")
+    half = night.write(
+        "half", [plain(500, 1) + marked(alice, 80, 2) + plain(300, 3), *(plain(60, i) for i in range(9))]
+    )
     whole = half.read_bytes()
     half.write_bytes(whole[: len(whole) // 2])
     night.write("early", [plain(60, 100 + i) for i in range(10)])
     with following(night, ray_folder) as process:
         wait_for(lambda: seen(night, 10), process)
         landed = time.monotonic()
-        night.write("late", [plain(60, 200 + i) for i in range(10)])
+        night.write("late", [*(plain(60, 200 + i) for i in range(9)), plain(400, 4) + marked(alice, 80, 5)])
         half.write_bytes(whole)
         wait_for(lambda: seen(night, 30), process)
         assert time.monotonic() - landed < 2 * LOOK_SECONDS + 60  # 60 s more for a busy machine
@@ -167,6 +179,7 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
         assert time.monotonic() - stopped < 30
         assert process.returncode == 0, err
     assert night.verdicts().height >= 31
+    assert spans_of(night) == [("half.parquet", 0, "alice"), ("late.parquet", 9, "alice")]
     scans = results.scans(night.results).collect()
     assert scans["documents"].sum() == night.verdicts().height
     assert scans["exit_code"].to_list()[-1] in (0, 143)
