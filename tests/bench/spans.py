@@ -1,11 +1,11 @@
 """Spans: what they find and where, how well their law holds, their cost: `python -m tests.bench.spans`.
 
 Found: marked texts of the demo's model, put whole into texts by people at a random place (`paste` of the evaluation),
-so that they make up a share of all tokens. They are scored under the demo's keys with all messages. The whole document
-alone is compared with whole and spans, which have half of the same error each. IoU: positions in both the marked text
-and the best span for its message, over positions in either. Null: the smallest p of any window of documents of random
-tokens, each an independent draw of the law. Cost: CPU seconds of the detector without and with spans, on the same
-texts, in alternating runs.
+so that they make up a share of all tokens. They are scored under the demo's keys with all messages. The whole
+document alone is compared with whole and spans, which have half of the same error each. IoU: positions in both the
+marked text and the best span for its message, over positions in either. Null: the smallest p of any part of documents
+of random tokens, each an independent draw of the law: windows, segments, both. Cost: CPU seconds of the detector
+without and with spans, on the same texts, in alternating runs.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import KEYS, MESSAGES, SECRETS, TOKENIZER
 from scanner.audit.statistics.intervals import binomial_limits
@@ -35,9 +36,9 @@ from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.passing_spans import Among, Limit, told
 from scanner.watermark.search import corrected, passes, search
-from scanner.watermark.segments import Parts
+from scanner.watermark.segments import Parts, Segments, least_of_parts
 from scanner.watermark.span_search import search_parts, spans_of
-from scanner.watermark.spans import best_of_scales, least_log10_p, log10_in_document, looks, running_sums
+from scanner.watermark.spans import SHORTEST, log10_in_document, running_sums
 from tests.bench.inputs import texts
 from tests.bench.mixed_draws import beside_winmax, power
 from tests.bench.scan import GROUPS, NO_AUDIT, make_scan, shards_of
@@ -148,22 +149,40 @@ def of_draws(documents: int) -> Iterator[str]:
 
 
 def null(mark: Any, documents: int) -> Iterator[str]:
-    """Lines on how often the smallest p of any window reaches a level, against the stated rate."""
-    hits, done = np.zeros(len(LEVELS), np.int64), 0
+    """Lines on how often the smallest p of any part reaches a level, against the stated rate."""
+    hits, done = {kind: np.zeros(len(LEVELS), np.int64) for kind in ("windows", "segments", "both")}, 0
     random = np.random.default_rng(1)
     while done < documents:
         lengths = random.integers(30, 200, 20_000)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         tokens = Tokens(random.integers(0, 2**32, offsets[-1], dtype=np.uint32), offsets)
         positions = mark.rule.positions(tokens, "none")  # 32-bit tokens under a window of 4 never come twice
-        best = best_of_scales(running_sums(mark.terms(tokens, positions, 0), positions.offsets), positions)
-        log10_p = log10_in_document(least_log10_p(mark.law, best), looks(positions.scored), 1)
-        hits += (log10_p[:, None] <= np.log10(LEVELS)).sum(axis=0)
+        sums = running_sums(mark.terms(tokens, positions, 0), positions.offsets)
+        segments = paragraphs(positions.scored, random.integers(SHORTEST, 2 * SHORTEST, len(lengths)))
+        parts = Parts(True, Segments.none(len(lengths))), Parts(False, segments), Parts(True, segments)
+        for kind, of_kind in zip(hits, parts, strict=True):
+            least = least_of_parts(mark.law, sums, positions, of_kind)
+            log10_p = log10_in_document(least, of_kind.looks(positions.scored), 1)
+            hits[kind] += (log10_p[:, None] <= np.log10(LEVELS)).sum(axis=0)
         done += len(lengths)
-    for level, count in zip(LEVELS, hits.tolist(), strict=True):
-        limits = binomial_limits(count, done, 0.025)
-        low, high = limits.low / level, limits.high / level
-        yield f"{mark.label}: p <= {level:g}: {count} of {done}: {count / done / level:.3f} ({low:.3f} to {high:.3f})"
+    for kind, counts in hits.items():
+        for level, count in zip(LEVELS, counts.tolist(), strict=True):
+            limits = binomial_limits(count, done, 0.025)
+            of_level = f"{count / done / level:.3f} ({limits.low / level:.3f} to {limits.high / level:.3f})"
+            yield f"{mark.label}, {kind}: p <= {level:g}: {count} of {done}: {of_level}"
+
+
+def paragraphs(scored: NDArray[np.int64], length: NDArray[np.int64]) -> Segments:
+    """Documents with so many scored positions, int64[D], cut into segments of a length each, int64[D].
+
+    The last segment of a document takes the rest; a document that is one segment has none beside the whole.
+    """
+    many = np.where(scored >= 2 * length, scored // length, 0)
+    offsets = np.concatenate([[0], np.cumsum(many)])
+    number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], many)
+    begin, last = number * np.repeat(length, many), number == np.repeat(many, many) - 1
+    end = np.where(last, np.repeat(scored, many), begin + np.repeat(length, many))
+    return Segments(offsets, begin, end, number)
 
 
 def cost(corpus: Path, documents: int, pairs: int) -> Iterator[str]:
