@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -12,6 +12,9 @@ from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.storage.locations import is_uri, refuse_password
 from schemas.registry import MOST_NUMBERS
+
+if TYPE_CHECKING:
+    from scanner.input.part import Part
 
 
 class Folder(click.ParamType[Path | str]):
@@ -41,6 +44,21 @@ class Moment(click.ParamType[datetime]):
             return time + timedelta(days=1) if self._through and len(said) <= len("2026-11-20") else time
         except (ValueError, OverflowError):
             self.fail(f"{said!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
+
+
+class PartOfInput(click.ParamType["Part"]):
+    """A part of the input, such as 1/3."""
+
+    name = "i/n"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> "Part":
+        """Read its number and how many parts there are."""
+        from scanner.input.part import Part
+
+        try:
+            return Part.read(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Results(NamedTuple):

@@ -5,14 +5,19 @@ import dataclasses
 import datetime
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.cli import end, run
+from jobs.options import PartOfInput
 from jobs.scan_check import check_and_tell
 from jobs.scan_json import Form, failures_too, of_outcome, say_json, summary_option
 from jobs.summary import summary
 from jobs.text import tell
+
+if TYPE_CHECKING:
+    from scanner.input.part import Part
 
 _CONFIG = click.Path(path_type=Path)
 _date = click.option(
@@ -22,6 +27,11 @@ _date = click.option(
 )
 _follow = click.option(
     "--follow", is_flag=True, help="Keep running, and scan files as they land, until SIGTERM or Ctrl-C."
+)
+_part = click.option(
+    "--part",
+    type=PartOfInput(),
+    help="Scan one of n parts of the files, as in 1/3, beside other drivers; scan without it when all have ended.",
 )
 _verbose = click.option(
     "--verbose", is_flag=True, help="Also what the audit counted, how the work went, and the query in Python."
@@ -34,11 +44,20 @@ _check = click.option(
 @click.command()
 @click.argument("config", type=_CONFIG)
 @_date
+@_part
 @_follow
 @_check
 @summary_option
 @_verbose
-def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form, verbose: bool) -> int:
+def scan(
+    config: Path,
+    date: datetime.datetime | None,
+    part: "Part | None",
+    follow: bool,
+    check: bool,
+    form: Form,
+    verbose: bool,
+) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     CONFIG: a TOML file; docs/reference/configuration.md has its fields.
@@ -53,32 +72,58 @@ def scan(config: Path, date: datetime.datetime | None, follow: bool, check: bool
       brickscan scan nightly.toml --date 2026-08-31 --check
       brickscan scan nightly.toml --date 2026-08-31
     """
-    return _do(config, date, follow, check, form, verbose)
+    return _do(config, date, part, follow, check, form, verbose)
 
 
 @click.command(name="python -m jobs.scan")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
 @_date
+@_part
 @_follow
 @_check
 @summary_option
 @_verbose
-def module(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form, verbose: bool) -> int:
+def module(
+    config: Path,
+    date: datetime.datetime | None,
+    part: "Part | None",
+    follow: bool,
+    check: bool,
+    form: Form,
+    verbose: bool,
+) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
-    return _do(config, date, follow, check, form, verbose)
+    return _do(config, date, part, follow, check, form, verbose)
 
 
-def _do(config: Path, date: datetime.datetime | None, follow: bool, check: bool, form: Form, verbose: bool) -> int:
+def _do(
+    config: Path,
+    date: datetime.datetime | None,
+    part: "Part | None",
+    follow: bool,
+    check: bool,
+    form: Form,
+    verbose: bool,
+) -> int:
     if follow and check:
         raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
+    if follow and part:
+        raise click.UsageError("Give --follow or --part; --follow scans all files as they land.")
     with failures_too(form):
         if check:
-            return check_and_tell(config, date, form)
-        return follow_and_tell(config, date, form) if follow else scan_and_tell(config, date, form, verbose=verbose)
+            return check_and_tell(config, date, form, part)
+        if follow:
+            return follow_and_tell(config, date, form)
+        return scan_and_tell(config, date, form, part, verbose=verbose)
 
 
 def scan_and_tell(
-    config: Path, date: datetime.datetime | None = None, form: Form = "text", *, verbose: bool = False
+    config: Path,
+    date: datetime.datetime | None = None,
+    form: Form = "text",
+    part: "Part | None" = None,
+    *,
+    verbose: bool = False,
 ) -> int:
     """Run a scan with progress on stderr and a summary on stdout, as jobs.summary has it. Returns the exit code.
 
@@ -96,7 +141,7 @@ def scan_and_tell(
         progress.compiling()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-            outcome = run_scan(plan, progress)
+            outcome = run_scan(plan, progress, part=part)
     finally:
         progress.close()
     if outcome.audit is not None:

@@ -4,13 +4,17 @@ import contextlib
 import datetime
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.scan_json import Form, say_json
 from jobs.text import tell
 
+if TYPE_CHECKING:
+    from scanner.input.part import Part
 
-def check_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> int:
-    """Look at everything that a scan needs, and estimate what it will cost. Returns the exit code.
+
+def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, part: "Part | None" = None) -> int:
+    """Look at everything that a scan of the input, or of a part, needs, and estimate its cost. Returns the exit code.
 
     Raises:
         Refused: at the first thing that cannot be right.
@@ -18,7 +22,7 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> 
     from scanner.cluster.look_ahead import look_ahead
 
     looked = {}
-    steps = look_ahead(config, None if date is None else date.date())
+    steps = look_ahead(config, None if date is None else date.date(), part)
     while True:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout
             step = next(steps, None)
@@ -31,5 +35,6 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form) -> 
     if form == "json":
         say_json({"exit_code": 0, **looked})
     else:
-        tell(f"Nothing stands in the way of: brickscan scan {config}" + (f" --date {date:%Y-%m-%d}" if date else ""))
+        options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {part}" if part else "")
+        tell(f"Nothing stands in the way of: brickscan scan {config}{options}")
     return 0

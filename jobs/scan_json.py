@@ -55,6 +55,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
     return {
         "exit_code": int(outcome.exit_code),
         "scan_id": outcome.scan_id,
+        "part": None if outcome.part is None else str(outcome.part),
         "results": plan.results,
         "false_positive_rate": plan.config.false_positive_rate,
         "misnaming_rate": plan.config.misnaming_rate,

@@ -33,7 +33,7 @@ _HEAD = ("scan", "began", "took", "ended", "documents", "flagged", "quarantine",
 _RECORD = (
     *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "scored_in_part"),
     *("quarantined", "files_quarantined", "values_not_read", "audit", "false_positive_rate", "shards"),
-    *("shards_skipped", "committed", "version"),
+    *("shards_skipped", "committed", "version", "part"),
 )
 
 
@@ -93,7 +93,8 @@ def _took(time: timedelta) -> str:
 
 def _ended(row: Mapping[str, Any]) -> str:
     word = ENDED.get(row["exit_code"], f"exit code {row['exit_code']}")
-    return f"{word}, {_left(row):,} of {row['shards']:,} shards left" if word in _STOPPED and _left(row) else word
+    left = f", {_left(row):,} of {row['shards']:,} shards left" if word in _STOPPED and _left(row) else ""
+    return (f"part {row['part']} " if row["part"] else "") + word + left
 
 
 def _left(row: Mapping[str, Any]) -> int:

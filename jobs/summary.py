@@ -67,10 +67,12 @@ def _read(outcome: "Outcome") -> Iterator[str]:
         " " * _MARGIN,
     )
     whole = _whole(outcome)
+    if outcome.part is not None:
+        yield from _line("part", f"{outcome.part} of the input's files; the scan without --part judges all of them")
     if work.skipped:
         before = f"{work.skipped:,} of {counted(work.shards, 'shard')} committed before"
         said = before if outcome.exit_code > 128 else f"{counted(whole.documents, 'document')}; {before}"
-        yield from _line("whole input", said)
+        yield from _line("whole input" if outcome.part is None else "whole part", said)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
     if whole.scored_in_part:

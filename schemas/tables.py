@@ -244,6 +244,8 @@ SCANS = pa.schema(
         pa.field("slowest_row", pa.int64()),  # its first row, within the file
         pa.field("slowest_seconds", pa.float64()),  # its core-seconds
         pa.field("skew", pa.float64()),  # these over the mean of all shards and packs
+        # number/of, where the scan was of one of several parts of its input; null: of all of it, or an older row
+        pa.field("part", pa.string()),
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

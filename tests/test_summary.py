@@ -270,7 +270,7 @@ def test_it_is_what_the_command_prints(monkeypatch, tmp_path):
         results="/srv/results", config=SimpleNamespace(false_positive_rate=1e-6), cautions=["under a: x"]
     )
     monkeypatch.setattr("scanner.detection.scan_plan.make_plan", lambda *_: plan)
-    monkeypatch.setattr("scanner.cluster.run_scan", lambda *_: replace(outcome(), audit=None))
+    monkeypatch.setattr("scanner.cluster.run_scan", lambda *_, **_options: replace(outcome(), audit=None))
     shown = summary(replace(outcome(), audit=None), "/srv/results", 1e-6, ["under a: x"], verbose=True)
     assert "\ncareful      under a: x\n" in shown
     assert call("scan", tmp_path / "x.toml", "--verbose")[:2] == (0, shown + "\n")

@@ -26,6 +26,7 @@ from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.described import Described, describe
 from scanner.input.files import list_files
+from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.registry import open_key
 from scanner.results.readiness import readiness
@@ -43,8 +44,10 @@ class Looked(NamedTuple):
     facts: dict[str, Any]
 
 
-def look_ahead(config_file: Path, date: datetime.date | None = None) -> Iterator[Looked]:
+def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part | None = None) -> Iterator[Looked]:
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
+
+    part: the part of the input that is to be scanned; None: all of it.
 
     Raises:
         Refused: at the first thing that cannot be right; everything before it was right.
@@ -67,7 +70,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None) -> Iterator
         workers, memory, joined = _workers(plan)
         if joined:
             yield Looked("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
-        looked = _Input(plan)
+        looked = _Input(plan, part)
         yield looked.files()
         yield looked.columns()
         yield looked.done()
@@ -132,19 +135,23 @@ class _Input:
 
     Args:
         plan: the scan's plan.
+        part: the part of the input that is to be scanned; None: all of it.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, part: Part | None) -> None:
+        self._plan, self._part = plan, part
         self._passed_over: list[str] = []
-        self._files = list_files(plan.locations, passed_over=self._passed_over.append)
+        listed = list_files(plan.locations, passed_over=self._passed_over.append)
+        self._listed = len(listed)
+        self._files = [file for file in listed if part is None or part.holds(file)]
         self._inspected: Inspected = inspect_input(plan, self._files)
         self.work: Work
 
     def files(self) -> Looked:
         """How many files there are, and which are at fault. Raises Refused where a scan would read nothing."""
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
-        says = [f"{_count(len(self._files), 'file')}, {size / 1e6:,.1f} MB"]
+        of_all = f" of {self._listed:,} (part {self._part})" if self._part else ""
+        says = [f"{_count(len(self._files), 'file')}{of_all}, {size / 1e6:,.1f} MB"]
         counted = Counter(fault.reason for _, fault in faults)
         if counted:
             file, fault = next(iter(faults))
@@ -159,7 +166,7 @@ class _Input:
     def _refuse_nothing(self, says: Sequence[str]) -> None:
         refuse_wrong_columns(self._inspected)
         quiet = not self._files and not self._passed_over and self._plan.config.allow_empty
-        if not self._inspected.sound and not quiet:
+        if not self._inspected.sound and not quiet and self._part is None:
             where = ", ".join(self._plan.locations)
             raise Refused(
                 f"input.paths: nothing of {where} can be read ({'; '.join(says)}); name Parquet files or folders of "

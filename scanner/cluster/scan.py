@@ -1,7 +1,6 @@
 """The driver of a scan: list, find the work, have it done, commit, judge, and record how it ended."""
 
 import contextlib
-import importlib.metadata
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -15,11 +14,11 @@ from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, parts_left, unit_of
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, room, worker_memory
-from scanner.cluster.costs import costs
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
 from scanner.cluster.gpus import fit_gpus, share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pool import Pool
+from scanner.cluster.scan_row import Begun, scan_row
 from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
@@ -29,6 +28,7 @@ from scanner.detection.scan_plan import Plan, check_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files
+from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import head_of
@@ -49,7 +49,7 @@ class Outcome:
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
     again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
     SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more; dropped: rows of nights
-    that were older than `retain`; accounts: those that this scan tested.
+    that were older than `retain`; accounts: those that this scan tested; part: its part of the input, None: all of it.
     """
 
     scan_id: str
@@ -65,6 +65,7 @@ class Outcome:
     stopped: bool = False
     dropped: int = 0
     accounts: AccountsFound | None = None
+    part: Part | None = None
 
 
 def run_scan(
@@ -72,6 +73,7 @@ def run_scan(
     watch: Callable[[Work, Totals], None],
     worker: type = Worker,
     files: Sequence[InputFile] | None = None,
+    part: Part | None = None,
 ) -> Outcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
@@ -81,27 +83,35 @@ def run_scan(
         worker: class of the actors.
         files: files of the input to scan, for a caller who waits for more; None: all files, of which there must be
             some.
+        part: the part of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due and
+            old nights wait for the scan of all files that follows. None: all of it.
 
     Raises:
         Refused: something cannot be right; no document was scanned.
         ScanFailed: the work had to stop; what was committed stays.
     """
     with interrupts_noted() as end_if_told, sigterm_interrupts():
-        return _Scan(plan, watch, worker, end_if_told).run(files)
+        return _Scan(plan, watch, worker, end_if_told, part).run(files)
 
 
 class _Scan:
     """One scan: its state, and its steps.
 
     Args:
-        plan, watch, worker: as for run_scan.
+        plan, watch, worker, part: as for run_scan.
         end_if_told: raises the interrupt that came.
     """
 
     def __init__(
-        self, plan: Plan, watch: Callable[[Work, Totals], None], worker: type, end_if_told: Callable[[], None]
+        self,
+        plan: Plan,
+        watch: Callable[[Work, Totals], None],
+        worker: type,
+        end_if_told: Callable[[], None],
+        part: Part | None,
     ) -> None:
         self._plan, self._watch, self._worker, self._end_if_told = plan, watch, worker, end_if_told
+        self._part = part
         self._began, self._started_at = time.monotonic(), datetime.now(UTC)
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
@@ -137,12 +147,14 @@ class _Scan:
 
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:
         """The steps of a scan that nothing interrupts."""
-        plan, whole, passed_over = self._plan, files is None, list[str]()
+        plan, passed_over = self._plan, list[str]()
+        strict, whole = files is None, files is None and self._part is None
         check_plan(plan)
         self._users_head = head_of(plan.registry)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
-        self._find_work(files, whole=whole)
+        files = [file for file in files if self._part is None or self._part.holds(file)]
+        self._find_work(files, strict=strict)
         if self._work.left:
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
@@ -156,22 +168,25 @@ class _Scan:
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
         self._score_again()
-        self._drop_old_nights()
+        if self._part is None:
+            self._drop_old_nights()
         self._unread = what_was_not_read(
             plan, self._scan_id, self._work, self._committer.totals, len(files), passed_over
         )
+        if self._part is not None:
+            self._unread = replace(self._unread, nothing="")  # other parts may hold something
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
         state = self._audit.state if self._audit else None
         return exit_code_of(state, too_little_read=empty or self._too_much_in_quarantine())
 
-    def _find_work(self, files: Sequence[InputFile], *, whole: bool) -> None:
-        """Refuse what cannot be right before anything is written; whole: these are all files of the input."""
+    def _find_work(self, files: Sequence[InputFile], *, strict: bool) -> None:
+        """Find the work. strict: refuse it where all files lack a column, or one is too old; else files just landed."""
         plan = self._plan
         if plan.config.cluster.require_gpus:
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 share_gpus(plan.config.cluster, workers)
         inspected = inspect_input(plan, files)
-        if whole:  # a file that lands alone may be the exception
+        if strict:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)
         bring_up_to_date(plan.results)
         if plan.config.evidence.keep_text:
@@ -181,7 +196,7 @@ class _Scan:
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
         # an old file that lands among others keeps none of these waiting
-        self._work = without_expired(plan, find_work(plan, inspected), refuse=whole)
+        self._work = without_expired(plan, find_work(plan, inspected), refuse=strict)
         self._watch(self._work, self._committer.totals)
         for file, fault in self._work.faults:
             self._committer.add_fault(file, fault)
@@ -282,8 +297,8 @@ class _Scan:
 
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
-        row = _row(self._plan, self._scan_id, self._started_at, self._work, self._committer.totals, self._audit)
-        row |= {"users_head": self._users_head} | costs(self._committer.totals)
+        begun = Begun(self._scan_id, self._started_at, self._users_head, self._part)
+        row = scan_row(self._plan, begun, self._work, self._committer.totals, self._audit)
         try:
             with interrupts_held():
                 append_scan(self._plan.results, row | {"finished_at": datetime.now(UTC), "exit_code": int(exit_code)})
@@ -308,39 +323,5 @@ class _Scan:
             self._stopped,
             self._dropped,
             self._accounts,
+            self._part,
         )
-
-
-def _row(
-    plan: Plan,
-    scan_id: str,
-    started_at: datetime,
-    work: Work,
-    totals: Totals,
-    audit: LiveAudit | None,
-) -> dict[str, object]:
-    """The row of schemas.tables.SCANS, without when and how the scan ended, and the head of the users."""
-    return {
-        "scan_id": scan_id,
-        "started_at": started_at,
-        "version": importlib.metadata.version("brickscan"),
-        "config_sha256": plan.config_sha256,
-        "registry_sha256": plan.registry_sha256,
-        "keys": plan.keys_on_record,
-        "labels": plan.labels_on_record,
-        "dedup": plan.config.dedup,
-        "min_scored": plan.config.min_scored,
-        "false_positive_rate": plan.config.false_positive_rate,
-        "misnaming_rate": plan.config.misnaming_rate,
-        "shards": work.shards,
-        "shards_skipped": work.skipped,
-        "documents": totals.counts.documents,
-        "too_short": totals.counts.too_short,
-        "quarantined": totals.counts.quarantined,
-        "files_quarantined": totals.files_quarantined,
-        "flagged": totals.counts.flagged,
-        "audit": audit.state if audit else "not judged",
-        "audited_scans": audit.traffic.scans if audit else [scan_id],
-        "scored_in_part": totals.counts.scored_in_part,
-        "values_not_read": totals.counts.values_not_read,
-    }

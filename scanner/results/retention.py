@@ -105,11 +105,14 @@ def retain(
 def drop_older(results: str, days: int, *, keep_flags: bool, config_sha256: str) -> int:
     """Drop the nights that are older than so many days, unless a scan of the same configuration did so today.
 
+    A scan of a part of the input drops none.
+
     Returns how many rows were taken out or marked. Raises as `expired` and `retain`.
     """
     now = datetime.now(UTC)
     of_today = (pl.col("config_sha256") == config_sha256) & (pl.col("started_at").dt.date() == now.date())
-    if not read_whole(results, "scans").filter(of_today & pl.col("exit_code").is_in(_TO_THE_END)).collect().is_empty():
+    did = of_today & pl.col("exit_code").is_in(_TO_THE_END) & pl.col("part").is_null()
+    if not read_whole(results, "scans").filter(did).collect().is_empty():
         return 0
     old = expired(results, cutoff(days), keep_flags=keep_flags)
     return retain(results, old.scans, keep_flags=keep_flags) if old.scans else 0

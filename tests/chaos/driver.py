@@ -21,6 +21,7 @@ from jobs.cli import run
 from jobs.summary import summary
 from scanner.cluster import commits, run_scan
 from scanner.detection.scan_plan import make_plan
+from scanner.input.part import Part
 from scanner.results import freezing, upkeep
 from tests.chaos.worker import FaultyWorker
 
@@ -116,7 +117,8 @@ def main() -> int:
         print(f"shards={totals.shards + work.skipped}/{work.shards} at {time.monotonic()}", file=sys.stderr, flush=True)
 
     plan = make_plan(config)
-    outcome = run_scan(plan, watch, worker=FaultyWorker)
+    part = Part.read(fault["part"]) if "part" in fault else None
+    outcome = run_scan(plan, watch, worker=FaultyWorker, part=part)
     print(summary(outcome, plan.results, plan.config.false_positive_rate))
     return outcome.exit_code
 

@@ -22,7 +22,7 @@ from tests.chaos.worker import REASONS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("undisturbed")]
 
-WORKERS, DRIVERS, PAIRS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS = 30, 10, 5, 8, 12, 7, 5, 12, 5
+WORKERS, DRIVERS, PAIRS, THIRDS, NODES, COMMITS, FROZEN, DOCUMENTS, FILES, DISKS = 30, 10, 5, 3, 8, 12, 7, 5, 12, 5
 WAVES_SECONDS = float(os.environ.get("CHAOS_WAVES_SECONDS", "600"))
 WAVE_SECONDS, WORKERS_IN_WAVES, SECONDS_A_SHARD_IN_WAVES = 30, 4, 8
 
@@ -135,6 +135,25 @@ def test_two_drivers_on_one_night_with_other_packs(new_night, chance, judge, nod
         assert night.done()
         finish(night)
     judge("SIGKILL of one of two drivers with other packs", PAIRS, nights)
+
+
+def test_three_drivers_share_a_night(new_night, chance, judge):
+    """Each scans its part on a Ray of its own; one is killed and runs again. A scan of all files finds them done."""
+    nights = []
+    for _ in range(THIRDS):
+        nights.append(night := new_night())
+        night.configure(workers=1)
+        night.plan_faults(seconds=0.2)
+        running = {part: night.start(part=part) for part in ("1/3", "2/3", "3/3")}
+        dies = chance.choice(sorted(running))
+        wait_until(running[dies], lambda night=night: (night.results / "verdicts").exists(), chance)
+        kill_driver(running.pop(dies), chance)
+        running[dies] = night.start(part=dies)
+        for process in running.values():
+            ends(process)
+        assert night.done()
+        finish(night)
+    judge("SIGKILL of one of three drivers with parts", THIRDS, nights)
 
 
 def wait_until(process: "subprocess.Popen[str]", begun: Callable[[], object], chance: random.Random) -> None:
@@ -255,6 +274,7 @@ def test_the_faults_are_a_hundred():
         WORKERS
         + DRIVERS
         + PAIRS
+        + THIRDS
         + NODES
         + COMMITS * len(MOMENTS)
         + FROZEN

@@ -23,7 +23,7 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
     times = {"started_at": began, "finished_at": began + timedelta(seconds=75)}
     counts = {"shards": shards, "shards_skipped": 0, "files_quarantined": 0, "quarantined": 2, "documents": 12_345}
     well = {"audit": "no alarm", "audited_scans": [f"s{i}"], "keys": [], "values_not_read": 0, "exit_code": exit_code}
-    counts["too_short"] = 3
+    counts |= {"too_short": 3, "part": None}
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 
 
