@@ -2,8 +2,8 @@
 
 The slow path shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
 p-values in high precision. It covers every message that passed, by its whole score and by what names need besides
-(scanner.watermark.format.Own), and the second best of the key that gives the verdict. The search is not made again: it
-can only miss. Where a key must beat decoys, their scores are not computed again either.
+(scanner.watermark.abilities.Own), and the second best of the key that gives the verdict. The search is not made
+again: it can only miss. Where a key must beat decoys, their scores are not computed again either.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from scanner.detection.alike import alike, same
 from scanner.detection.located import Located
 from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
 from scanner.tokens import HuggingFaceTokenizer
-from scanner.watermark.format import Proof as SlowPath
-from scanner.watermark.format import ProvesOwn
+from scanner.watermark.abilities import Proof as SlowPath
+from scanner.watermark.abilities import ProvesOwn
 from scanner.watermark.opened import Held
 from scanner.watermark.search import LEAST_RANK, Decision, Found
 from schemas.config import Dedup

@@ -11,8 +11,8 @@ from scanner.detection.alike import alike
 from scanner.detection.located import Located
 from scanner.quoting import segments_of
 from scanner.tokens import HuggingFaceTokenizer
-from scanner.watermark.format import Proof as SlowPath
-from scanner.watermark.format import ProvesParts
+from scanner.watermark.abilities import Proof as SlowPath
+from scanner.watermark.abilities import ProvesParts
 from scanner.watermark.passing_spans import Span
 from schemas.config import Dedup
 from schemas.words import Proof

@@ -34,7 +34,7 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
 from scanner.tokens import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
-from scanner.watermark.format import Proves
+from scanner.watermark.abilities import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import Dedup, ScanConfig, SecondScoreConfig
 from schemas.registry import Canaries, MasterKey, Registry

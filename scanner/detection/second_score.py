@@ -23,7 +23,7 @@ from scanner.storage.canonical import canonical
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
-from scanner.watermark.native.numbered import NumberedGumbel
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.search import log10_p_of
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from scanner.storage.canonical import canonical, digest
 from scanner.watermark import Format, Watermark
-from scanner.watermark.format import Columns, Commits
+from scanner.watermark.abilities import Commits
+from scanner.watermark.format import Columns
 
 
 @dataclass(frozen=True)

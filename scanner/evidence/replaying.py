@@ -32,7 +32,7 @@ from scanner.registry.weights import first_keys
 from scanner.results.first_seen import Before, seen_before
 from scanner.results.queries import ask
 from scanner.storage.locations import absolute
-from scanner.watermark.format import Proves
+from scanner.watermark.abilities import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry

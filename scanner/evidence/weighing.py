@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scanner.quoting import Kind, Part
 from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.format import ScoresParts
+from scanner.watermark.abilities import ScoresParts
 from scanner.watermark.positions import Dedup
 from scanner.watermark.search import corrected, log10_p_of, search
 

@@ -17,7 +17,8 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.abilities import Proof
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Law
 from scanner.watermark.mersenne import first_of_permutation, is_among_first, permutation, product_mod

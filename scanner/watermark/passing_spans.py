@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.abilities import ScoresParts
 from scanner.watermark.coarse_windows import ranges
-from scanner.watermark.format import ScoresParts
 from scanner.watermark.laws import Law, least_score
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.pvalues import log10_any_of

@@ -7,7 +7,8 @@ Sequential Monte Carlo p-values, 1991): after the l-th, p_rank = 1/l is exact, a
 
 import numpy as np
 
-from scanner.watermark.format import RanksAmongDecoys, Watermark
+from scanner.watermark.abilities import RanksAmongDecoys
+from scanner.watermark.format import Watermark
 from scanner.watermark.positions import Positions, Tokens, only, spread_out
 from scanner.watermark.search import DECOYS, LEAST_RANK, Found, candidates, passes
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from scanner.watermark.format import Basis, Candidates, Searches, Watermark
+from scanner.watermark.abilities import Candidates, Searches
+from scanner.watermark.format import Basis, Watermark
 from scanner.watermark.laws import Law
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.pvalues import log10_any_of

@@ -52,7 +52,7 @@ class KgwProof:
         self._table = Held([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
 
     def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message."""
+        """See scanner.watermark.abilities.Proof; the mark has one message."""
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
         places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
@@ -61,7 +61,7 @@ class KgwProof:
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
 
     def _seed(self, window: list[int]) -> int:
@@ -83,7 +83,7 @@ class ThreeBricksProof:
         self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
 
     def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         ids, h = tokens.tolist(), self._window
         places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
@@ -105,7 +105,7 @@ class ThreeBricksProof:
         return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         if self._green:
             return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
         return floored(log10_gamma(score, scored), 32)
@@ -160,7 +160,7 @@ class SynthIdProof:
         self._weights = [weight // math.gcd(*whole) for weight in whole]
 
     def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message, and its score is −ln p."""
+        """See scanner.watermark.abilities.Proof; the mark has one message, and its score is −ln p."""
         ids, before = tokens.tolist(), self._length - 1
         places = range(before, len(ids))
         contexts = [tuple(ids[t - before : t]) for t in places]
@@ -174,7 +174,7 @@ class SynthIdProof:
         return len(kept), [self._surprise(score, states)] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         return floored(-score / math.log(10.0), self._bits) if scored else 0.0
 
     def _hash(self, state: int, values: list[int]) -> int:

@@ -14,7 +14,8 @@ from numpy import uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.abilities import Proof
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.laws import Floored, Gamma, Law
 from scanner.watermark.native.gumbel import sum_scores

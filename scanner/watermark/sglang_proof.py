@@ -50,7 +50,7 @@ class SglangProof:
         self._width, self._share, self._bits = width, share, bits
 
     def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         width = self._width
         met = tokens[width:]
         if not len(met):
@@ -73,7 +73,7 @@ class SglangProof:
         return math.fsum(-math.log1p(-draw / 2**32) for draw in chosen.tolist())
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         return floored(log10_gamma(score, scored), self._bits)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy import uint32
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Answers, Candidates, Case, Pairs, Proof
+from scanner.watermark.abilities import Candidates, Proof
+from scanner.watermark.format import Answers, Case, Pairs
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.one_message import term
 from scanner.watermark.opened import Held, Opened

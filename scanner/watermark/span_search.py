@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.watermark.abilities import ScoresParts, SearchesWindows
 from scanner.watermark.coarse_windows import coarse, coarse_of, least_length, ranges
-from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
+from scanner.watermark.format import Watermark
 from scanner.watermark.passing_spans import Among, Limit, Span, told
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.search import Found, found_of, log10_p_of, search

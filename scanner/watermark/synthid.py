@@ -19,7 +19,8 @@ from numpy import uint64
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.abilities import Proof
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.laws import Floored, Law, Surprise
 from scanner.watermark.mersenne import bits
 from scanner.watermark.opened import CPU, DrawnFormat, Held, Opened, StackFormat, check_message

@@ -16,7 +16,8 @@ from numpy import int64, uint32, uint64
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Basis, Candidates, Case, Columns, Pairs, Proof
+from scanner.watermark.abilities import Candidates, Proof
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial, Floored, Gamma, Law
 from scanner.watermark.mersenne import (

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.abilities import Proof
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs
 from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma
 from scanner.watermark.opened import DrawnFormat, Held, Opened, check_message
 from scanner.watermark.philox import MISSING, sum_terms, words_of_positions

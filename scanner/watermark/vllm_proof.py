@@ -63,7 +63,7 @@ class VllmProof:
         self._weights = [1.0] if weight is None else [1.0 - weight, weight]
 
     def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof; the mark has one message."""
+        """See scanner.watermark.abilities.Proof; the mark has one message."""
         ids, width = tokens.tolist(), self._width
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
@@ -78,6 +78,6 @@ class VllmProof:
         return len(kept), [score] * len(messages)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         weight = self._weights[1] if len(self._weights) == 2 else 0.0
         return floored(log10_two_gammas(score, scored, weight), self._bits)

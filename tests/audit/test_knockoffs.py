@@ -13,9 +13,9 @@ from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, Ranked, coun
 from scanner.detection import scan_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
-from scanner.watermark.format import StandsIn
+from scanner.watermark.abilities import StandsIn
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered import NumberedGreenList
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
 from schemas.audit_tables import KNOCKOFFS
 from schemas.registry import is_reserved
 from tests import reference2

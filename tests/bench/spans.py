@@ -33,7 +33,8 @@ from scanner.results.tables import open_tables
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.passing_spans import Among, Limit, told
 from scanner.watermark.search import corrected, passes, search
 from scanner.watermark.segments import Parts, Segments, least_of_parts

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from scanner.watermark import Positions, Tokens, ragged
-from scanner.watermark.format import Basis, RanksAmongDecoys
+from scanner.watermark.abilities import RanksAmongDecoys
+from scanner.watermark.format import Basis
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
 from scanner.watermark.opened import StackFormat

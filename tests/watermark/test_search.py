@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from scanner.watermark.format import Basis, Candidates, Own
+from scanner.watermark.abilities import Candidates, Own
+from scanner.watermark.format import Basis
 from scanner.watermark.laws import Floored, Gamma
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.pvalues import log10_any_of

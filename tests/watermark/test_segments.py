@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.passing_spans import Limit
 from scanner.watermark.positions import only
 from scanner.watermark.search import search

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import GreenList, Gumbel, passing_spans, span_search
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.passing_spans import Limit
 from scanner.watermark.positions import Positions, only
 from scanner.watermark.search import search

@@ -26,7 +26,8 @@ from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.under_test import KeyUnderTest, Origin, Seen
 from scanner.watermark import only
-from scanner.watermark.format import Columns, CountsHits, ScoresParts, StandsIn
+from scanner.watermark.abilities import CountsHits, ScoresParts, StandsIn
+from scanner.watermark.format import Columns
 from scanner.watermark.passing_spans import Limit
 from scanner.watermark.search import log10_p_best, log10_p_of, search
 from scanner.watermark.segments import least_of_parts

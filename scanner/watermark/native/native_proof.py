@@ -98,12 +98,12 @@ class _Proof(ABC):
         self._version, self._window, self._groups = version, window, groups
 
     def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         _, _, terms = self._each(tokens, messages, dedup)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
     def own(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float], int] | None:
-        """See scanner.watermark.format.ProvesOwn: scores of the user steps, among the users of a group."""
+        """See scanner.watermark.abilities.ProvesOwn: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
         _, nonces, terms = self._each(tokens, messages, dedup)
@@ -113,7 +113,7 @@ class _Proof(ABC):
     def parts(
         self, tokens: Words, messages: Sequence[int], dedup: str
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
-        """See scanner.watermark.format.ProvesParts."""
+        """See scanner.watermark.abilities.ProvesParts."""
         places, nonces, terms = self._each(tokens, messages, dedup)
         own = None if self._groups is None else ~_of_group(nonces)
         return places, terms, own, self._groups or 1
@@ -174,7 +174,7 @@ class GreenListProof(_Proof):
         return (number < self._gamma.numerator).astype(np.float64)
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         return log10_binomial(round(score), scored, self._gamma)
 
 
@@ -186,5 +186,5 @@ class GumbelProof(_Proof):
         return np.array([-math.log1p(-word / 2**32) for word in words.tolist()])
 
     def log10_p(self, score: float, scored: int) -> float:
-        """See scanner.watermark.format.Proof."""
+        """See scanner.watermark.abilities.Proof."""
         return log10_gamma(score, scored)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Hits
+from scanner.watermark.abilities import Hits
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native import run_nulls
 from scanner.watermark.native.counters import at_least, bit_length, first_bits

@@ -7,17 +7,16 @@ steps, which its group shares, and g·2^16 + v in user steps, which nobody share
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.format import Candidates, Own
-from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
-from scanner.watermark.native import green_runs, gumbel_runs, marking, secret, window_runs
-from scanner.watermark.native.bounds import PER_LN2
+from scanner.watermark.abilities import Candidates, Own
+from scanner.watermark.laws import least_score
+from scanner.watermark.native import secret
 from scanner.watermark.native.keyed import Best, Sealed
-from scanner.watermark.native.one_message import NOT_ASKED, count_green, score_under
+from scanner.watermark.native.one_message import NOT_ASKED
 from scanner.watermark.native.runs import Asked, Steps, chosen, in_two, is_group_step, steps_of
 from scanner.watermark.native.window_search import Keyed, Windows, standing_out
 from scanner.watermark.positions import Positions, Tokens
@@ -267,117 +266,3 @@ class Numbered(Sealed, ABC):
             found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
             self._floors.update({(count, t): floor for t, floor in zip(missing, found.tolist(), strict=True)})
         return np.array([self._floors[count, t] for t in distinct.tolist()], np.float64)[which]
-
-
-class NumberedGreenList(Numbered):
-    """The green list of version 2.
-
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
-        groups: B; None: no groups.
-
-    Raises:
-        ValueError: a secret, window, γ or number of groups out of range.
-    """
-
-    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
-        secret.check_gamma(gamma)
-        super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
-        self.gamma, self.law = gamma, Binomial(gamma)
-        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
-
-    def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
-        """Which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
-        numbers = self.numbers(nonces, messages)
-        return marking.green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
-
-    def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
-    ) -> NDArray[np.int64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, 2, terms)
-
-    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Best numbers of runs and their counts: int64[R, most] both."""
-        return green_runs.best_of_runs(self._keys.chacha, steps, asked, self._rule)
-
-    def best_of_windows(
-        self, steps: Steps, windows: Windows, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Counts are no bounds, but exact."""
-        number, counted = window_runs.best_green(self._keys.chacha, steps, *windows, count, self._rule)
-        return number, counted.astype(np.float64)
-
-
-class NumberedGumbel(Numbered):
-    """The Gumbel mark of version 2.
-
-    Args:
-        secret_bytes: the master key, 16 to 64 bytes.
-        window: h.
-        groups: B; None: no groups.
-
-    Raises:
-        ValueError: a secret, window or number of groups out of range.
-    """
-
-    law: Law = Gamma()
-    _unweighted: ClassVar[bool] = False
-
-    def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
-        super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
-
-    def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
-        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
-
-        Args:
-            nonce: of the step's window.
-            message: m.
-            weights: float64[V], the probabilities up to a factor.
-        """
-        number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
-        return marking.choose_token(self._keys.chacha, nonce, number, weights)
-
-    def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
-        """The draw that each scored token meets under its document's message: uint32[P].
-
-        Raises:
-            ValueError: a message that the key does not have.
-        """
-        wanted, nonces = np.repeat(self._each(messages, positions), positions.scored), self._nonces(tokens, positions)
-        ids = tokens.ids[positions.index].astype(np.int64)
-        return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
-
-    def _score(
-        self,
-        tokens: Tokens,
-        positions: Positions,
-        numbers: NDArray[np.int64],
-        terms: NDArray[np.float64] = NOT_ASKED,
-    ) -> NDArray[np.float64]:
-        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
-        return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, 2, terms)
-
-    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
-        return gumbel_runs.best_of_runs(self._keys.chacha, steps, asked)
-
-    def best_of_windows(
-        self, steps: Steps, windows: Windows, count: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """By the leading bits of draws, which bound scores."""
-        number, units = window_runs.best_gumbel(self._keys.chacha, steps, *windows, count)
-        return number, units / PER_LN2
-
-
-class NumberedLogGumbel(NumberedGumbel):
-    """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
-
-    law: Law = NegativeGamma()
-    _unweighted: ClassVar[bool] = True

@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.format import Answers, Columns, Format, Hits, Proof
+from scanner.watermark.abilities import Hits, Proof
+from scanner.watermark.format import Answers, Columns, Format
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText

@@ -11,10 +11,12 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from scanner.watermark.format import Answers, Format, StandIns
+from scanner.watermark.abilities import StandIns
+from scanner.watermark.format import Answers, Format
 from scanner.watermark.native import secret
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
 from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
 

@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from tests.watermark.native2 import attacks
 from tests.watermark.native2.known2 import SECRET
 

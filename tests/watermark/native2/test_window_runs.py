@@ -5,10 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from scanner.watermark.abilities import SearchesWindows
 from scanner.watermark.coarse_windows import coarse_of, ranges
-from scanner.watermark.format import SearchesWindows
 from scanner.watermark.native import window_search
-from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered_gumbel import NumberedGumbel
 from scanner.watermark.native.runs import steps_of
 from scanner.watermark.positions import only
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
