@@ -63,7 +63,7 @@ def export(
     from scanner.results.flag_list import Wanted
 
     explainer = Explainer(config)
-    wanted = Wanted(since, before, decided=False if undecided else None)
+    wanted = Wanted(since, before, state="open" if undecided else None)
     found = _verdicts(explainer, config, wanted)
     if form == "csv":
         for line in csv_lines(verdict for _, verdict in found):

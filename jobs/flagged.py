@@ -15,6 +15,7 @@ from scanner.printable import printable
 from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
+    from scanner.results.decided import State
     from scanner.results.flag_list import By, FlagList, Totals, Wanted
 
 _NEWEST = 20
@@ -50,7 +51,8 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @_several("account", "account")
 @_several("key", "key")
 @_several("doc", "document, by its id")
-@click.option("--open", "undecided", is_flag=True, help="Those alone on which nobody decided (`brickscan review`).")
+@click.option("--open", "state", flag_value="open", help="Those alone on which nobody decided (`brickscan review`).")
+@click.option("--unclear", "state", flag_value="unclear", help="Those alone that all who looked left unclear.")
 @click.option("--group-by", "by", type=click.Choice(("user", "account", "text")), help="Add up, most texts first.")
 @click.option(
     "--prior",
@@ -69,7 +71,7 @@ def flagged(
     accounts: tuple[str, ...],
     keys: tuple[str, ...],
     docs: tuple[str, ...],
-    undecided: bool,
+    state: "State | None",
     by: "By | None",
     prior: float | None,
     form: Form,
@@ -96,7 +98,7 @@ def flagged(
     place = results_at(results)
     if not scanned(place):
         return
-    wanted = Wanted(since, before, users, accounts, keys, docs, False if undecided else None)
+    wanted = Wanted(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     if by is None:
@@ -191,7 +193,7 @@ def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool
     )
     canaries = [hidden] if totals.canaries else []
     if not totals.documents:
-        if any(value not in ((), None) for value in wanted):
+        if any(value not in ((), None, "") for value in wanted):
             return ["No flagged document is among those that were asked for.", *canaries]
         return ["No other document is flagged.", *canaries] if canaries else [_nothing(place.folder)]
     more = " (--limit or --all shows more)" if totals.entries > len(found.rows) else ""

@@ -41,6 +41,9 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
         f"{night.expected:.2g} false flags to expect",
-        *(f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}" for which, found in said),
+        *(
+            f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
+            for which, found in said
+        ),
         f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
     )

@@ -179,7 +179,7 @@ class CoopWebhookConfig(_Frozen):
     confirmed: tuple[str, ...] = ()  # actions that say: the mark is there, and whoever posted it answers for it
     quoted: tuple[str, ...] = ()  # actions that say: the mark is there, in words of somebody else
     dismissed: tuple[str, ...] = ()  # actions that say: the mark is not there, the flag is false
-    unclear: tuple[str, ...] = ()  # actions that say: looked at, and left open
+    unclear: tuple[str, ...] = ()  # actions that say: looked at, without a result
 
     @property
     def actions(self) -> dict[str, Decision]:

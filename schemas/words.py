@@ -34,7 +34,7 @@ class Decision(StrEnum):
     CONFIRMED = "confirmed"  # the mark is there, and whoever posted it is the one to ask
     QUOTED = "quoted"  # the mark is there, in words of somebody else that the document quotes
     DISMISSED = "dismissed"  # the mark is not there: the flag is false
-    UNCLEAR = "unclear"  # looked at, and left open
+    UNCLEAR = "unclear"  # looked at, without a result
 
 
 class AuditState(StrEnum):

@@ -27,6 +27,7 @@ from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
 from scanner.quoting import Kind, Part, parts_of
 from scanner.registry import find_key, load_registry
+from scanner.results.flag_list import Wanted, sums
 from scanner.results.queries import ask, spans, standing_flags
 from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
@@ -57,7 +58,8 @@ class Explanation:
     case: its row and scan; key: the key's record, None without a configuration, or if it is gone; text: as it was
     scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
     kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
-    of_message, of_account, of_text: other flags; expected: N·p, how many texts of its scan chance alone brings to this
+    of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
+    with the same message, account and text; expected: N·p, how many texts of its scan chance alone brings to this
     p-value; false_flags: how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked
     parts, rows of schemas.evidence_tables.SPANS in the order in which they stand.
     """
@@ -71,6 +73,7 @@ class Explanation:
     parts: Sequence[Part]
     weighed: Weighed | None
     not_weighed: str | None
+    of_user: Around | None
     of_message: Around
     of_account: Around | None
     of_text: Around
@@ -175,7 +178,8 @@ class Explainer:
         """Explain flags that were found. Raises as `explain` does."""
         rows = [case.row for case in cases]
         around = {columns: self._around(rows, columns) for columns in (_MESSAGE, _ACCOUNT, _TEXT)}
-        told = self._spans(rows)
+        of_users = self._around_users(rows)
+        spans_of = self._spans(rows)
         for case in cases:
             of_message, of_account, of_text = (
                 counts.get(tuple(case.row[name] for name in columns), Around(1, 1))
@@ -194,13 +198,22 @@ class Explainer:
                 parts=said.parts,
                 weighed=said.weighed,
                 not_weighed=said.not_weighed,
+                of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
                 expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
                 false_flags=None if read is None else read * stated,
-                spans=told.get(tuple(case.row[name] for name in _DOCUMENT), []),
+                spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
             )
+
+    def _around_users(self, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, Around]:
+        """Flags that name a user of these rows, be it first or beside others, and distinct texts among them."""
+        users = tuple({row["user_id"] for row in rows if row["naming"] == Naming.NAMED} - {None})
+        if not users:
+            return {}
+        counts = sums(self.results, self.rate, Wanted(users=users), None, "user").rows.filter(naming=Naming.NAMED)
+        return {user: Around(*around) for user, *around in counts.select("user_id", "documents", "texts").iter_rows()}
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
         """Marked parts of flagged documents, by the columns of _DOCUMENT."""

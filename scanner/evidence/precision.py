@@ -2,7 +2,7 @@
 
 A flag is right where the mark is there, whoever posted it: `confirmed` and `quoted` say so, `dismissed` says that it is
 not. Distinct texts are counted, since copies of one text are one piece of evidence. A text on which decisions differ,
-or that was left unclear, counts for neither.
+or that was left unclear, counts for neither, and the words say how many such texts there are.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,18 @@ class Precision(NamedTuple):
         return binomial_limits(self.right, self.right + self.wrong, RISK) if self.right + self.wrong else None
 
     def in_words(self) -> str:
-        """The share with its interval, as a page and a terminal show it."""
+        """The share of right texts with its interval; the caller says what the share leaves out."""
         if self.share is None or self.limits is None:
             return "not known"
         low, high = self.limits
         return f"{self.share:.1%} ({low:.1%} to {high:.1%} with 95 % confidence)"
+
+    def counts_in_words(self) -> str:
+        """All texts with decisions: `12 right, 3 wrong; 4 unclear and 1 on which deciders differ are left out`."""
+        left_out = [f"{self.unclear:,} unclear"] * (self.unclear > 0)
+        left_out += [f"{self.differ:,} on which deciders differ"] * (self.differ > 0)
+        counted = f"{self.right:,} right, {self.wrong:,} wrong"
+        return f"{counted}; left out: {' and '.join(left_out)}" if left_out else counted
 
 
 def precision(standing: pl.DataFrame, flags: Sequence[dict[str, object]] | None = None) -> Precision:

@@ -92,8 +92,18 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
+    if explained.key is not None:
+        cautions = format_of(explained.key).cautions(explained.key.messages)
+        if cautions:
+            yield "Beware of this key", "; ".join(cautions)
+    yield "Computed again", _proof(row["proof"])
+    yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if row["naming"] == Naming.NAMED and row["user_id"] is not None and row["account_id"] is not None:
         yield "Account and user", _account_and_user(row)
+    if explained.spans:
+        yield "Marked parts", _spans(explained)
+    if explained.said_of_parts:
+        yield "Quoted lines and own words", _parts(explained)
     sure = _how_sure(explained)
     if sure is not None:
         yield "How sure the name is", sure
@@ -104,21 +114,12 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
             f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
             f"{amount(explained.false_flags)} flags, and {_as_high(explained)} that score as high as this one",
         )
-    yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if explained.key is not None:
         yield "Key", _key(explained)
         yield "Who can mark with it", _holders(explained.key)
-        cautions = format_of(explained.key).cautions(explained.key.messages)
-        if cautions:
-            yield "Beware of this key", "; ".join(cautions)
     if explained.generator is not None:
         yield "Drawn by", _drawn_by(explained.generator)
-    yield "Computed again", _proof(row["proof"])
     yield "Other flags", _others(explained)
-    if explained.spans:
-        yield "Marked parts", _spans(explained)
-    if explained.said_of_parts:
-        yield "Quoted lines and own words", _parts(explained)
 
 
 def _as_high(explained: Explanation) -> str:
@@ -215,16 +216,18 @@ def _proof(proof: str | None) -> str:
 
 
 def _others(explained: Explanation) -> str:
-    def told(around: tuple[int, int], what: str) -> str:
+    def counted(around: tuple[int, int], which: str) -> str:
         documents, texts = around
-        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct) {what}"
+        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct) {which}"
 
-    said = [told(explained.of_text, "with this very text")]
-    if explained.row["message"] is not None:
-        said.insert(0, told(explained.of_message, "for this message"))
+    counts = [counted(explained.of_text, "with this very text")]
+    if explained.of_user is not None:
+        counts.insert(0, counted(explained.of_user, f"marked for user {name(explained.row['user_id'])}, under any key"))
+    elif explained.row["message"] is not None:
+        counts.insert(0, counted(explained.of_message, "for this message"))
     if explained.of_account is not None:
-        said.append(told(explained.of_account, "of this account"))
-    return "; ".join(said) + ", this one among them"
+        counts.append(counted(explained.of_account, "of this account"))
+    return "; ".join(counts) + ", this one among them"
 
 
 def _spans(explained: Explanation) -> str:

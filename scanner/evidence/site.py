@@ -43,6 +43,7 @@ class Line(NamedTuple):
     document: str
     user: str
     account: str
+    posted: str
     key: str
     chance: str
 
@@ -168,6 +169,7 @@ def line_of(row: Mapping[str, Any]) -> Line:
         _shown(row["doc_id"] or f"row {row['row']} of {row['path']}"),
         _shown(row["user_id"]) if row["naming"] == Naming.NAMED else f"nobody: {WHY_NOBODY[row['naming']]}",
         _shown(row["account_id"]),
+        "unknown" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d}",
         row["key_id"],
         "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",
     )

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
@@ -30,6 +30,9 @@ LONGEST_NOTE = 4_000
 """Most characters of a note."""
 
 LONGEST_NAME = 200
+
+State = Literal["open", "unclear", "decided"]
+"""State of a flag: without a decision; with `unclear` from all who looked; or with any other decision."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -114,6 +117,15 @@ def decisions(results: str) -> pl.LazyFrame:
 def standing_decisions(results: str) -> pl.LazyFrame:
     """The newest decision of each decider on each document, oldest first, as in schemas.evidence_tables.DECISIONS."""
     return decisions(results).unique([*DECIDED_ON, "decided_by"], keep="last", maintain_order=True)
+
+
+def in_state(results: str, rows: pl.LazyFrame, state: State) -> pl.LazyFrame:
+    """Rows of flags in a state; rows: with the columns DECIDED_ON."""
+    standing = standing_decisions(results).group_by(DECIDED_ON)
+    looked_at = standing.agg(unclear=(pl.col("decision") == Decision.UNCLEAR).all())
+    if state == "open":
+        return rows.join(looked_at, on=DECIDED_ON, how="anti")
+    return rows.join(looked_at.filter(pl.col("unclear") == (state == "unclear")), on=DECIDED_ON, how="semi")
 
 
 def on_documents(results: str, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from scanner.results.decided import DECIDED_ON, decisions
+from scanner.results.decided import State, in_state
 from scanner.results.newest import EVERY
 from scanner.results.pieces import OF, pieces
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
@@ -57,7 +57,7 @@ _OF_FIRST = (
 class Wanted(NamedTuple):
     """Which flags are asked for: since and before these times, and with one of each of these values; empty: any.
 
-    decided: only flags with a decision, or only flags without; None: both.
+    user_part, account_part: a part of the name, in upper or lower case; state: of decisions; None: any.
     """
 
     since: datetime | None = None
@@ -66,12 +66,16 @@ class Wanted(NamedTuple):
     accounts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
-    decided: bool | None = None
+    state: State | None = None
+    user_part: str = ""
+    account_part: str = ""
 
     def expression(self) -> pl.Expr:
         """The filter, on columns of schemas.tables.VERDICTS."""
         asked = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
-        if self.users or self.keys:
+        if self.account_part:
+            asked &= _has(pl.col("account_id"), self.account_part)
+        if self.about_users:
             among = (
                 pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
                 for name in ("named", "named_again")
@@ -79,11 +83,17 @@ class Wanted(NamedTuple):
             asked &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
         return asked
 
+    @property
+    def about_users(self) -> bool:
+        """Whether users or keys are asked for, so that only some of the users named by a flag may be."""
+        return bool(self.users or self.keys or self.user_part)
+
     def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
         """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
         asked = (("user_id", self.users), ("key_id", self.keys))
-        each = (field(name).is_in(list(values)).fill_null(value=False) for name, values in asked if values)
-        return reduce(and_, each, EVERY)
+        each = [field(name).is_in(list(values)) for name, values in asked if values]
+        each += [_has(field("user_id"), self.user_part)] if self.user_part else []
+        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
 
     def told(self) -> list[pl.Expr]:
         """Columns `told` and `beside`, of a row that is asked for.
@@ -99,6 +109,11 @@ class Wanted(NamedTuple):
         entries = pl.concat_list(pl.concat_list(pl.struct(_OF_ENTRY)), named)
         told = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
         return [told.alias("told"), self._is_of(pl.col).not_().alias("beside")]
+
+
+def _has(name: pl.Expr, part: str) -> pl.Expr:
+    """Whether a name has a part, in upper or lower case."""
+    return name.str.to_lowercase().str.contains(part.lower(), literal=True)
 
 
 class Totals(NamedTuple):
@@ -219,9 +234,9 @@ def _found(
     if texts is not None:
         asked &= pl.col("text_sha256").is_in(texts.implode())
     rows = standing_flags(results, rate, asked)
-    if wanted.decided is not None:
-        rows = rows.join(decisions(results).select(DECIDED_ON), on=DECIDED_ON, how="semi" if wanted.decided else "anti")
-    if each or wanted.users or wanted.keys:
+    if wanted.state is not None:
+        rows = in_state(results, rows, wanted.state)
+    if each or wanted.about_users:
         rows = _of_each(rows, rate, wanted).filter(each | ~pl.col("again"))
     else:
         rows = rows.with_columns(again=pl.lit(value=False))

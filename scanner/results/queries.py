@@ -209,6 +209,12 @@ def scans(results: str) -> pl.LazyFrame:
     return read_whole(results, "scans").sort("started_at")
 
 
+def keys_of_scans(results: str) -> list[str]:
+    """Ids of all keys that any scan had, in order. Raises as `verdicts` does."""
+    ids = scans(results).select(pl.col("keys").explode().struct.field("key_id")).unique()
+    return sorted(ask(results, ids.drop_nulls().collect)["key_id"])
+
+
 def audits(results: str) -> pl.LazyFrame:
     """Audits of the false-positive rate, as in schemas.audit_tables.AUDITS. Raises as `verdicts` does."""
     return read_whole(results, "audits")

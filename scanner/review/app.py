@@ -23,7 +23,8 @@ from scanner.errors import BrickscanError, Refused
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decided import LONGEST_NOTE, Made, new_id, recorded
-from scanner.review.desk import LINES_A_PAGE, STATES, Asked, Desk
+from scanner.review.asked import STATES, Asked
+from scanner.review.desk import LINES_A_PAGE, Desk
 from scanner.review.seen import Changed, Place
 from schemas.words import Decision
 
@@ -34,7 +35,7 @@ MEANS = {
     Decision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
     Decision.QUOTED: "the mark is there, in words of somebody else",
     Decision.DISMISSED: "the mark is not there: the flag is false",
-    Decision.UNCLEAR: "looked at, and left open",
+    Decision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
 }
 
 _SHOWN = 60

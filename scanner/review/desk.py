@@ -1,55 +1,21 @@
 """A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
 
-from scanner.errors import Refused
 from scanner.evidence.case import Case, find_case
 from scanner.evidence.explanation import Explainer, Explanation
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions
 from scanner.results.decided import DECIDED_ON, Made, decide, on_documents
-from scanner.results.flag_list import Wanted, newest, places
-from scanner.results.queries import ask
+from scanner.results.flag_list import newest, places
+from scanner.results.queries import ask, keys_of_scans
+from scanner.review.asked import Asked
 from scanner.review.seen import Changed, Place, flag_as_seen
 
 LINES_A_PAGE = 100
-
-STATES: Mapping[str, bool | None] = {"open": False, "decided": True, "all": None}
-"""States of the list: flags without a decision, flags with one, or both."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Which flags a reviewer asked for, as it stands in the address of each page; empty: any.
-
-    Raises:
-        Refused: the state is none of STATES.
-    """
-
-    state: str = "open"
-    user: str = ""
-    account: str = ""
-    key: str = ""
-
-    def __post_init__(self) -> None:
-        if self.state not in STATES:
-            raise Refused(f"state {self.state[:40]!r}: allowed are {', '.join(STATES)}")
-
-    @property
-    def wanted(self) -> Wanted:
-        """The same choice in the form that lists of flags take."""
-        users, accounts, keys = ((value,) if value else () for value in (self.user, self.account, self.key))
-        return Wanted(users=users, accounts=accounts, keys=keys, decided=STATES[self.state])
-
-    def address(self, page: str, **more: object) -> str:
-        """Address of a page of the app that keeps this choice."""
-        told = {name: value for name, value in (asdict(self) | more).items() if value != ""}
-        return f"{page}?{urlencode(told)}"
 
 
 class Entry(NamedTuple):
@@ -62,12 +28,13 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """Some of the flags that were asked for; first: how many come before them; total: how many were asked for."""
+    """Some of the flags that were asked for, after the `first` ones of `total`; keys: all that any scan had."""
 
     entries: list[Entry]
     first: int
     total: int
     measured: Precision
+    keys: list[str]
 
 
 class Looked(NamedTuple):
@@ -96,22 +63,22 @@ class Desk:
         self._quoted: dict[tuple[Any, ...], float | None] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
-        """LINES_A_PAGE of the flags that are asked for, newest first, from a place on."""
+        """LINES_A_PAGE of the flags that are asked for, in the order of `newest`, from a place on."""
         found = newest(self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=False)
         rows = list(found.rows.slice(first).iter_rows(named=True))
-        told = on_documents(self.results, rows)
+        decided = on_documents(self.results, rows)
         standing = ask(self.results, lambda: standing_decisions(self.results).collect())
         quoted = self._quoted_shares(rows)
         entries = [
             Entry(
                 line_of(row),
                 quoted[_document(row)],
-                told.get(_document(row), []),
+                decided.get(_document(row), []),
                 asked.address("/flag", path=row["path"], row=row["row"]),
             )
             for row in rows
         ]
-        return Listed(entries, first, found.totals.entries, precision(standing))
+        return Listed(entries, first, found.totals.entries, precision(standing), keys_of_scans(self.results))
 
     def _quoted_shares(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], float | None]:
         """Quoted share of each text, by the columns DECIDED_ON; a text is read once, in the order of its file."""
@@ -130,13 +97,13 @@ class Desk:
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
-        there = [Place(*row) for row in places(self.results, self._rate, asked.wanted)]
-        told = on_documents(self.results, [case.row]).get(_document(case.row), [])
-        if place not in there:  # somebody decided on it, so that it is no longer open: go on with the first
-            return Looked(explained, told, None, len(there), None, next(iter(there), None))
-        at = there.index(place)
-        before, after = there[at - 1] if at else None, there[at + 1] if at + 1 < len(there) else None
-        return Looked(explained, told, at + 1, len(there), before, after)
+        listed = [Place(*row) for row in places(self.results, self._rate, asked.wanted)]
+        decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
+        if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
+            return Looked(explained, decided, None, len(listed), None, next(iter(listed), None))
+        at = listed.index(place)
+        before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
+        return Looked(explained, decided, at + 1, len(listed), before, after)
 
     def decide(self, place: Place, text_sha256: str, made: Made) -> Mapping[str, Any]:
         """Record a decision on a flag as its page showed it. Returns its row.

@@ -39,7 +39,7 @@ def test_a_flag_is_explained(scanned, tmp_path):
     assert "the registry's owner has it; who else has its secret is not on record" in said
     assert "Beware of this key: it may accuse the innocent: all users of version 1" in said
     assert "2 flagged documents (2 distinct) of this account" in said
-    assert "4 flagged documents (3 distinct) for this message" in said
+    assert "4 flagged documents (3 distinct) marked for user alice, under any key" in said
     assert "who wrote the text, or who posted it" in said
     assert re.search(r"^[ .\-=#]*[=#]{20}", out, re.MULTILINE)
     code, out, _ = call("explain", scanned.config, "a:0", "--html", tmp_path / "flag.html")

@@ -1,5 +1,6 @@
 """Pages of flags: any document's text stays text, and nothing on the page can load or run."""
 
+import dataclasses
 import re
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -30,8 +31,16 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
     one = Around(1, 1)
     return Explanation(
-        Case(row, None), 1e-6, None, text, None, None, parts_of(text), weighed, None, one, one, one, None, None
+        Case(row, None), 1e-6, None, text, None, None, parts_of(text), weighed, None, one, one, one, one, None, None
     )
+
+
+def test_only_text_without_a_score_is_grey():
+    """A text that is not weighed, since nobody is named, is not grey: all of it was scored."""
+    weighed = explanation("some words, and more", runs=[Run(0, 10, 8, 0, -3.0)])
+    assert page(weighed).count('<span class="un">') == 2  # the legend, and the rest of the text
+    unweighed = dataclasses.replace(weighed, weighed=None, not_weighed="no message is shown for this flag")
+    assert '<span class="un">' not in page(unweighed)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

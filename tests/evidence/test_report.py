@@ -129,7 +129,7 @@ def test_more_flags_than_pages(tmp_path, monkeypatch):
 def night_of_rows(count: int, **fields: str) -> Night:
     """Writes a night of flags with the fields that a test states."""
     about = {"user": "alice", "path": "/in/a", "doc_id": "d", "basis": "key", "proof": "proved"} | fields
-    rows = [verdict(i, **about) | {"scan_id": "s"} for i in range(count)]
+    rows = [verdict(i, **about) | {"scan_id": "s", "created_at": AT} for i in range(count)]
     named = {name: [(fields.get("doc_id"), 1)] for name in NAMES}
     decided = dict.fromkeys(("this night", "all nights"), Precision(3, 1, 1, 1))
     return Night(date(2026, 8, 31), [SCAN], rows, 0.001, "green", [], [], named, 9.0, decided)

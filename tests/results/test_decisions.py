@@ -128,9 +128,9 @@ def test_merged_files_hold_the_same_decisions(folder, flags):
     assert len(results.decisions(folder).collect()) == 4
 
 
-def test_open_flags_are_those_that_nobody_decided_on(folder, flags):
-    def ids(**more) -> list[str]:
-        return sorted(newest(folder, 1.0, Wanted(decided=False, **more), None, fold=False).rows["doc_id"])
+def test_a_flag_is_open_unclear_or_decided(folder, flags):
+    def ids(state="open", **more) -> list[str]:
+        return sorted(newest(folder, 1.0, Wanted(state=state, **more), None, fold=False).rows["doc_id"])
 
     assert ids() == ["doc-0", "doc-1", "doc-2", "doc-3"]
     decide(folder, flags[1], made("unclear"))
@@ -138,10 +138,13 @@ def test_open_flags_are_those_that_nobody_decided_on(folder, flags):
     decide(folder, flag(3, 9), made("dismissed"))  # a decision on another text of that row
     assert ids() == ["doc-0", "doc-3"]
     assert ids(users=("bob",)) == []
-    assert newest(folder, 1.0, Wanted(decided=True), None, fold=False).totals.documents == 2
-    assert sums(folder, 1.0, Wanted(decided=False), None, "user").totals.documents == 2
+    assert (ids("unclear"), ids("decided")) == (["doc-1"], ["doc-2"])
+    assert sums(folder, 1.0, Wanted(state="open"), None, "user").totals.documents == 2
     code, out, _ = call("flagged", folder, "--open", "--format", "csv")
     assert (code, out.count("doc-")) == (0, 2)
+    assert "doc-1" in call("flagged", folder, "--unclear", "--format", "csv")[1]
+    decide(folder, flags[1], made("confirmed", by="omar"))  # one who is sure suffices
+    assert (ids("unclear"), ids("decided")) == ([], ["doc-1", "doc-2"])
 
 
 def test_decide_tells_what_others_decided(folder, flags):
@@ -168,8 +171,12 @@ def test_precision_counts_texts_with_exact_limits(folder, flags):
     assert found == Precision(1, 1, 0, 1)
     assert found.limits == pytest.approx((beta.ppf(0.025, 1, 2), beta.ppf(0.975, 2, 1)))
     assert found.in_words() == "50.0% (1.3% to 98.7% with 95 % confidence)"
+    assert found.counts_in_words() == "1 right, 1 wrong; left out: 1 unclear"
     decide(folder, flags[0], made("dismissed", "omar"))
     standing = results.standing_decisions(folder).collect()
     assert precision(standing) == Precision(0, 1, 1, 1)
+    assert (
+        precision(standing).counts_in_words() == "0 right, 1 wrong; left out: 1 unclear and 1 on which deciders differ"
+    )
     assert precision(standing, [flags[2]]) == Precision(0, 1, 0, 0)
     assert precision(standing, []).in_words() == "not known"

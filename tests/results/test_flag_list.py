@@ -159,6 +159,7 @@ def test_a_text_of_two_keys_is_found_under_each(of_several):
         (Wanted(keys=("late",)), {"alice": (2, 1, 2, -8.0), "carol": (3, 2, 2, -9.5)}),
         (Wanted(keys=("key",)), {"alice": (2, 1, 2, -9.0)}),
         (Wanted(users=("carol",)), {"carol": (3, 2, 2, -9.5)}),
+        (Wanted(user_part="AR"), {"carol": (3, 2, 2, -9.5)}),
     ],
 )
 def test_a_text_of_two_users_counts_for_each_and_once_in_all(of_several, wanted, by_user):
@@ -181,7 +182,10 @@ def test_a_text_of_two_users_counts_for_each_and_once_in_all(of_several, wanted,
         (Wanted(since=NOW - timedelta(hours=4), before=NOW - timedelta(hours=2)), [3, 4]),
         (Wanted(users=("bob",)), [1, 2]),
         (Wanted(users=("bob", "alice")), [0, 1, 2, 3, 5]),
+        (Wanted(user_part="O"), [1, 2]),
+        (Wanted(user_part="A", users=("bob",)), []),
         (Wanted(accounts=("a1",)), [0, 3, 4, 5]),
+        (Wanted(account_part="A1"), [0, 3, 4, 5]),
         (Wanted(keys=("late",)), [1, 2]),
         (Wanted(documents=("doc-6", "nosuch")), [6]),
         (Wanted(users=("alice",), keys=("late",)), []),
@@ -230,9 +234,10 @@ FILTERS = st.builds(
     Wanted,
     since=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
     before=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
-    decided=st.none(),
+    state=st.none(),
     keys=st.sampled_from([(), ("key",), ("other",)]),
     **dict.fromkeys(("users", "accounts", "documents"), st.just(())),
+    **dict.fromkeys(("user_part", "account_part"), st.just("")),
 )
 
 
@@ -482,7 +487,7 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
         assert {"doc-0", "doc-5"} <= set(out.split())
     by_user = call("flagged", folder, "--group-by", "user")[1]
     assert "2 documents of canaries" in by_user
-    for wanted in (Wanted(), Wanted(users=(CANARY, "alice")), Wanted(decided=False)):
+    for wanted in (Wanted(), Wanted(users=(CANARY, "alice")), Wanted(state="open")):
         unfolded = newest(folder, 1.0, wanted, None, fold=False, canaries=False)
         assert places(folder, 1.0, wanted) == in_places(unfolded) != []
     (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]

@@ -49,7 +49,8 @@ def test_all_flags_are_decided_by_keys_alone(browser, night):
             page.get_by_role("status").wait_for()
         page.wait_for_load_state()
         assert page.locator("tbody").count() == 0
-        assert "All that were flagged are decided on." in page.locator("main").inner_text()
+        assert "All flags were looked at." in page.locator("main").inner_text()
+        assert page.get_by_role("link", name="a list of their own").count() == (FLAGS > 3)
         page.keyboard.press("z")
         page.wait_for_url("**/flag?**")
         assert "<b>ruth</b>" in page.locator("main").inner_text()
@@ -68,8 +69,16 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
         context = opened(browser, java_script_enabled=False)
         page = context.new_page()
         page.goto(app.address)
-        page.get_by_label("marked for").fill(MALLORY)
+        page.get_by_label("posted by account").fill("nobody’s")
+        page.get_by_label("key").select_option("green")
         page.get_by_role("button", name="Show").click()
+        said = "No open flag is one where the account contains “nobody’s” and the key is “green”."
+        assert said in page.locator("main").inner_text()
+        page.get_by_role("link", name="Show them").click()
+        assert page.locator("tbody tr").count() == FLAGS
+        page.get_by_label("marked for").fill(MALLORY[1:].upper())
+        page.get_by_role("button", name="Show").click()
+        assert page.locator("tbody tr").count() == 1
         page.get_by_role("link", name="plain").click()
         page.get_by_label(re.compile("Why")).fill("seen")
         page.get_by_role("button", name="dismissed").click()

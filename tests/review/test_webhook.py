@@ -106,7 +106,7 @@ def test_a_decision_made_elsewhere_comes_back_and_a_repeat_is_the_same_decision(
         assert (row["decided_by"], row["source"]) == ("mod@example.com", "webhook:coop")
         assert row["note"] == (f"because {number}" if number % 2 else None)
         assert row["user_ids"][0] == flag["user_id"]
-    left = newest(night.results, 1e-6, Wanted(decided=False), None, fold=False).rows
+    left = newest(night.results, 1e-6, Wanted(state="open"), None, fold=False).rows
     assert set(left["row"]) == {flag["row"] for flag in flags} - {row["row"] for row in found}
     assert hook.server.summary() == "4 recorded, 4 recorded before"
 
