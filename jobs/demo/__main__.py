@@ -13,6 +13,7 @@ import polars as pl
 
 from jobs.cli import run
 from jobs.demo.demo_keys import CANARY_USERS, HERE, KEYS, make_registry
+from jobs.demo.replies import REPLIES, write_replies
 from jobs.scan import scan
 from scanner import results
 from schemas.words import Naming
@@ -49,8 +50,10 @@ def prepare(folder: Path) -> Path:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "documents").mkdir(parents=True)
     make_registry(folder / "registry", canaries=True)
-    for sample in [*sorted(HERE.glob("sample-*.parquet")), HERE / "canaries.parquet"]:
+    samples = sorted(HERE.glob("sample-*.parquet"))
+    for sample in [*samples, HERE / "canaries.parquet"]:
         shutil.copyfile(sample, folder / "documents" / sample.name)
+    write_replies(samples, folder / "documents" / "replies.parquet")
     config = folder / "scan.toml"
     config.write_text(CONFIG, encoding="utf-8")
     return config
@@ -71,10 +74,13 @@ def compare(folder: str) -> pl.DataFrame:
     of_canaries = pl.col("account_id").is_in(canaries).fill_null(value=False)
     verdicts = pl.concat([of_others, results.flagged(folder).drop("audit")]).filter(~of_canaries).collect()
     of_its_key = (pl.col("key_id") == pl.col("key_id_true")).fill_null(value=False)
+    reply = pl.col("doc_id").is_in([reply.doc_id for reply in REPLIES]).fill_null(value=False)
     return verdicts.join(truth, on="doc_id", how="left", suffix="_true").with_columns(
-        pl.col("kind").fill_null("bad"),  # a document without an id
+        # beside replies, a document without an id alone has no truth
+        pl.when(reply).then(pl.lit("reply")).otherwise(pl.col("kind").fill_null("bad")).alias("kind"),
         right=pl.col("flagged") & pl.col("user_id").eq_missing(pl.col("user_id_true")) & of_its_key,
-        wrong=pl.col("named")
+        wrong=~reply
+        & pl.col("named")
         .list.eval(pl.element().struct.field("user_id").drop_nulls())
         .list.set_difference(pl.concat_list("user_id_true"))
         .list.len()
@@ -96,6 +102,8 @@ def report(rows: pl.DataFrame, quarantined: pl.DataFrame) -> str:
     reasons = quarantined["reason"].sort().to_list()
     lines += [f"  {'odd rows in quarantine':<44}{len(reasons):>10}   ({', '.join(reasons)})", ""]
 
+    replies = rows.filter(pl.col("kind") == "reply")
+    lines += [f"  {'marked: replies that quote marked text':<44}{replies.height:>10}{replies['flagged'].sum():>10}", ""]
     spans = [f"{low}-{high}" for low, high in LENGTHS]
     lines.append("  marked: how many of the documents were flagged, by the tokens that the model wrote")
     lines.append(f"  {'':<34}" + "".join(f"{title:>10}" for title in [*spans, "all"]))

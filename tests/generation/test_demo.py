@@ -9,6 +9,7 @@ import pytest
 
 from jobs.demo.__main__ import compare
 from jobs.demo.demo_keys import HERE
+from jobs.demo.replies import REPLIES
 
 
 @pytest.mark.long
@@ -23,12 +24,14 @@ def test_the_demo(tmp_path: Path) -> None:
         assert "canaries     40 of 40 texts came; found 34 (" in done.stdout
         assert "named for somebody else 0 (" in done.stdout
         rows = compare(results)
-        assert rows.filter(pl.col("kind") != "marked", "flagged").is_empty()
+        assert rows.filter(~pl.col("kind").is_in(["marked", "reply"]), "flagged").is_empty()
+        replies = rows.filter(pl.col("kind") == "reply")
+        assert replies["flagged"].to_list() == [True] * len(REPLIES)
         marked = rows.filter(pl.col("kind") == "marked")
         assert marked.filter("wrong").is_empty()
         assert marked.filter(~pl.col("right") & pl.col("user_id").is_not_null()).is_empty()
         assert marked.filter("right").height > 0.5 * marked.height
         quarantined = pl.read_delta(f"{results}/quarantine")
-        assert rows.height + quarantined.height == sum(
+        assert rows.height + quarantined.height == len(REPLIES) + sum(
             pl.read_parquet(truth).height for truth in HERE.glob("truth*.parquet")
         )
