@@ -11,7 +11,7 @@ import click
 
 from jobs.text import complain, logs_printable, show_failure, show_usage_error
 from scanner.errors import BrickscanError, Refused
-from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
+from scanner.interrupts import Terminated, dropped_interrupts, interrupts_noted, sigterm_interrupts
 
 _COMMANDS = {
     "init": "jobs.init:init",
@@ -81,8 +81,12 @@ def brickscan() -> None:
 def run(command: click.Command, arguments: list[str] | None = None) -> int:
     """Run a command; errors of ours become one line on stderr. Returns the exit code (docs/reference/commands.md)."""
     try:
-        with logs_printable(), sigterm_interrupts():
-            code = command.main(args=arguments, standalone_mode=False)
+        with logs_printable(), sigterm_interrupts(), dropped_interrupts() as check:
+            try:
+                code = command.main(args=arguments, standalone_mode=False)
+            except Exception:
+                check()  # the failure may come of an interrupt in numba's compiler
+                raise
     except BrickscanError as error:
         complain(f"brickscan: {error}")
         return 2 if isinstance(error, Refused) else 1
@@ -91,8 +95,8 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
         return error.exit_code
     except click.Abort as abort:
         return _interrupted(isinstance(abort.__cause__, Terminated))
-    except Terminated:  # raised between two of our own handlers
-        return _interrupted(terminated=True)
+    except KeyboardInterrupt as interrupt:  # between two of our own handlers, or in a callback of C
+        return _interrupted(isinstance(interrupt, Terminated))
     except Exception as error:
         show_failure(error)
         return 1

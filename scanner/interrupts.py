@@ -6,6 +6,7 @@ Both are held back while something is written that should be there whole, once.
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -61,6 +62,32 @@ def interrupts_noted() -> Iterator[Callable[[], None]]:
         signal.set_wakeup_fd(before)
         os.close(reader)
         os.close(writer)
+
+
+@contextlib.contextmanager
+def dropped_interrupts() -> Iterator[Callable[[], None]]:
+    """Context that gives a function to raise an interrupt that Python dropped in a callback of C.
+
+    numba's compiler has such callbacks. Python would print the interrupt, and the compiler may fail without its answer.
+    """
+    dropped: list[KeyboardInterrupt] = []
+    before = sys.unraisablehook
+
+    def keep(unraisable: "sys.UnraisableHookArgs") -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            dropped.append(unraisable.exc_value)
+        else:
+            before(unraisable)
+
+    def check() -> None:
+        if dropped:
+            raise dropped[0]
+
+    sys.unraisablehook = keep
+    try:
+        yield check
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
 """SIGTERM and Ctrl-C to any command: an exit code that a shell and a scheduler know, and a sentence."""
 
+import ctypes
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from jobs.cli import run
 from scanner.interrupts import Terminated, interrupts_noted, sigterm_interrupts
 
 ROOT = Path(__file__).parents[1]
@@ -54,3 +57,16 @@ def test_an_interrupt_that_comes_in_a_finaliser_is_not_lost(number, raised):
             check()
         assert interrupt.type is raised
         check()  # an interrupt is raised once
+
+
+@pytest.mark.parametrize(("number", "code", "name"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")])
+def test_an_interrupt_in_a_callback_of_c_is_no_failure_of_the_command(number, code, name, capsys):
+    """numba's compiler calls Python back from C, where Python drops an interrupt; the compiler then fails."""
+
+    @click.command()
+    def compiles() -> None:
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(number))()
+        raise RuntimeError("the compiler did not get its answer")
+
+    assert run(compiles, []) == code
+    assert capsys.readouterr().err == f"brickscan: interrupted by {name}\n"
