@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,9 +39,9 @@ class Moment(click.ParamType[datetime]):
         """Read ISO 8601."""
         said = str(value)
         try:
-            time = datetime.fromisoformat(said)
-            time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-            return time + timedelta(days=1) if self._through and len(said) <= len("2026-11-20") else time
+            moment = datetime.fromisoformat(said)
+            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            return moment + timedelta(days=1) if self._through and len(said) <= len("2026-11-20") else moment
         except (ValueError, OverflowError):
             self.fail(f"{said!r} is no time; allowed: 2026-11-20, or 2026-11-20T03:00 for UTC", param, ctx)
 
@@ -59,6 +59,23 @@ class PartOfInput(click.ParamType["Part"]):
             return Part.read(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Day(click.DateTime):
+    """A date; `yesterday` is the day before today in UTC, for schedulers that fill in no date."""
+
+    name = "date"
+
+    def __init__(self) -> None:
+        super().__init__(["%Y-%m-%d"])
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read a date as its first moment."""
+        if value == "yesterday":
+            return datetime.combine(datetime.now(UTC).date() - timedelta(days=1), time())
+        found = super().convert(value, param, ctx)
+        assert isinstance(found, datetime)  # noqa: S101
+        return found
 
 
 class Results(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run
-from jobs.options import PartOfInput
+from jobs.options import Day, PartOfInput
 from jobs.scan_check import check_and_tell
 from jobs.scan_json import Form, failures_too, of_outcome, say_json, summary_option
 from jobs.summary import summary
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 _CONFIG = click.Path(path_type=Path)
 _date = click.option(
-    "--date",
-    type=click.DateTime(["%Y-%m-%d"]),
-    help="Fills {date} in the configured paths, as in 2026-08-31.",
+    "--date", type=Day(), help="Fills {date} in the configured paths: 2026-08-31, or `yesterday` (UTC)."
 )
 _follow = click.option(
     "--follow", is_flag=True, help="Keep running, and scan files as they land, until SIGTERM or Ctrl-C."

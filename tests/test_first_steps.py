@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import brickscan
+from jobs.options import Day
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import load_registry
@@ -44,6 +45,14 @@ SHAPES = {
     "binary": ({"payload": [LONG.encode()], "user": [7]}, ("payload", None, "user", None)),
     "text shorter than a note": ({"text": ["hi"], "note": [LONG]}, ("text", None, None, None)),
 }  # fmt: skip
+
+
+def test_yesterday_is_the_day_before_today_in_utc():
+    earliest = datetime.datetime.now(datetime.UTC).date()
+    day = Day().convert("yesterday", None, None).date() + datetime.timedelta(days=1)
+    assert earliest <= day <= datetime.datetime.now(datetime.UTC).date()
+    with pytest.raises(click.BadParameter, match="tomorrow"):
+        Day().convert("tomorrow", None, None)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

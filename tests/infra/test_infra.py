@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra import cluster, manifests, monitoring
+from tests.infra import cluster, manifests, monitoring, raycronjob
 
 INFRA = Path(__file__).parents[2] / "infra"
 CHECKS = {
@@ -16,8 +16,10 @@ CHECKS = {
     "versions": cluster.version_problems,
     "docker": cluster.docker_problems,
     "submit": cluster.submit_problems,
+    "raycronjob": raycronjob.raycronjob_problems,
 }
 JOB, CRON, NET, MONITOR = "k8s/rayjob.yaml", "k8s/cronjob.yaml", "k8s/network.yaml", "k8s/monitoring.yaml"
+RAYCRON = "k8s-raycronjob/raycronjob.yaml"
 BOARD, RAY, DOCKER = "grafana/brickscan.json", "ray/cluster.yaml", "docker/Dockerfile"
 
 BROKEN = [
@@ -108,6 +110,14 @@ BROKEN = [
     ("docker", DOCKER, "WORKDIR /src", "WORKDIR src", "DL3000"),
     ("docker", DOCKER, "AS run-gpu", "AS run-cuda", "no stage run-gpu"),
     ("docker", DOCKER, "ARG DEVICE=cpu", "ARG KIND=cpu", "arguments"),
+    # the other trigger
+    ("raycronjob", RAYCRON, "timeZone:", "timezone:", "RayCronJob: unknown field timezone"),
+    ("raycronjob", RAYCRON, '"0 1 * * *"', '"0 2 * * *"', "schedule is not the CronJob's"),
+    ("raycronjob", RAYCRON, "--date yesterday", "--date DATE", "entrypoint differs from rayjob.yaml"),
+    ("raycronjob", JOB, 'cpu: "4"', 'cpu: "8"', "rayClusterSpec differs from rayjob.yaml"),
+    ("raycronjob", "k8s-raycronjob/kustomization.yaml", "kind: CronJob", "kind: Job", "two triggers would start"),
+    ("raycronjob", "k8s-raycronjob/kustomization.yaml", "- ../k8s", "- ../k9s", "../k9s does not exist"),
+    ("raycronjob", NET, "  name: submit\n", "  name: other\n", "NetworkPolicy submit, which infra/k8s does not make"),
     ("submit", "k8s/submit.sh", "failed with exit code", "ended with code", "other words than Ray's"),
 ]
 
