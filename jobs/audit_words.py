@@ -36,14 +36,14 @@ Row = Mapping[str, Any]
 
 def verdict_in_words(audit: LiveAudit) -> str:
     """How an audit ended, and how far down rates are known to hold, if that is known."""
-    said = f"{audit.state}: {MEANING[audit.state]}"
+    ending = f"{audit.state}: {MEANING[audit.state]}"
     if audit.state != AuditState.NO_ALARM:
-        return said
-    down_to = [holds_down_to(rows) for what, rows in questions(audit.rows).items() if what.startswith("decoys")]
+        return ending
+    down_to = [holds_down_to(rows) for question, rows in questions(audit.rows).items() if question.startswith("decoys")]
     known = [least for least in down_to if least is not None]
     if len(known) < len(down_to) or not known:
-        return f"{said}; too few decoys to measure how small a p-value may be relied on"
-    return f"{said}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
+        return f"{ending}; too few decoys to measure how small a p-value may be relied on"
+    return f"{ending}; on decoy keys at most twice the stated rates, for p from {max(known):g} up"
 
 
 def false_flags_in_words(audit: LiveAudit) -> str:
@@ -105,8 +105,8 @@ def questions(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def table(audit: LiveAudit) -> list[str]:
     """The counts, by question and threshold, in lines of about 100 columns."""
-    said = []
-    for what, rows in questions(audit.rows).items():
+    lines = []
+    for question, rows in questions(audit.rows).items():
         cells = [
             f"{row['threshold']:g}: {row['hits']:,} / {number(row['expected'])}"
             for row in rows
@@ -114,5 +114,5 @@ def table(audit: LiveAudit) -> list[str]:
         ]
         least = holds_down_to(rows)
         known = "too few to measure" if least is None else f"known to hold for p from {least:g} up"
-        said += [f"{what}: {known}", f"    hits / expected, p <= {'; '.join(cells)}"]
-    return said
+        lines += [f"{question}: {known}", f"    hits / expected, p <= {'; '.join(cells)}"]
+    return lines

@@ -80,11 +80,11 @@ def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures
 
 def _machine() -> str:
     """The processor and its cores, in words."""
-    said = {}
+    facts = {}
     cpus = Path("/proc/cpuinfo")
     if cpus.exists():
         first = cpus.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        said = dict(line.replace("\t", "").split(":", 1) for line in first.splitlines() if ":" in line)
-    name = said.get("model name", platform.processor()).strip()
-    family = f", family {said['cpu family'].strip()}" if "cpu family" in said else ""
+        facts = dict(line.replace("\t", "").split(":", 1) for line in first.splitlines() if ":" in line)
+    name = facts.get("model name", platform.processor()).strip()
+    family = f", family {facts['cpu family'].strip()}" if "cpu family" in facts else ""
     return f"{name}{family}, {len(os.sched_getaffinity(0))} cores"

@@ -165,12 +165,12 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
                 f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
                 f"ratio {ratio:.3f} dispersion {row['design_effect']:.2f} {row['verdict']}"
             )
-    told: dict[tuple[str, str, str, str], int] = {}
+    counts: dict[tuple[str, str, str, str], int] = {}
     for row in shown:
         if row["kind"] in ("law", "figure"):
             name = (row["kind"], row["measure"], f"{row['test']} {row['dedup']}", row["verdict"])
-            told[name] = told.get(name, 0) + 1
-    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(told.items())]
+            counts[name] = counts.get(name, 0) + 1
+    lines += [f"{' '.join(name[:3])}: {count} rows {name[3]}" for name, count in sorted(counts.items())]
     if len(shown) < len(rows):
         lines.append(f"{len(rows) - len(shown)} rows are undecided, for want of data: --all shows them")
     return lines

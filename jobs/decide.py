@@ -35,7 +35,7 @@ def decide(results: str, document: str, decision: str, note: str, by: str | None
 
     \b
     Example:
-      brickscan decide nightly.toml post-4711 quoted --note "the first comment quotes it"
+      brickscan decide scan.toml post-4711 quoted --note "the first comment quotes it"
     """
     from scanner.evidence.case import find_case
     from scanner.results.decided import Made, decide, new_id, on_documents

@@ -43,8 +43,8 @@ def explain(results: str, document: str, page_file: Path | None, as_json: bool, 
 
     \b
     Example:
-      brickscan explain nightly.toml post-4711
-      brickscan explain nightly.toml /data/2026-11-20/a.parquet:17 --html flag.html
+      brickscan explain scan.toml post-4711
+      brickscan explain scan.toml /data/2026-11-20/a.parquet:17 --html flag.html
     """
     if page_file is not None and as_json:
         raise click.UsageError("Give --html or --json; one of the two.")

@@ -50,9 +50,9 @@ def export(
 
     \b
     Example:
-      brickscan export nightly.toml --since 2026-11-20 > verdicts.jsonl
-      brickscan export nightly.toml --format coop --open
-      brickscan export nightly.toml --format coop --open --send
+      brickscan export scan.toml --since 2026-11-20 > verdicts.jsonl
+      brickscan export scan.toml --format coop --open
+      brickscan export scan.toml --format coop --open --send
     """
     if send and form not in _SENT:
         raise click.UsageError(f"--send goes with --format {' or '.join(_SENT)}; others are printed.")

@@ -85,9 +85,9 @@ def flagged(
 
     \b
     Example:
-      brickscan flagged nightly.toml --limit 50
-      brickscan flagged nightly.toml --open
-      brickscan flagged nightly.toml --since 2026-11-01 --until 2026-11-07 --group-by user
+      brickscan flagged scan.toml --limit 50
+      brickscan flagged scan.toml --open
+      brickscan flagged scan.toml --since 2026-11-01 --until 2026-11-07 --group-by user
       brickscan flagged results --account 4711 --all --format csv > flags.csv
     """
     if everything and limit is not None:
@@ -108,10 +108,10 @@ def flagged(
     if by is None:
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
-    said = _show(found, by, form)
+    notes = _show(found, by, form)
     if by is None and form == "table":
-        said += [*_drawn(found), *least_sure(found.rows, prior)]
-    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *said])
+        notes += [*_drawn(found), *least_sure(found.rows, prior)]
+    show_footer(form, [*_footer(found, place, wanted, listed=by is None), *notes])
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:

@@ -53,13 +53,13 @@ def read_asked(path: Path, field: str = "--prompts") -> Asked:
                 found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None
-    there = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
-    prompts = list(compress(found, there))
+    written = [isinstance(prompt, str) and bool(prompt.strip()) for prompt in found]
+    prompts = list(compress(found, written))
     if not prompts:
         raise Refused(f"{field} {path}: holds no prompt; write one a line, or a Parquet column 'prompt' of strings")
-    blank = [number for number, prompt in enumerate(there, 0 if rows else 1) if not prompt]
+    blank = [number for number, prompt in enumerate(written, 0 if rows else 1) if not prompt]
     if blank:
         what = "null or blank rows (counted from 0)" if rows else "blank lines (counted from 1)"
         first = ", ".join(map(str, blank[:TOLD])) + (", …" if len(blank) > TOLD else "")
         complain(f"prompts {path}: {len(blank)} of {len(found)} left out, {what}: {first}")
-    return Asked(prompts, None if users is None else list(compress(users, there)))
+    return Asked(prompts, None if users is None else list(compress(users, written)))

@@ -83,8 +83,8 @@ def quarantine(
 
     \b
     Example:
-      brickscan quarantine nightly.toml
-      brickscan quarantine nightly.toml --since 2026-11-01 --group-by account
+      brickscan quarantine scan.toml
+      brickscan quarantine scan.toml --since 2026-11-01 --group-by account
       brickscan quarantine results --reason timed_out --group-by document --all --format csv > timed_out.csv
     """
     if everything and limit is not None:
@@ -151,5 +151,5 @@ def _footer(found: "InQuarantine", *, asked: bool) -> str:
 
 def documents_and_files(documents: int, files: int) -> str:
     """Such as `3 documents, 1 whole file`."""
-    said = [counted(number, what) for number, what in ((documents, "document"), (files, "whole file")) if number]
-    return ", ".join(said) or "0 documents"
+    parts = [counted(number, kind) for number, kind in ((documents, "document"), (files, "whole file")) if number]
+    return ", ".join(parts) or "0 documents"

@@ -30,8 +30,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
 
     \b
     Example:
-      brickscan replay nightly.toml post-4711
-      brickscan replay nightly.toml post-4711 --proof case-17
+      brickscan replay scan.toml post-4711
+      brickscan replay scan.toml post-4711 --proof case-17
     """
     from scanner.evidence.replaying import replay as replayed
 

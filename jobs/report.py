@@ -24,8 +24,8 @@ def report(results: str, day: datetime | None, out: Path) -> None:
 
     \b
     Example:
-      brickscan report nightly.toml --out report
-      brickscan report nightly.toml --date 2026-11-20 --out reports/2026-11-20
+      brickscan report scan.toml --out report
+      brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
     """
     from scanner.evidence.explanation import Explainer
     from scanner.evidence.site import night_of, write_report
@@ -37,13 +37,13 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     night = night_of(explainer.results, explainer.rate, day.date() if day else None)
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
         pages = write_report(explainer, night, out, lambda: shown.update())
-    said = [(which, found) for which, found in night.decided.items() if found.texts]
+    decided = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
         f"{night.expected:.2g} false flags to expect",
         *(
             f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
-            for which, found in said
+            for which, found in decided
         ),
         f"{pages:,} pages of flags: {printable(str(out / 'index.html'))}",
     )

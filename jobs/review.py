@@ -25,7 +25,7 @@ def review(results: str, port: int, by: str | None) -> None:
 
     \b
     Example:
-      brickscan review nightly.toml --by ruth
+      brickscan review scan.toml --by ruth
     """
     with needs_extra("review"):
         from scanner.review.serving import ReviewServer

@@ -67,8 +67,8 @@ def scan(
 
     \b
     Example:
-      brickscan scan nightly.toml --date 2026-08-31 --check
-      brickscan scan nightly.toml --date 2026-08-31
+      brickscan scan scan.toml --date 2026-08-31 --check
+      brickscan scan scan.toml --date 2026-08-31
     """
     return _do(config, date, part, follow, check, form, verbose)
 

@@ -49,7 +49,7 @@ def status(results: str, limit: int, form: Form) -> None:
 
     \b
     Example:
-      brickscan status nightly.toml
+      brickscan status scan.toml
       brickscan status results --limit 100 --format json
     """
     from scanner.results.in_quarantine import Unscored, in_quarantine

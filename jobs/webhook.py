@@ -25,7 +25,7 @@ def webhook(config: Path, host: str, port: int) -> None:
 
     \b
     Example:
-      brickscan webhook nightly.toml
+      brickscan webhook scan.toml
     """
     with needs_extra("webhook"):
         from scanner.review.webhook import WebhookServer

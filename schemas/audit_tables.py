@@ -15,7 +15,8 @@ AUDIT_COUNTS = pa.schema(
         pa.field("window", pa.int64(), nullable=False),
         pa.field("dedup", pa.string(), nullable=False),
         pa.field("messages", pa.int64(), nullable=False),  # messages that each p-value is corrected for
-        pa.field("decoy", pa.int64()),  # number of fixed decoy key, shadow, or part of users; null: a key a document
+        # number of a fixed decoy key, of a shadow (a message beyond the key's) or part of users; null: a key a document
+        pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
         pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard
         pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each message
@@ -31,7 +32,9 @@ AUDIT_COUNTS = pa.schema(
         pa.field("message", pa.int64()),
         pa.field("text", pa.binary()),  # a keyed digest, and not `text_id`
         pa.field("account_id", pa.string()),  # null also where p is above 1e-3
-        pa.field("stratum", pa.string()),  # the stratum, in rows whose kind is one of STRATA
+        pa.field(
+            "stratum", pa.string()
+        ),  # part of the traffic: a length, host, backend or script, in rows whose kind is one of STRATA
     ]
 )
 """Counts of the decoys of each shard; rows enter with the shard, exactly once, and any group of them adds up.
@@ -78,7 +81,9 @@ AUDITS = pa.schema(
         pa.field("family_error", pa.float64(), nullable=False),
         pa.field("verdict", pa.string(), nullable=False),  # an AuditVerdict
         pa.field("label", pa.string()),  # the format's label; null: all of a method together, or written before labels
-        pa.field("stratum", pa.string()),  # the stratum, in rows whose kind is one of STRATA
+        pa.field(
+            "stratum", pa.string()
+        ),  # part of the traffic: a length, host, backend or script, in rows whose kind is one of STRATA
     ]
 )
 """Rows of audits of the false-positive rate: one per threshold, or per test of uniformity."""

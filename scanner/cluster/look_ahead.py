@@ -155,8 +155,10 @@ class _Input:
         counted = Counter(fault.reason for _, fault in faults)
         if counted:
             file, fault = next(iter(faults))
-            told = ", ".join(f"{reason} {number:,}" for reason, number in counted.most_common())
-            says.append(f"{_count(len(faults), 'file')} for quarantine ({told}), such as {file.path}: {fault.detail}")
+            reasons = ", ".join(f"{reason} {number:,}" for reason, number in counted.most_common())
+            says.append(
+                f"{_count(len(faults), 'file')} for quarantine ({reasons}), such as {file.path}: {fault.detail}"
+            )
         if self._passed_over:
             says.append(f"{_count(len(self._passed_over), 'file')} passed over ({other_names(self._passed_over)})")
         self._refuse_nothing(says)

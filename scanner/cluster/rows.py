@@ -125,8 +125,8 @@ def counts_of(rows: Rows, text_bytes: int) -> Counts:
 
 def _tokens(exact: pa.RecordBatch, lengths: pa.RecordBatch) -> int:
     """Tokens of the texts of some verdicts, as the verdicts show them to everybody."""
-    told = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
-    return int(pc.sum(told, min_count=0).as_py())
+    shown = pc.if_else(exact["flagged"], exact["tokens"], lengths["tokens"])
+    return int(pc.sum(shown, min_count=0).as_py())
 
 
 def _count(verdicts: list[pa.RecordBatch], column: str, value: str) -> int:

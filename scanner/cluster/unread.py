@@ -82,5 +82,5 @@ def _sentence(files: int, found: Sequence[Reason], quiet: bool) -> str:
 def other_names(paths: Iterable[str]) -> str:
     """Endings of files that are passed over, with counts, such as `.csv 12, .PARQUET 1`; empty: there are none."""
     counts = Counter(PurePosixPath(path).suffix or "no ending" for path in paths)
-    told = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
-    return ", ".join([*told, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])
+    endings = [f"{ending} {number:,}" for ending, number in counts.most_common(_ENDINGS_TOLD)]
+    return ", ".join([*endings, *(["…"] if len(counts) > _ENDINGS_TOLD else [])])

@@ -133,10 +133,12 @@ def utility_figures(taken: Mapping[Exam, Sequence[Answer]]) -> list[Figure]:
             if [answer.document for answer in beside] != [answer.document for answer in answers]:
                 raise ScanFailed(f"utility: the exams of {exam.file} have different documents; delete their answers")
             p_value = paired_p(right, np.array([answer.correct for answer in beside]))
-        told = share(right, np.arange(len(right)))
+        correct = share(right, np.arange(len(right)))
         clusters = f"{len(right)} documents"
         rows.append(
-            figure("utility", exam.setting, "correct", told, clusters=clusters, task=answers[0].task, p_value=p_value)
+            figure(
+                "utility", exam.setting, "correct", correct, clusters=clusters, task=answers[0].task, p_value=p_value
+            )
         )
     return rows
 

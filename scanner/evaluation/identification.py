@@ -68,7 +68,7 @@ def together(parts: Sequence[Searched]) -> Searched:
 
 def identification_figures(
     setting: Setting,
-    said: Mapping[int, Search | GroupSearch],
+    searches: Mapping[int, Search | GroupSearch],
     own: NDArray[np.int64],
     false_positive_rates: Sequence[float],
 ) -> list[Figure]:
@@ -76,14 +76,14 @@ def identification_figures(
 
     Args:
         setting: how the texts were written.
-        said: for each number of messages, the findings in D texts.
+        searches: for each number of messages, the findings in D texts.
         own: the message of each text, which is its user: int64[D].
         false_positive_rates: rates at which users are named, over all messages together.
     """
     independent = setting.format is not None and not setting.format.can_be_framed()
     rows = []
     for least, most in LENGTHS:
-        some = next(iter(said.values()))
+        some = next(iter(searches.values()))
         chosen = (some.scored >= (least or 0)) & (some.scored <= (np.inf if most is None else most))
         users = own[chosen]
         make = functools.partial(
@@ -96,9 +96,9 @@ def identification_figures(
         )
         flagged = share(some.own[chosen] <= np.log10(FLAG_RATE), users)
         rows.append(make("flagged", flagged, false_positive_rate=FLAG_RATE, messages=1))
-        for count, one in said.items():
+        for count, found in searches.items():
             for rate in false_positive_rates:
-                named = name(one, count, rate, independent=independent)
+                named = name(found, count, rate, independent=independent)
                 rows += [
                     make(measure, share(hits[chosen], users), false_positive_rate=rate, messages=count)
                     for measure, hits in named._asdict().items()

@@ -90,20 +90,22 @@ def detect(
     return {name: score_each(marks, tokenizer.encode(those), 0, min_scored) for name, those in texts.items()}
 
 
-def detection_figures(cell: Written, said: Mapping[str | None, OneMessage], false_positive_rate: float) -> list[Figure]:
+def detection_figures(
+    cell: Written, scores: Mapping[str | None, OneMessage], false_positive_rate: float
+) -> list[Figure]:
     """Figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
     make = functools.partial(figure, "robustness", cell.setting, clusters=cell.told)
     rows = [
         make(
             "flagged",
-            share(one.log10_p <= np.log10(false_positive_rate), *cell.clusters),
+            share(score.log10_p <= np.log10(false_positive_rate), *cell.clusters),
             attack=name,
             false_positive_rate=false_positive_rate,
             messages=1,
         )
-        for name, one in said.items()
+        for name, score in scores.items()
     ]
-    counts = {"scored": said[None].scored.astype(np.float64), "tokens": np.array(cell.lengths, np.float64)}
+    counts = {"scored": scores[None].scored.astype(np.float64), "tokens": np.array(cell.lengths, np.float64)}
     return rows + [make(name, mean(values, *cell.clusters)) for name, values in counts.items()]
 
 

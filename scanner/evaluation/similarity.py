@@ -41,9 +41,11 @@ class SentenceModel:
         except Exception as error:  # tokenizers raises bare Exception
             raise Refused(f"sentence model {str(folder)!r} cannot be loaded: {error}") from None
         self._model = model.eval()
-        told = folder / "sentence_bert_config.json"
+        settings = folder / "sentence_bert_config.json"
         most = (
-            json.loads(told.read_text())["max_seq_length"] if told.is_file() else model.config.max_position_embeddings
+            json.loads(settings.read_text())["max_seq_length"]
+            if settings.is_file()
+            else model.config.max_position_embeddings
         )
         self._tokenizer.enable_truncation(most)
         self._tokenizer.enable_padding()

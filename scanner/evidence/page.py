@@ -49,14 +49,14 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
     text = (explained.text or "")[:most]
     runs = explained.weighed.runs if explained.weighed else []
     # places of marked parts are in the text as it stands
-    told = explained.spans if explained.row["variant"] is None else ()
-    marked = [(span["char_from"], span["char_to"]) for span in told]
+    spans = explained.spans if explained.row["variant"] is None else ()
+    marked = [(span["char_from"], span["char_to"]) for span in spans]
     cuts = {0, len(text)}
     evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
     for begin, end in [*evidence, *marked]:
         cuts |= {min(begin, len(text)), min(end, len(text))}
     bounds = sorted(cuts)
-    found = []
+    shown = []
     run, part = 0, 0
     for begin, end in pairwise(bounds):
         while run < len(runs) and runs[run].end <= begin:
@@ -66,8 +66,8 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
         inside = run < len(runs) and runs[run].begin <= begin
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
-        found.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted, of_span))
-    return found
+        shown.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted, of_span))
+    return shown
 
 
 def _fitting(explained: Explanation) -> tuple[list[Segment], int]:

@@ -73,8 +73,8 @@ def ozone_event(verdict: Verdict, config: OzoneConfig) -> dict[str, Any]:
 
 def reason(verdict: Verdict) -> str:
     """Why a document is reported, in sentences."""
-    told = [said for said in verdict.says if said.startswith(("Marked for", "How seldom", "Audit"))]
-    return f"{'. '.join(told)}. This does not say {verdict.does_not_say[0]}."
+    sentences = [sentence for sentence in verdict.says if sentence.startswith(("Marked for", "How seldom", "Audit"))]
+    return f"{'. '.join(sentences)}. This does not say {verdict.does_not_say[0]}."
 
 
 def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:

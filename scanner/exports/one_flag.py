@@ -14,8 +14,8 @@ from schemas.verdict import Verdict, VerdictDocument, VerdictKey, VerdictP, Verd
 
 def item_id(row: Mapping[str, Any]) -> str:
     """Id of a flag in other systems, made from a document and its text: the same in every scan."""
-    told = f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}"
-    return f"brickscan-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+    identity = f"{row['path']}\n{row['row']}\n{row['text_sha256'].hex()}"
+    return f"brickscan-{hashlib.sha256(identity.encode()).hexdigest()[:32]}"
 
 
 def verdict_of(explained: Explanation, config: str) -> Verdict:

@@ -35,10 +35,10 @@ def ozone_or_coop(config_file: Path, name: str) -> tuple[Body, Callable[[], Rece
         where = checked_url("export.ozone.url", ozone.url) + "/xrpc/tools.ozone.moderation.emitEvent"
 
         def to_ozone() -> Receiver:
-            told = {"Authorization": f"Bearer {read_token(ozone.token, base)}"}
+            headers = {"Authorization": f"Bearer {read_token(ozone.token, base)}"}
             if ozone.labeler is not None:
-                told["atproto-proxy"] = f"{ozone.labeler}#atproto_labeler"
-            return Receiver("ozone", where, Held(told), drops_repeats=True)
+                headers["atproto-proxy"] = f"{ozone.labeler}#atproto_labeler"
+            return Receiver("ozone", where, Held(headers), drops_repeats=True)
 
         return lambda verdict, _text: ozone_event(verdict, ozone), to_ozone
     raise Refused(f"{config_file}: has no section [export.{name}]; docs/guides/export.md shows one")

@@ -138,8 +138,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def _post(url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Answer:
-    told = {"Content-Type": "application/json", **headers}
-    request = urllib.request.Request(url, json.dumps(body).encode(), told, method="POST")  # noqa: S310 - checked_url
+    all_headers = {"Content-Type": "application/json", **headers}
+    request = urllib.request.Request(url, json.dumps(body).encode(), all_headers, method="POST")  # noqa: S310 - checked_url
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=_SECONDS) as answer:
             return Answer(answer.status, _json(answer.read(_MOST_READ)))
@@ -152,7 +152,7 @@ def _post(url: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Answ
 
 def _json(raw: bytes) -> Mapping[str, Any]:
     try:
-        found = json.loads(raw)
+        answer = json.loads(raw)
     except ValueError:
         return {}
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
+    return cast(dict[str, Any], answer) if isinstance(answer, dict) else {}

@@ -51,15 +51,15 @@ def check_columns(schema: pa.Schema, columns: Columns) -> None:
     for role, name in columns.names.items():
         if name is None:
             continue
-        found = schema.get_all_field_indices(name)
-        if not found:
-            there = ", ".join(schema.names)[:200]
-            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {there}")
+        places = schema.get_all_field_indices(name)
+        if not places:
+            names = ", ".join(schema.names)[:200]
+            raise FileFault("missing_column", f"column {name!r} ({role}) is missing; there are: {names}")
         if role != "text":
             continue
-        if len(found) > 1:
-            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(found)} times in the file")
-        found_type = schema.field(found[0]).type
+        if len(places) > 1:
+            raise FileFault("wrong_type", f"column {name!r} ({role}) stands {len(places)} times in the file")
+        found_type = schema.field(places[0]).type
         if not is_text(plain_type(found_type)):
             raise FileFault("wrong_type", f"column {name!r} ({role}) is {found_type}; allowed: string or binary")
 

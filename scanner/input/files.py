@@ -174,10 +174,10 @@ def _leads_to(path: str) -> object:
     """
     real = os.path.realpath(path)
     try:
-        there = os.stat(real)
+        status = os.stat(real)
     except OSError:
         return real
-    return (there.st_dev, there.st_ino) if there.st_nlink > 1 else real
+    return (status.st_dev, status.st_ino) if status.st_nlink > 1 else real
 
 
 def _is_utf8(name: str) -> bool:
@@ -234,13 +234,13 @@ def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
     """A file by one look at it, or a link by a look at its target; real: its path without that link."""
     path = file.path
     try:
-        there = file.stat(follow_symlinks=False)
-        if stat.S_ISLNK(there.st_mode):
-            real, there = os.path.realpath(path), os.stat(path)
+        status = file.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            real, status = os.path.realpath(path), os.stat(path)
     except OSError:
         return _Found(path, 0, 0, real)
-    size = there.st_size if stat.S_ISREG(there.st_mode) else 0
-    return _Found(path, size, there.st_mtime_ns, (there.st_dev, there.st_ino) if there.st_nlink > 1 else real)
+    size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return _Found(path, size, status.st_mtime_ns, (status.st_dev, status.st_ino) if status.st_nlink > 1 else real)
 
 
 def _walk(folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:

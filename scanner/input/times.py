@@ -65,17 +65,17 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _of_numbers(array: pa.Array) -> Times:
     """Time since 1970, in the unit that a number's size tells."""
-    there = np.asarray(array.is_valid(), np.bool_)
+    valid = np.asarray(array.is_valid(), np.bool_)
     whole = pa.types.is_integer(array.type)
     value = np.asarray((array if whole else array.cast(pa.float64())).fill_null(0))
     size = np.abs(value.astype(np.float64))
-    read = there & (size < _NANOSECONDS)  # NaN is not below
+    read = valid & (size < _NANOSECONDS)  # NaN is not below
     known = np.where(read, value, 0).astype(np.int64 if whole else np.float64)
     units = [size < _SECONDS, size < _MILLISECONDS, size < _MICROSECONDS]
     ticks = np.select(units, [known * 10**6, known * 10**3, known], known // 10**3)
     ticks = ticks if whole else np.rint(ticks).astype(np.int64)
     at = _within_years(pa.array(ticks, pa.timestamp("us"), mask=~read)).cast(_UTC)
-    return Times(at, at, there & ~read)
+    return Times(at, at, valid & ~read)
 
 
 def _of_texts(array: pa.Array, zone: str) -> Times:

@@ -108,7 +108,7 @@ def faults(lines: Sequence[Published], earlier: Sequence[Published], folder: Pat
         earlier: lines of a copy that was kept; empty: there is none.
         folder: the registry's folder, or a URI; None: no registry is compared.
     """
-    said = [
+    changed = [
         f"line {old.number} of the earlier copy, of key {old.key_id}, is not in the list: it was cut or begun anew"
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
@@ -116,4 +116,6 @@ def faults(lines: Sequence[Published], earlier: Sequence[Published], folder: Pat
     known = {line.commitment for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
     lacking = [key.key_id for key in keys if key.commitment is not None and key.commitment not in known]
-    return said + [f"key {key_id} of the registry is not in the list: `brickscan keys publish`" for key_id in lacking]
+    return changed + [
+        f"key {key_id} of the registry is not in the list: `brickscan keys publish`" for key_id in lacking
+    ]

@@ -144,11 +144,11 @@ def _read_file(path: Path, refused: int = _TOO_OPEN) -> bytes:
         if not stat.S_ISREG(mode):
             raise SecretError(f"secret file {path}: is not a regular file; give the path of a file of hexadecimal text")
         if mode & refused:
-            told = f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; "
+            wrong = f"secret file {path}: has mode {stat.S_IMODE(mode):04o}; "
             if refused == _CHANGEABLE:
-                raise SecretError(f"{told}its group or others must not write it: chmod 644 it, and compare the key")
+                raise SecretError(f"{wrong}its group or others must not write it: chmod 644 it, and compare the key")
             raise SecretError(
-                f"{told}others must not read it, nor its group or others write it: chmod 600 it, and make a new key "
+                f"{wrong}others must not read it, nor its group or others write it: chmod 600 it, and make a new key "
                 "if it may have been read"
             )
         return os.read(descriptor, _MOST_READ)

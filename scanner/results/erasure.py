@@ -65,8 +65,8 @@ def erase_user(
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
     columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", *_lists(name))])
-    there = [column for column in columns.names if column in file.schema_arrow.names]
-    anywhere = _anywhere(whole(file.read(there), columns), user_ids)
+    present = [column for column in columns.names if column in file.schema_arrow.names]
+    anywhere = _anywhere(whole(file.read(present), columns), user_ids)
     if not anywhere.any():
         return None
     rows = whole(file.read(), SCHEMAS[name])

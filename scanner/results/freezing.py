@@ -76,15 +76,15 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
     """Do all steps, or those that are left. newest: time of the night's newest row."""
     # not the present time, by a clock that may be wrong: rows that come later have their transactions
     frozen = Transaction(_frozen(night), math.floor(newest.timestamp()) + 1)
-    there = tables.now("shards")[1].versions([frozen.app_id])
-    if not there:
+    committed = tables.now("shards")[1].versions([frozen.app_id])
+    if not committed:
         runs = _runs(tables, night, frozen.version)
         shards = runs["shard_id"].unique().to_list()
         settle(tables, shards)
         won = tables.now("verdicts")[1].versions(shards)
         drop_runs(tables, [run for run in runs.iter_rows() if run[0] not in won])
         _set(tables, "shards", lambda _: [frozen])
-    done = _done(tables, _runs(tables, night, there.get(frozen.app_id, frozen.version)))
+    done = _done(tables, _runs(tables, night, committed.get(frozen.app_id, frozen.version)))
     for name in ("verdicts", *tables_beside(tables)):
         _keep_for_a_time(tables, name)
         _set(tables, name, lambda logged: _with_a_time(logged, done))

@@ -170,8 +170,8 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     again = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
-    told = _written_flags(results).select(*_ROW, "log10_p_global", *_LISTS)
-    twice = twice.join(told, on=_ROW, how="left", suffix="_exact")
+    exact_flags = _written_flags(results).select(*_ROW, "log10_p_global", *_LISTS)
+    twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in _LISTS)
     by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
     same_file = (pl.col("file") == pl.col("file").last().over(_DOCUMENT)).fill_null(value=True)
@@ -195,8 +195,8 @@ def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 def _written_flags(results: str) -> pl.LazyFrame:
     """Rows of the table `flags` itself, where it exists; rows of older versions are exact in `verdicts`."""
-    there = DeltaTable.is_deltatable(table_uri(results, "flags"))
-    return read_whole(results, "flags") if there else pl.LazyFrame(schema=pl.Schema(FLAGS))
+    exists = DeltaTable.is_deltatable(table_uri(results, "flags"))
+    return read_whole(results, "flags") if exists else pl.LazyFrame(schema=pl.Schema(FLAGS))
 
 
 def largest_p() -> pl.Expr:

@@ -50,8 +50,8 @@ def ask(results: str, question: Callable[[], Answer]) -> Answer:
 def _versions(results: str) -> list[int]:
     """Versions of the tables from which names are erased, one after the other; the first must exist."""
     others = (table_uri(results, name) for name in ("flags", "flag_texts", "decisions"))
-    there = [uri for uri in others if DeltaTable.is_deltatable(uri)]
-    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *there)]
+    existing = [uri for uri in others if DeltaTable.is_deltatable(uri)]
+    return [open_table(uri).version() for uri in (table_uri(results, "verdicts"), *existing)]
 
 
 def scanned_and_one_of(
@@ -139,8 +139,8 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     """
     own = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    there = DeltaTable.is_deltatable(table_uri(results, "spans"))  # older versions wrote none
-    rows = read_whole(results, "spans") if there else pl.LazyFrame(schema=pl.Schema(SPANS))
+    exists = DeltaTable.is_deltatable(table_uri(results, "spans"))  # older versions wrote none
+    rows = read_whole(results, "spans") if exists else pl.LazyFrame(schema=pl.Schema(SPANS))
     standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(own)
     by_age = rows.filter(strict).join(standing, on=own, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
@@ -194,9 +194,9 @@ def second_scores(results: str) -> pl.LazyFrame:
 def _audit_states(results: str) -> pl.LazyFrame:
     """State of the audits on the verdicts of each scan: scan_id, audit."""
     worst = (AuditState.ALARM, AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING)
-    said = [pl.when((pl.col("audit") == state).any()).then(pl.lit(state)) for state in worst]
+    states = [pl.when((pl.col("audit") == state).any()).then(pl.lit(state)) for state in worst]
     judged = scans(results).select("audit", scan_id="audited_scans").explode("scan_id").drop_nulls("scan_id")
-    return judged.group_by("scan_id").agg(audit=pl.coalesce(*said, pl.col("audit").last()))
+    return judged.group_by("scan_id").agg(audit=pl.coalesce(*states, pl.col("audit").last()))
 
 
 def quarantine(results: str) -> pl.LazyFrame:

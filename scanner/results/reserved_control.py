@@ -64,15 +64,15 @@ def reserved_q_values(results: str, scan_id: str) -> pl.DataFrame:
     if ended.is_empty():
         raise Refused(f"scan {scan_id!r} has no row in `scans`: it has not ended, or its results are elsewhere")
     of_scan = pl.col("scan_id").is_in(ended["audited_scans"][0].to_list())
-    told = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
+    flagged = flags(results).filter(of_scan, pl.col("message").is_not_null(), pl.col("log10_p_global").is_not_null())
     shares = reserved_count(pl.col("messages_tested")) / pl.col("messages_tested")
-    told = told.with_columns(share=shares).filter(pl.col("share") > 0)
-    piece = pieces(told)
-    rows = told.select(*_COLUMNS, "share").sort("log10_p_global", *OF).unique(OF, keep="first", maintain_order=True)
-    found = rows.collect(engine="streaming")
+    flagged = flagged.with_columns(share=shares).filter(pl.col("share") > 0)
+    piece = pieces(flagged)
+    rows = flagged.select(*_COLUMNS, "share").sort("log10_p_global", *OF).unique(OF, keep="first", maintain_order=True)
+    best = rows.collect(engine="streaming")
     if not piece["piece"].null_count():  # all or none: reserved ones alone would else be fewer
-        found = found.join(piece, on=OF).unique("piece", keep="first", maintain_order=True)
-    reserved = found.select(is_reserved(pl.col("message")))["message"].to_numpy()
-    share = float(found["share"].min() or 1.0)  # type: ignore[arg-type]
-    q = q_by_reserved(found["log10_p_global"].to_numpy(), reserved, share)
-    return found.select(_COLUMNS).with_columns(q=pl.Series(q, dtype=pl.Float64)).filter(~is_reserved(pl.col("message")))
+        best = best.join(piece, on=OF).unique("piece", keep="first", maintain_order=True)
+    reserved = best.select(is_reserved(pl.col("message")))["message"].to_numpy()
+    share = float(best["share"].min() or 1.0)  # type: ignore[arg-type]
+    q = q_by_reserved(best["log10_p_global"].to_numpy(), reserved, share)
+    return best.select(_COLUMNS).with_columns(q=pl.Series(q, dtype=pl.Float64)).filter(~is_reserved(pl.col("message")))

@@ -57,13 +57,13 @@ def enter_beside(results: str | Tables, name: str, entries: Sequence[Entry], sca
     for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
         table, kept = tables.now(name)
         own = {shard: f"{shard}:{scan_id}" for entry in entries for shard in entry.transactions}
-        there = kept.versions([*own, *own.values()])
-        missing = [entry for entry in entries if own[entry.transaction] not in there]
+        committed = kept.versions([*own, *own.values()])
+        missing = [entry for entry in entries if own[entry.transaction] not in committed]
         if not missing:
             return
         transactions = []
         for shard in (shard for entry in missing for shard in entry.transactions):
-            transactions.append(Transaction(shard, CONTESTED if shard in there else number))
+            transactions.append(Transaction(shard, CONTESTED if shard in committed else number))
             transactions.append(Transaction(own[shard], 1))
         files = [file for entry in missing for file in entry.files]
         if try_to_commit(table, name, additions(files), transactions):

@@ -46,14 +46,14 @@ _MOST_NAMED = 4
 
 def app_of(desk: Desk) -> Starlette:
     """The app for one reviewer's desk, as ASGI; scanner.review.access has to stand before it."""
-    found = (
+    routes = (
         Route("/", functools.partial(_list, desk), methods=["GET"]),
         Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
         Route("/decide", functools.partial(_decide, desk), methods=["POST"]),
         Route("/style.css", _style, methods=["GET"]),
         Route("/review.js", _script, methods=["GET"]),
     )
-    return Starlette(routes=found, exception_handlers={BrickscanError: _wrong, HTTPException: _wrong})
+    return Starlette(routes=routes, exception_handlers={BrickscanError: _wrong, HTTPException: _wrong})
 
 
 async def _list(desk: Desk, request: Request) -> Response:
@@ -142,10 +142,10 @@ def _place(given: Mapping[str, str]) -> Place:
     return Place(given.get("path", ""), _number(given.get("row", "")))
 
 
-def _number(said: str) -> int:
-    if not (said.isascii() and said.isdigit()) or len(said) > 18:
-        raise Refused(f"{said[:40]!r} is no number of a row; go back to the list")
-    return int(said)
+def _number(digits: str) -> int:
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        raise Refused(f"{digits[:40]!r} is no number of a row; go back to the list")
+    return int(digits)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -162,10 +162,10 @@ async def _form(request: Request) -> dict[str, str]:
     return _query(body.decode("latin-1"))
 
 
-def _query(said: str) -> dict[str, str]:
+def _query(query: str) -> dict[str, str]:
     """Fields of an address or a form, the last of each name. Raises HTTPException: it is none of this app."""
     try:
-        fields = parse_qs(said, keep_blank_values=True, errors="strict", max_num_fields=20)
+        fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=20)
     except ValueError:
         raise HTTPException(400, "This is no form of this app.") from None
     return {name: values[-1] for name, values in fields.items()}

@@ -69,5 +69,5 @@ class Asked:
 
     def address(self, page: str, **more: object) -> str:
         """Address of a page of the app that keeps this choice."""
-        told = {name: value for name, value in (asdict(self) | more).items() if value != ""}
-        return f"{page}?{urlencode(told)}"
+        fields = {name: value for name, value in (asdict(self) | more).items() if value != ""}
+        return f"{page}?{urlencode(fields)}"

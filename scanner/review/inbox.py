@@ -70,28 +70,28 @@ class Inbox:
             NotTaken: it is no decision on a flag that was sent.
             ScanFailed: the table cannot be read or written.
         """
-        told = _read(body)
-        made = self._made(body, told)
+        callback = _read(body)
+        made = self._made(body, callback)
         earlier = recorded(self._results, made.decision_id)
         if earlier is not None:
             self._refuse_overtaken(earlier)
             return Outcome.BEFORE, earlier
-        return Outcome.RECORDED, decide(self._results, self._flag(told.item.id), made)
+        return Outcome.RECORDED, decide(self._results, self._flag(callback.item.id), made)
 
-    def _made(self, body: bytes, told: CoopCallback) -> Made:
-        decision = self._actions.get(told.action.id)
-        if decision is None or told.item.type_id != self._coop.item_type:
+    def _made(self, body: bytes, callback: CoopCallback) -> Made:
+        decision = self._actions.get(callback.action.id)
+        if decision is None or callback.item.type_id != self._coop.item_type:
             raise NotTaken(
                 Outcome.NO_DECISION,
-                f"action {told.action.id[:60]!r} on an item of type {told.item.type_id[:60]!r} is no decision on a "
-                "flag: [export.coop] names item_type, and [export.coop.webhook] the actions that are decisions",
+                f"action {callback.action.id[:60]!r} on an item of type {callback.item.type_id[:60]!r} is no decision "
+                "on a flag: [export.coop] names item_type, and [export.coop.webhook] the actions that are decisions",
             )
-        by = (told.actor_email or "").strip()
+        by = (callback.actor_email or "").strip()
         if not by:
             raise NotTaken(Outcome.NO_DECISION, "no moderator took this action: decisions are those of people")
         if len(by) > LONGEST_NAME:
             raise NotTaken(Outcome.MALFORMED, f"actorEmail: {len(by):,} characters; {LONGEST_NAME} are allowed")
-        note = (told.actor_note or "").strip()
+        note = (callback.actor_note or "").strip()
         if len(note) > LONGEST_NOTE:
             note = note[: LONGEST_NOTE - 1] + "…"
         identity = hashlib.sha256(f"{SOURCE}\n".encode() + body).hexdigest()[:32]
@@ -106,23 +106,25 @@ class Inbox:
                 Outcome.UNKNOWN_ITEM,
                 f"item {item_id[:60]!r}: `brickscan export --format coop --send` sent no such item from these results",
             )
-        told = rows.row(-1, named=True)
+        report = rows.row(-1, named=True)
         try:
-            return flag_as_seen(self._results, self._rate, Place(told["path"], told["row"]), told["text_sha256"].hex())
+            return flag_as_seen(
+                self._results, self._rate, Place(report["path"], report["row"]), report["text_sha256"].hex()
+            )
         except Changed as changed:
             raise NotTaken(Outcome.CHANGED, str(changed)) from None
         except Refused as refused:
             raise NotTaken(Outcome.UNKNOWN_ITEM, str(refused)) from None
 
     def _refuse_overtaken(self, earlier: Mapping[str, Any]) -> None:
-        standing = [one for found in on_documents(self._results, [earlier]).values() for one in found]
-        now = next((one for one in standing if one["decided_by"] == earlier["decided_by"]), earlier)
-        if now["decision"] != earlier["decision"]:
+        standing = [decision for decisions in on_documents(self._results, [earlier]).values() for decision in decisions]
+        newest = next((decision for decision in standing if decision["decided_by"] == earlier["decided_by"]), earlier)
+        if newest["decision"] != earlier["decision"]:
             raise NotTaken(
                 Outcome.OVERTAKEN,
-                f"this came before, at {earlier['decided_at']:%Y-%m-%d %H:%M:%S} UTC, and {now['decision']} came after "
-                f"it. Coop's bodies carry no time: if {earlier['decision']} was decided anew, record it by `brickscan "
-                "decide`, or take the action again with another note",
+                f"this came before, at {earlier['decided_at']:%Y-%m-%d %H:%M:%S} UTC, and {newest['decision']} came "
+                f"after it. Coop's bodies carry no time: if {earlier['decision']} was decided anew, record it by "
+                "`brickscan decide`, or take the action again with another note",
             )
 
 

@@ -59,14 +59,14 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
         return f"field '{where}' is missing"
     hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)
     value = "..." if hidden else repr(_with_lists(item["input"]))
-    told = "" if hidden else f" = {value}"
+    given = "" if hidden else f" = {value}"
     if item["type"] == "tuple_type":
-        return f"field '{where}'{told}: a list is needed, such as [{value}]"
+        return f"field '{where}'{given}: a list is needed, such as [{value}]"
     if item["type"] == "too_short":
-        return f"field '{where}'{told}: a list of at least {item['ctx']['min_length']} is needed"
+        return f"field '{where}'{given}: a list of at least {item['ctx']['min_length']} is needed"
     if item["type"] == "model_type":
-        return f"field '{where}'{told}: a section of fields is needed"
-    return f"field '{where}'{told}: {str(item['msg']).removeprefix('Value error, ')}"
+        return f"field '{where}'{given}: a section of fields is needed"
+    return f"field '{where}'{given}: {str(item['msg']).removeprefix('Value error, ')}"
 
 
 def _with_lists(value: object) -> object:

@@ -33,8 +33,8 @@ def lengths_of(data: bytes) -> Lengths | None:
     ByteLevel writes each byte as one character; SentencePiece writes spaces, of which it puts one in front, as `▁`, and
     bytes that it has no token for as `<0x0A>`.
     """
-    told = json.loads(data)
-    decoder, normalizer, model = told.get("decoder") or {}, told.get("normalizer"), told["model"]
+    settings = json.loads(data)
+    decoder, normalizer, model = settings.get("decoder") or {}, settings.get("normalizer"), settings["model"]
     if model.get("type") != "BPE":
         return None
     if normalizer is None and decoder.get("type") == "ByteLevel":

@@ -111,18 +111,18 @@ def lost(rows: Sequence[Mapping[str, object]]) -> bool:
 
 def alarms(rows: Sequence[Row], came: int) -> list[str]:
     """A sentence for each row that raises the alarm, with advice."""
-    told = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
-    if not told:
+    of_kind = {row["kind"]: row for row in rows if row["kind"] in KINDS and row["verdict"] in _TOO_FEW}
+    if not of_kind:
         return []
-    said = [
+    sentences = [
         f"canaries: {row['hits']:,} of {row['tests']:,} were {CANARY_SAID[kind]}, where "
         f"{number(row['expected'])} were {'expected' if kind == 'canary_wrong' else 'planned'}"
-        for kind, row in told.items()
+        for kind, row in of_kind.items()
     ]
-    due = next(iter(told.values()))["tests"]
+    due = next(iter(of_kind.values()))["tests"]
     if came < due / 2:
         advice = "Most did not come: see whether the serving side marked them, and whether the export holds them."
-    elif "canary_found" in told:
+    elif "canary_found" in of_kind:
         advice = (
             "They came and were not found, so marked text of others is not found either: see whether the serving side "
             "marks with the keys, windows, tokenizers and users of this registry, and whether the texts come unchanged."
@@ -132,4 +132,4 @@ def alarms(rows: Sequence[Row], came: int) -> list[str]:
             "They are found, and named for others: the users of this registry are not those of the serving side. Name "
             "nobody by this scan; see `brickscan users verify`."
         )
-    return [*said, advice]
+    return [*sentences, advice]

@@ -81,11 +81,11 @@ def counted(ranked: Ranked, held: int) -> dict[str, tuple[NDArray[np.int64], NDA
         held: H, how many messages users have.
     """
     first = np.floor(FIRST * (ranked.others + 1) + 1e-9).astype(np.int64)
-    told = (
+    counts = (
         (ranked.beaten, ranked.others, np.full(len(ranked.others), 0.5)),
         (ranked.others - ranked.beaten < first, np.ones_like(first), first / (ranked.others + 1)),
     )
     return {
         kind: (hits.astype(np.int64), tests, chance + (1.0 - chance) / held)
-        for kind, (hits, tests, chance) in zip(KNOCKOFFS, told, strict=True)
+        for kind, (hits, tests, chance) in zip(KNOCKOFFS, counts, strict=True)
     }
