@@ -21,6 +21,8 @@ import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
+from scanner.cluster.pace import Pace
+from scanner.cluster.reports import Seconds
 from scanner.detection.detector import Detector
 from scanner.detection.scan_plan import Plan, open_detector
 from scanner.detection.under_test import Origin, Witness
@@ -109,10 +111,13 @@ def spread_evenly(shards: Sequence[Shard], places: int) -> Counter[Shard]:
 def project(samples: Sequence[Sample], documents: Sequence[int], workers: int) -> Estimate:
     """Cost of shards of so many documents, if they cost as much as the sample's, at least one."""
     costs = [sample.seconds for sample in samples]
-    mean, total, workers = statistics.fmean(costs), sum(documents), min(workers, len(documents))
+    mean, total, pace = statistics.fmean(costs), sum(documents), Pace()
+    pace.measured(1, Seconds(score=mean))
+    pieces = [number / parts for number in documents for parts in [pace.pieces(number, 0)] for _ in range(parts)]
+    workers = min(workers, len(pieces))
     error = statistics.stdev(costs) / math.sqrt(len(costs)) if len(costs) > 1 else mean / 2
     low, high = max(mean - 2 * error, 0.0), mean + 2 * error
-    seconds = shared_out([mean * number for number in documents], workers)
+    seconds = shared_out([mean * number for number in pieces], workers)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Estimate(mean * total, low * total, high * total, seconds, workers, memory, tuple(samples))
 

@@ -1,6 +1,7 @@
 """Work and results of a pool of actors: shards, packs of them, their pieces, and lost documents."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from scanner.cluster.reports import Counts, PackReport, Piece, Report
@@ -61,7 +62,8 @@ class Work:
     """A piece, the shard that it belongs to, and whether its actor may hold nothing else.
 
     failed_on: for each failed attempt, the node whose worker died, None where none died; large: the document was set
-    aside for its size; lost: it is no longer scored, only identified; nodes: how many nodes died over it.
+    aside for its size; lost: it is no longer scored, only identified; nodes: how many nodes died over it; halved: it is
+    a part of a piece that failed.
     """
 
     piece: Piece
@@ -71,6 +73,7 @@ class Work:
     large: bool = False
     lost: Lost | None = None
     nodes: int = 0
+    halved: bool = False
 
     @property
     def path(self) -> str:
@@ -78,15 +81,27 @@ class Work:
         return self.piece.shard.file.path
 
     @property
-    def single(self) -> bool:
-        """Whether it is a single document."""
-        return self.piece.stop - self.piece.start == 1
+    def documents(self) -> int:
+        """How many documents it has."""
+        return self.piece.stop - self.piece.start
 
     @property
-    def whole(self) -> bool:
-        """Whether it is its whole shard."""
+    def single(self) -> bool:
+        """Whether it is a single document."""
+        return self.documents == 1
+
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text it has: its share of the shard's."""
         rows = self.piece.shard.rows
-        return (self.piece.start, self.piece.stop) == (rows.start, rows.stop)
+        return rows.text_bytes * self.documents // (rows.stop - rows.start)
+
+    def cut(self, most: int) -> "tuple[Work, Work]":
+        """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
+        shard, start, stop = self.piece
+        self.shard.open_pieces += 1
+        first, rest = Piece(shard, start, start + most), Piece(shard, start + most, stop)
+        return replace(self, piece=first, failed_on=[]), replace(self, piece=rest, failed_on=[])
 
 
 @dataclass
@@ -96,6 +111,27 @@ class PackWork:
     pack: Pack
     alone: bool = False
     nodes: int = 0
+
+    @property
+    def documents(self) -> int:
+        """How many documents it has."""
+        return sum(shard.rows.stop - shard.rows.start for shard in self.pack.shards)
+
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text it has."""
+        return sum(shard.rows.text_bytes for shard in self.pack.shards)
+
+    def cut(self, most: int) -> "tuple[Work | PackWork, Work | PackWork]":
+        """Two parts of a pack of several shards: the first has so many documents at most, or a single shard."""
+        shards, ends = self.pack.shards, accumulate(shard.rows.stop - shard.rows.start for shard in self.pack.shards)
+        first = min(max(sum(end <= most for end in ends), 1), len(shards) - 1)
+        return self._part(shards[:first]), self._part(shards[first:])
+
+    def _part(self, shards: tuple[Shard, ...]) -> "Work | PackWork":
+        if len(shards) > 1:
+            return PackWork(Pack(shards), self.alone, self.nodes)
+        return replace(whole_shard(shards[0], alone=self.alone), nodes=self.nodes)
 
 
 @dataclass

@@ -6,7 +6,7 @@ node that is gone is none (scanner.cluster.nodes). An actor that dies may take t
 So work that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed
 for its neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the
 identity of a lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a
-piece.
+piece. Work that would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.pace).
 
 An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
 When nodes join the cluster, more actors are started.
@@ -24,6 +24,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from scanner.cluster.nodes import Gone, Nodes, node_of, own_node
+from scanner.cluster.pace import Pace
 from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork, Work
 from scanner.cluster.reports import Busy
 from scanner.cluster.todo import Todo
@@ -109,6 +110,7 @@ class Pool:
         stall_seconds: seconds without a sign of life after which a piece is given up; a Busy sets another time.
         on_devices: an actor holds a device, which an error may have made useless to its process for good.
         room: how many actors the cluster has room for now, since nodes join it; None: as many as at first.
+        pace: how large pieces may be; None: shards and packs stay whole until they fail.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Pool:
         *,
         on_devices: bool = False,
         room: Callable[[], int] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._start = start
         self._stall_seconds = stall_seconds
@@ -126,7 +129,7 @@ class Pool:
         self._slots = [self._new_slot() for _ in range(workers)]
         self._room, self._grow_at = room, time.monotonic() + GROW_SECONDS
         self._nodes = Nodes()
-        self._todo = Todo(self._nodes)
+        self._todo = Todo(self._nodes, pace)
         self._failed_starts = self._lost_starts = 0
         self._began = False
         self._warned: set[str] = set()
@@ -194,7 +197,7 @@ class Pool:
         if self._room is None or time.monotonic() < self._grow_at:
             return
         self._grow_at = time.monotonic() + GROW_SECONDS
-        more = min(self._room() - len(self._slots), len(self._todo))
+        more = self._todo.pieces(max(self._room() - len(self._slots), 0))
         self._slots += [self._new_slot() for _ in range(more)]
 
     def _complain(self, waited: float) -> None:

@@ -17,6 +17,7 @@ from scanner.cluster.connect import cluster, room, worker_memory
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
 from scanner.cluster.gpus import fit_gpus, share_gpus
 from scanner.cluster.metrics import Metrics
+from scanner.cluster.pace import Pace, seconds_a_byte
 from scanner.cluster.pool import Pool
 from scanner.cluster.scan_row import Begun, scan_row
 from scanner.cluster.second_pass import flagged_without, second_pass
@@ -159,7 +160,7 @@ class _Scan:
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 self._tell_metrics()
-                self._work_through(min(workers, len(self._work.left)))
+                self._work_through(workers)
                 self._commit()  # while Ray's metrics can still take it
                 self._look_at_accounts(whole=whole)
                 self._judge(whole=whole)
@@ -208,11 +209,13 @@ class _Scan:
         for key_ids, shards in self._work.by_keys.items():
             known = [replace(shard, seen=earlier.files.get(shard.file.path)) for shard in shards]
             # files come with their shards
-            self._have_scanned(plan.under(key_ids), known, earlier._replace(files={}), min(workers, len(shards)))
+            self._have_scanned(plan.under(key_ids), known, earlier._replace(files={}), workers)
 
     def _have_scanned(self, plan: Plan, shards: Sequence[Shard], earlier: Sightings, workers: int) -> None:
-        """Have shards scanned under the keys of a plan."""
-        workers, gpus = share_gpus(plan.config.cluster, workers)
+        """Have shards scanned under the keys of a plan, by so many workers at most."""
+        pace = Pace(seconds_a_byte(plan))
+        pieces = pace.pieces_of(shards)
+        workers, gpus = share_gpus(plan.config.cluster, min(workers, pieces))
         actor: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(self._worker)
         documents = sum(shard.rows.stop - shard.rows.start for shard in self._work.found)
         shared = ray.put(replace(plan, documents=documents))
@@ -223,7 +226,8 @@ class _Scan:
             workers,
             stall_seconds,
             on_devices=gpus > 0,
-            room=lambda: min(fit_gpus(gpus, room(plan.config.cluster), "")[0], len(shards)),
+            room=lambda: min(fit_gpus(gpus, room(plan.config.cluster), "")[0], pieces),
+            pace=pace,
         )
         before = self._committer.totals.waited
         waiting = 0  # documents that are finished, and not committed

@@ -11,17 +11,19 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from scanner.cluster.nodes import Gone, Nodes
+from scanner.cluster.pace import Pace
 from scanner.cluster.pieces import Finished, FinishedPack, Lost, Pack, PackWork, Work, whole_shard
 from scanner.cluster.reports import PackReport, Piece, Report
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
 
 ATTEMPTS = 3
-"""Attempts at a whole shard, and again at a single document; a part in between is halved at its first failure.
+"""Attempts at a shard or a piece that the pace cut, and again at a single document; a half in between is halved at its
+first failure.
 """
 
 NODES_A_SHARD = 3
-"""Nodes that are lost without announcement over a whole shard or a pack before it is cut; a part is cut at once."""
+"""Nodes that are lost without announcement over a shard, a piece or a pack before it is cut; a half is cut at once."""
 
 NODES_A_DOCUMENT = 12
 """Nodes that are lost without announcement over a single document before it is given up."""
@@ -40,10 +42,11 @@ class Todo:
 
     Args:
         nodes: nodes that are gone.
+        pace: how large pieces may be; None: shards and packs stay whole until they fail.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, pace: Pace | None = None) -> None:
+        self._nodes, self._pace = nodes, pace
         self._waiting: deque[Work | PackWork] = deque()
         self._large_lost: Counter[str] = Counter()  # lost large documents, by path
         self.in_parts = 0
@@ -61,8 +64,29 @@ class Todo:
         return self._waiting[0]
 
     def take(self) -> Work | PackWork:
-        """Take the next piece of work."""
-        return self._waiting.popleft()
+        """Take the next piece of work, cut to the pace; the rest of it comes next."""
+        work = self._waiting.popleft()
+        while self._pace and not self._failed_before(work):
+            most = self._pace.most(work.documents, work.text_bytes)
+            if most >= work.documents:
+                break
+            work, rest = work.cut(most)
+            self._waiting.appendleft(rest)
+        return work
+
+    @staticmethod
+    def _failed_before(work: Work | PackWork) -> bool:
+        """Whether work is cut by its failures alone."""
+        return isinstance(work, Work) and bool(work.failed_on or work.lost or work.halved)
+
+    def pieces(self, most: int) -> int:
+        """How many pieces the work that waits would be cut into now, counted up to so many."""
+        found = 0
+        for work in self._waiting:
+            found += self._pace.pieces(work.documents, work.text_bytes) if self._pace else 1
+            if found >= most:
+                break
+        return min(found, most)
 
     def put_back(self, works: Iterable[Work | PackWork]) -> None:
         """Put back work that was not begun, in its order; it comes next, to an actor that holds nothing else."""
@@ -83,7 +107,7 @@ class Todo:
             return self.lose(work, UNKNOWN)
         work.failed_on.append(node_id)
         failures = sum(self._nodes.gone(node_id) is None for node_id in work.failed_on)
-        attempts = LARGE_ATTEMPTS if work.large else ATTEMPTS if work.single or work.whole else 1
+        attempts = LARGE_ATTEMPTS if work.large else 1 if work.halved and not work.single else ATTEMPTS
         if failures < attempts and len(work.failed_on) < NODES_A_DOCUMENT:
             self._again(work)
         elif work.single:
@@ -101,7 +125,7 @@ class Todo:
                 self.put_back([work])
             else:
                 self._take_apart(work, detail)
-        elif work.nodes < (NODES_A_DOCUMENT if work.single else NODES_A_SHARD if work.whole else 1):
+        elif work.nodes < (NODES_A_DOCUMENT if work.single else 1 if work.halved else NODES_A_SHARD):
             self._again(work)
         elif work.lost is not None:
             return self.lose(work, UNKNOWN)
@@ -115,6 +139,8 @@ class Todo:
         """Give out the finished shards of a pack; its other shards become pieces."""
         counted = zip(work.pack.shards, report.counts, strict=True)
         done = {shard: counts for shard, counts in counted if counts is not None}
+        if self._pace:
+            self._pace.measured(sum(counts.documents for counts in done.values()), report.seconds)
         self._waiting.extend(whole_shard(shard) for shard in work.pack.shards if shard not in done)
         return FinishedPack(done, report)
 
@@ -131,6 +157,8 @@ class Todo:
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
         self.in_parts += report.counts.documents
+        if self._pace and not work.large:
+            self._pace.measured(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
         self._waiting.extend(
             Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True) for row in report.set_aside
@@ -152,7 +180,8 @@ class Todo:
         _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
-        self.put_back(Work(Piece(shard, *part), work.shard) for part in ((start, middle), (middle, stop)))
+        halves = ((start, middle), (middle, stop))
+        self.put_back(Work(Piece(shard, *rows), work.shard, halved=True) for rows in halves)
 
     def _give_up(self, work: Work, reason: str, detail: str) -> None:
         """Give a document up: an actor is asked only for its identity."""

@@ -15,6 +15,7 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
 from scanner.cluster.gpus import own_device
 from scanner.cluster.memory_limit import limit_memory, peak_memory, resident
+from scanner.cluster.pace import seconds_a_byte
 from scanner.cluster.reports import Busy, Counts, PackReport, Piece, Report, Seconds
 from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, texts_of_flags, without, write_rows
 from scanner.detection.detector import Detector
@@ -31,7 +32,6 @@ from scanner.input.shards import Shard
 from scanner.watermark.formats import format_of
 from scanner.watermark.rank import SECONDS
 from scanner.watermark.search import DECOYS
-from scanner.watermark.span_search import MOST_SEARCHES
 
 if TYPE_CHECKING:
     import torch
@@ -221,9 +221,7 @@ class Worker:
 
     @cached_property
     def _seconds_a_byte(self) -> float:
-        """Seconds of scoring a byte, generously: at most a token a byte."""
-        searches = 1 if self._plan.weights.span is None else MOST_SEARCHES
-        return searches * sum(format_of(key).seconds(key.messages) for key in self._plan.keys)
+        return seconds_a_byte(self._plan)
 
     @cached_property
     def _seconds_a_proof(self) -> float:

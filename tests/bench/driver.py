@@ -7,6 +7,8 @@ driver's own CPU time, so that workers wait where the driver is too slow. A call
 
 import argparse
 import heapq
+import math
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,13 +17,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from scanner.cluster import commits, pool
-from scanner.cluster.reports import Busy, Counts, Piece, Report
+from scanner.cluster.pace import Pace
+from scanner.cluster.reports import Busy, Counts, Piece, Report, Seconds
 from scanner.input.files import InputFile
-from scanner.input.shards import Range, Shard
+from scanner.input.shards import MAX_TEXT_BYTES, Range, Shard
 from scanner.results.tables import open_tables
+from scanner.watermark.native.version1 import SECONDS_A_MESSAGE
 from tests.bench.log import a_file, shard_id
 
 SECONDS_A_SHARD = 1.25
+"""Seconds of a shard under a key of one message."""
+
 ROWS = 20_000
 BATCHES = 5
 """Batches of a shard of 20 MB; before each, a worker gives a sign of life if one is due."""
@@ -84,21 +90,27 @@ class Actor:
 
     def _answers(self, piece: Any) -> list[tuple[float, Any]]:
         start = max(self._free, self._ray.clock.monotonic())
+        rows = piece.stop - piece.start
+        self._ray.pieces.append(piece)
         # no two shards take the same time, or all workers would come at once
-        seconds = SECONDS_A_SHARD * (0.8 + 0.4 * (hash(piece.shard.shard_id) % 1000) / 1000)
+        seconds = self._ray.seconds * rows / ROWS * (0.8 + 0.4 * (hash(piece.shard.shard_id) % 1000) / 1000)
+        self._ray.took.append(seconds)
         self._free = start + seconds
         self._ray.busy += seconds
         signs = [(start + seconds * k / BATCHES, Busy(300.0)) for k in self._ray.signs]
         number = int(piece.shard.shard_id, 16)
-        report = Report((a_file(number),), audit=(a_file(number),), counts=Counts(documents=ROWS))
+        spent = Seconds(score=seconds)
+        report = Report((a_file(number),), audit=(a_file(number),), counts=Counts(documents=rows), seconds=spent)
         return [*signs, (self._free, report)]
 
 
 class FakeRay:
-    """Simulates the calls of Ray that the pool makes."""
+    """Simulates the calls of Ray that the pool makes; a shard takes so many seconds."""
 
-    def __init__(self, clock: Clock, signs: list[int]) -> None:
-        self.clock, self.signs, self.busy = clock, signs, 0.0
+    def __init__(self, clock: Clock, signs: list[int], seconds: float) -> None:
+        self.clock, self.signs, self.seconds, self.busy = clock, signs, seconds, 0.0
+        self.pieces: list[Piece] = []
+        self.took: list[float] = []
         self.calls: dict[str, int] = {}
 
     def count(self, *, seconds: float = 0.0, **calls: int) -> None:
@@ -128,25 +140,36 @@ class FakeRay:
         pass
 
 
-def shards(count: int) -> Iterator[Shard]:
-    for number in range(count):
+def shards(count: int, driver: int = 0) -> Iterator[Shard]:
+    for number in range(driver * count, (driver + 1) * count):
         file = InputFile(*(f"/in/{number // 50}.parquet",) * 3, 10**9, 1)
-        yield Shard(shard_id(number), file, Range(number % 50 * ROWS, (number % 50 + 1) * ROWS, 1))
+        yield Shard(shard_id(number), file, Range(number % 50 * ROWS, (number % 50 + 1) * ROWS, MAX_TEXT_BYTES))
 
 
-def simulated(workers: int, count: int, signs: list[int], folder: str) -> dict[str, float]:
-    """Figures of a driver with so many workers and shards."""
+def simulated(
+    workers: int,
+    count: int,
+    signs: list[int],
+    folder: str,
+    driver: int = 0,
+    seconds: float = SECONDS_A_SHARD,
+    messages: int = 1,
+) -> dict[str, float]:
+    """Figures of a driver with so many workers and shards, of so many seconds under a key of so many messages."""
     clock = Clock()
-    ray = FakeRay(clock, signs)
+    ray = FakeRay(clock, signs, seconds)
     for module in (pool, commits):
         module.time = clock  # type: ignore[attr-defined]
     pool.ray = ray  # type: ignore[attr-defined]
     open_tables(folder)
     plan: Any = SimpleNamespace(results=folder, decides="", key_set="keys")
-    committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{workers:08x}")
-    used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0), 0.0, 0
-    began = clock.monotonic()
-    for finished in used.run(shards(count)):
+    committer = commits.Committer(plan, f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{driver:08x}")
+    pace = Pace(messages * SECONDS_A_MESSAGE)
+    used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0, pace=pace), 0.0, 0
+    began, first = clock.monotonic(), math.inf
+    for finished in used.run(shards(count, driver)):
+        if used.under_way or finished is not None:
+            first = min(first, clock.monotonic() - began)
         if finished is not None:
             committer.add(finished)
         if committer.due():
@@ -163,7 +186,21 @@ def simulated(workers: int, count: int, signs: list[int], folder: str) -> dict[s
         "Ray": 1e3 * clock.ray / count,
         "shards a commit": count / max(flushes, 1),
         "waits a shard": ray.calls["waited"] / count,
+        "pieces a shard": len(ray.pieces) / count,
+        "longest piece s": max(ray.took),
+        "first progress s": first,
     }
+
+
+def together(drivers: int, workers: int, count: int, signs: list[int], folder: str) -> dict[str, float]:
+    """Figures of several drivers that share tables at the same time, each with its own workers and shards.
+
+    Shards a second are those of all drivers, other figures the mean of one driver.
+    """
+    with multiprocessing.get_context("spawn").Pool(drivers) as processes:
+        found = processes.starmap(simulated, [(workers, count, signs, folder, driver) for driver in range(drivers)])
+    means = {name: sum(one[name] for one in found) / drivers for name in found[0]}
+    return means | {"shards a second": means["shards a second"] * drivers}
 
 
 class RealActor:
@@ -205,6 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.driver", description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 1_000, 4_000])
     parser.add_argument("--signs", type=int, nargs="*", default=[], help="batches of a shard before which a sign comes")
+    parser.add_argument("--drivers", type=int, default=1, help="drivers that share a night, each with so many workers")
     parser.add_argument("--ray", action="store_true", help="measure what Ray's calls take, and nothing else")
     options = parser.parse_args()
     if options.ray:
@@ -213,7 +251,7 @@ def main() -> None:
         return
     for row, workers in enumerate(options.workers):
         with tempfile.TemporaryDirectory() as folder:
-            found = simulated(workers, max(1_000, 10 * workers), options.signs, folder)
+            found = together(options.drivers, workers, max(1_000, 10 * workers), options.signs, folder)
         if not row:
             print(f"{'workers':>8} " + " ".join(f"{name:>16}" for name in found))
         print(f"{workers:8,} " + " ".join(f"{value:16.3f}" for value in found.values()), flush=True)

@@ -18,6 +18,7 @@ import pytest
 
 from scanner.cluster import account_pass, calibrate, connect, evaluate, look_ahead, scan, second_pass, work
 from scanner.cluster.in_flight import Call
+from scanner.cluster.pace import Pace
 from scanner.cluster.pieces import Finished, FinishedPack, Pack
 from scanner.cluster.reports import PackReport, Piece, Report
 from scanner.cluster.worker import Worker
@@ -47,6 +48,7 @@ class PoolOfOne:
         *,
         on_devices: bool = False,
         room: Callable[[], int] | None = None,
+        pace: Pace | None = None,
     ) -> None:
         assert not on_devices, "devices are given to actors"
         self._worker = start()
