@@ -3,7 +3,7 @@
 A night is the date (UTC) on which its scans began, as in schemas.tables.SHARDS.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Literal
@@ -34,8 +34,8 @@ class Night:
     scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first; expected:
     how many flags chance alone makes; light, why: whether its flags can be used; rates: of AUDITS, those that count
     single messages under decoy keys in the last scan that was audited; by: flags added up by key, user, account and
-    hour of the day (UTC; of posting, where that is known), quarantine by reason and account, most first; seconds: that
-    the scans took; decided: how often flags were right, of this night and of all nights.
+    hour of the day (UTC; of posting, where that is known), quarantine by reason and account, most first; seconds: in
+    which any scan ran; decided: how often flags were right, of this night and of all nights.
     """
 
     day: date
@@ -111,9 +111,18 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
         why=why,
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, since, max(scan["finished_at"] for scan in of_night)),
-        seconds=sum((scan["finished_at"] - scan["started_at"]).total_seconds() for scan in of_night),
+        seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in of_night),
         decided={"this night": precision(standing, rows), "all nights": precision(standing)},
     )
+
+
+def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
+    """Seconds that any of the spans covers; what several cover, as drivers at the same time do, counts once."""
+    seconds, reached = 0.0, datetime.min.replace(tzinfo=UTC)
+    for began, ended in sorted(spans):
+        seconds += max((ended - max(began, reached)).total_seconds(), 0.0)
+        reached = max(reached, ended)
+    return seconds
 
 
 def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple[Light, list[str]]:

@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scanner.evidence import one_night, site
 from scanner.evidence.charts import bars_chart, rates_chart
-from scanner.evidence.one_night import Night
+from scanner.evidence.one_night import Night, seconds_covered
 from scanner.evidence.precision import Precision
 from scanner.evidence.sentences import seldom
 from scanner.input import documents
@@ -117,6 +117,13 @@ def test_the_light_follows_what_went_wrong(scan, flag, light, why):
     found, reasons = one_night._light([SCAN | scan], [verdict(0, user="alice", proof="proved") | flag])
     assert found == light
     assert re.search(why, "; ".join(reasons))
+
+
+@pytest.mark.parametrize(("minutes", "covered"), [([], 0), ([(0, 5), (10, 12)], 7), ([(3, 9), (0, 5), (1, 2)], 9)])
+def test_time_in_which_several_drivers_ran_counts_once(minutes, covered):
+    begin = datetime(2026, 8, 31, tzinfo=UTC)
+    spans = [tuple(begin + timedelta(minutes=minute) for minute in span) for span in minutes]
+    assert seconds_covered(spans) == 60 * covered
 
 
 def test_more_flags_than_pages(tmp_path, monkeypatch):
