@@ -42,7 +42,7 @@ def ends(process: "subprocess.Popen[str]") -> str:
 def while_it_runs(
     new_night: Callable[..., Night], chance: random.Random, times: int, hit: Callable[[Night], bool], more: str = ""
 ) -> list[Night]:
-    """Hit running scans `times` times at random moments; a new scan follows one that has ended."""
+    """Hit running scans `times` times at random moments; a new scan follows one that has ended, in pieces or not."""
     nights: list[Night] = []
     hits = 0
     while hits < times:
@@ -50,7 +50,7 @@ def while_it_runs(
         night.configure(more=more)
         night.plan_faults(seconds=0.5)
         nights.append(night)
-        process = night.start()
+        process = night.start(pieces=chance.random() < 0.5)
         for _ in range(times - hits):
             wait_for(process, night.worker_pids)
             time.sleep(chance.uniform(0, 3))
@@ -138,17 +138,17 @@ def test_two_drivers_on_one_night_with_other_packs(new_night, chance, judge, nod
 
 
 def test_three_drivers_share_a_night(new_night, chance, judge):
-    """Each scans its part on a Ray of its own; one is killed and runs again. A scan of all files finds them done."""
+    """Each scans its part in pieces on a Ray of its own; one is killed and runs again. A last scan finds all done."""
     nights = []
     for _ in range(THIRDS):
         nights.append(night := new_night())
         night.configure(workers=1)
         night.plan_faults(seconds=0.2)
-        running = {part: night.start(part=part) for part in ("1/3", "2/3", "3/3")}
+        running = {part: night.start(part=part, pieces=True) for part in ("1/3", "2/3", "3/3")}
         dies = chance.choice(sorted(running))
         wait_until(running[dies], lambda night=night: (night.results / "verdicts").exists(), chance)
         kill_driver(running.pop(dies), chance)
-        running[dies] = night.start(part=dies)
+        running[dies] = night.start(part=dies, pieces=True)
         for process in running.values():
             ends(process)
         assert night.done()
