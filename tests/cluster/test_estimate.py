@@ -41,7 +41,7 @@ def sample(seconds: float) -> Sample:
 
 
 def test_the_mean_of_the_sample_is_that_of_all_with_two_standard_errors():
-    costs, documents = [0.1, 0.2, 0.4, 0.1], [100, 300, 50]
+    costs, documents = [0.001, 0.002, 0.004, 0.001], [100, 300, 50]
     found = project([sample(cost) for cost in costs], documents, 2)
     mean = sum(costs) / 4
     error = math.sqrt(sum((cost - mean) ** 2 for cost in costs) / 3 / 4)
@@ -51,6 +51,11 @@ def test_the_mean_of_the_sample_is_that_of_all_with_two_standard_errors():
     assert found.workers == 2
     assert project([sample(1.0)], [5], 64).workers == 1
     assert project([sample(1.0), sample(9.0)], [5], 1).low == 0  # never below 0
+
+
+def test_workers_share_the_pieces_of_one_slow_file():
+    found = project([sample(0.2)], [300], 4)  # five pieces of 12 s
+    assert (found.workers, found.seconds) == (4, pytest.approx(24.0))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
