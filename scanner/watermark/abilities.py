@@ -21,7 +21,7 @@ format cannot do it does not provide:
 | proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -194,13 +194,16 @@ class Proof(Protocol):
     Shown in no repr, opened where needed (scanner.watermark.proof has what proofs share).
     """
 
-    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """How many positions of a text are scored, and the score of each message.
 
         Args:
             tokens: uint32[N], of the text.
             messages: from 0 on.
             dedup: which repeats are left out.
+            left_out: places of further tokens that are not scored.
         """
 
     def log10_p(self, score: float, scored: int) -> float:
@@ -212,7 +215,7 @@ class ProvesOwn(Protocol):
     """A `Proof` of messages that may share positions."""
 
     def own(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
     ) -> tuple[int, list[float], int] | None:
         """Each message's score on what it shares with no other message, as in `Own`; None: names need nothing besides.
 
@@ -226,7 +229,7 @@ class ProvesParts(Protocol):
     """A `Proof` of a mark that scores parts."""
 
     def parts(
-        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
         """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
 

@@ -7,7 +7,7 @@ over the positions of one text; p-values are sums of positive terms in mpmath.
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from fractions import Fraction
 from itertools import count
 from typing import Any
@@ -40,6 +40,37 @@ def units(contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str) -> It
         dedup: `ngram`, `context` or `none`.
     """
     return {"ngram": zip(contexts, tokens, strict=True), "context": contexts, "none": range(len(tokens))}[dedup]
+
+
+def common_places(ids: Sequence[int], reach: int, key: Sequence[int], common: Sequence[bytes]) -> frozenset[int]:
+    """Places of a text whose n-gram is common, and left out of scoring (scanner.watermark.common_ngrams).
+
+    Args:
+        ids: the tokens of the text.
+        reach: how many tokens before a token its n-gram has.
+        key: the key of the hash, numbers of 64 bits.
+        common: for each row of cells a bit a cell, the lowest of a byte first.
+    """
+    found = set()
+    for place in range(reach, len(ids)):
+        h = key[0] + sum(k * x for k, x in zip(key[1:], ids[place - reach : place + 1], strict=False))
+        h %= 2**64
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            h = (h ^ (h >> shift)) * factor % 2**64
+        cells = [(h >> 32 * row) % (8 * len(bits)) for row, bits in enumerate(common)]
+        if all(bits[cell // 8] >> cell % 8 & 1 for bits, cell in zip(common, cells, strict=True)):
+            found.add(place)
+    return frozenset(found)
+
+
+def counted(
+    places: Sequence[int], contexts: Sequence[Hashable], tokens: Sequence[int], dedup: str, left_out: Collection[int]
+) -> list[int]:
+    """Which of P positions count, by number: without repeats (see `units`), and without the places that are left out.
+
+    places: of the P positions in the text; left_out: places that do not count, as common_places finds them.
+    """
+    return [i for i in first_of_each(units(contexts, tokens, dedup)) if places[i] not in left_out]
 
 
 def log10_binomial(score: int, scored: int, gamma: Fraction) -> float:

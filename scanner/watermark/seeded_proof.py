@@ -5,7 +5,7 @@ numpy seeds it as torch does when it is seeded by one number of 32 bits, as old 
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.special import logsumexp  # type: ignore[import-untyped]
 from scipy.stats import norm  # type: ignore[import-untyped]
 
 from scanner.watermark.opened import Held
-from scanner.watermark.proof import first_of_each, floored, log10_binomial, log10_gamma, units
+from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma
 
 _64 = 2**64
 _MOD = 2**64 - 1
@@ -51,12 +51,14 @@ class KgwProof:
         self._size, self._green = size, green
         self._table = Held([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
 
-    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof; the mark has one message."""
         ids, before = tokens.tolist(), self._width if self._left else self._width - 1
         places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
         seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
-        kept = first_of_each(units(seeds, [ids[t] for t in places], dedup))
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
         lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
         return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
 
@@ -82,12 +84,14 @@ class ThreeBricksProof:
         self._window, self._seeding, self._size, self._green = window, seeding, size, green
         self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
 
-    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof."""
         ids, h = tokens.tolist(), self._window
         places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
         seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
-        kept = first_of_each(units(seeds, [ids[t] for t in places], dedup))
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
         sums = np.zeros((len(messages), len(kept)))
         for n, i in enumerate(kept):
             met = [(ids[places[i]] + message) % self._size for message in messages]
@@ -159,12 +163,15 @@ class SynthIdProof:
         whole = [int(step * scale) for step in steps] or [1] * depth
         self._weights = [weight // math.gcd(*whole) for weight in whole]
 
-    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof; the mark has one message, and its score is −ln p."""
         ids, before = tokens.tolist(), self._length - 1
         places = range(before, len(ids))
         contexts = [tuple(ids[t - before : t]) for t in places]
-        kept = first_of_each(units(contexts, [ids[t] for t in places], "none" if dedup == "none" else "context"))
+        unit = "none" if dedup == "none" else "context"
+        kept = counted(places, contexts, [ids[t] for t in places], unit, left_out)
         if not kept:
             return 0, [0.0] * len(messages)
         keys, start = self._key.value

@@ -2,13 +2,13 @@
 
 import hmac
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.opened import Held
-from scanner.watermark.proof import first_of_each, floored, log10_gamma, units
+from scanner.watermark.proof import counted, floored, log10_gamma
 
 Words = NDArray[np.uint32]
 
@@ -49,14 +49,17 @@ class SglangProof:
         self._keys = Held([int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8)])
         self._width, self._share, self._bits = width, share, bits
 
-    def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof."""
         width = self._width
         met = tokens[width:]
         if not len(met):
             return 0, [0.0] * len(messages)
         hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
-        kept = np.array(first_of_each(units(hashes.tolist(), met.tolist(), dedup)), np.int64)
+        places = range(width, len(tokens))
+        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, left_out), np.int64)
         contexts, met = hashes[kept], met[kept]
         return len(kept), [self._score(self._of(message), contexts, met) for message in messages]
 

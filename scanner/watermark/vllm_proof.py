@@ -2,13 +2,13 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.opened import Held
-from scanner.watermark.proof import first_of_each, floored, log10_two_gammas, units
+from scanner.watermark.proof import counted, floored, log10_two_gammas
 
 Lanes = NDArray[np.uint64]
 _32 = np.uint64(32)
@@ -62,13 +62,15 @@ class VllmProof:
         self._width, self._opening, self._bits = width, opening, bits
         self._weights = [1.0] if weight is None else [1.0 - weight, weight]
 
-    def scores(self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof; the mark has one message."""
         ids, width = tokens.tolist(), self._width
         padded = [-1] * width + ids
         places = range(0 if self._opening else width, len(ids))
         contexts = [tuple(padded[t : t + width]) for t in places]
-        kept = first_of_each(units(contexts, [ids[t] for t in places], dedup))
+        kept = counted(places, contexts, [ids[t] for t in places], dedup, left_out)
         rows = np.array([contexts[i] for i in kept], np.int64).reshape(len(kept), width).astype(np.uint64) & _MASK
         met = np.array([ids[places[i]] for i in kept], np.uint64)
         score = 0.0

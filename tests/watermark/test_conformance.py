@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import installation, ragged
+from scanner.watermark import Positions, installation, ragged
 from scanner.watermark.abilities import Commits, DrawsKeys, Proves, ProvesOwn, Searches
 from scanner.watermark.format import format_name
 from scanner.watermark.formats import FORMATS, make_format
@@ -117,6 +117,13 @@ def test_what_proves_its_flags_finds_the_same(form):
                 steps = int((~mark.group_steps(tokens, positions)).sum())
                 assert own == (steps, pytest.approx(alone, rel=1e-12, abs=1e-12), form.groups)
             assert (own is None) == (form.model_dump().get("groups") is None)
+            left_out = frozenset(random.permutation(length)[: length // 3].tolist())
+            stays = np.array([place not in left_out for place in positions.index.tolist()], bool)
+            rest = Positions(positions.index[stays], np.array([0, stays.sum()]))
+            scored, scores = proof.scores(tokens.ids, messages, dedup, left_out)
+            assert scored == rest.scored[0]
+            fast = [float(mark.score(tokens, rest, message)[0]) for message in messages]
+            assert scores == pytest.approx(fast, rel=1e-12 if form.name[:7] != "synthid" else 1e-9, abs=1e-12)
     for scored in (16, 60, 300):
         for share in (0.2, 0.5, 0.9, 1.4, 2.5):
             score = min(round(share * scored), scored) if form.law().discrete else share * scored

@@ -6,14 +6,14 @@ SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark.opened import Held
-from scanner.watermark.proof import first_of_each, log10_binomial, log10_gamma, units
+from scanner.watermark.proof import counted, log10_binomial, log10_gamma
 
 Words = NDArray[np.uint32]
 Nonces = NDArray[np.uint64]
@@ -97,35 +97,40 @@ class _Proof(ABC):
         self._chacha, self._sip = Held(digest[:32]), Held(digest[32:])
         self._version, self._window, self._groups = version, window, groups
 
-    def scores(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float]]:
+    def scores(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
         """See scanner.watermark.abilities.Proof."""
-        _, _, terms = self._each(tokens, messages, dedup)
+        _, _, terms = self._each(tokens, messages, dedup, left_out)
         return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
 
-    def own(self, tokens: Words, messages: Sequence[int], dedup: str) -> tuple[int, list[float], int] | None:
+    def own(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float], int] | None:
         """See scanner.watermark.abilities.ProvesOwn: scores of the user steps, among the users of a group."""
         if self._groups is None:
             return None
-        _, nonces, terms = self._each(tokens, messages, dedup)
+        _, nonces, terms = self._each(tokens, messages, dedup, left_out)
         own = terms[:, ~_of_group(nonces)]
         return own.shape[1], [math.fsum(of_one) for of_one in own.tolist()], self._groups
 
     def parts(
-        self, tokens: Words, messages: Sequence[int], dedup: str
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
         """See scanner.watermark.abilities.ProvesParts."""
-        places, nonces, terms = self._each(tokens, messages, dedup)
+        places, nonces, terms = self._each(tokens, messages, dedup, left_out)
         own = None if self._groups is None else ~_of_group(nonces)
         return places, terms, own, self._groups or 1
 
     def _each(
-        self, tokens: Words, messages: Sequence[int], dedup: str
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int]
     ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
         """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
         ids, window = tokens.tolist(), self._window
         whole = range(window, len(ids))
         contexts = [tuple(ids[t - window : t]) for t in whole]
-        places = np.array([whole[i] for i in first_of_each(units(contexts, ids[window:], dedup))], np.int64)
+        kept = counted(whole, contexts, ids[window:], dedup, left_out)
+        places = np.array([whole[i] for i in kept], np.int64)
         nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
         first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
         numbers = np.stack([self._numbers(nonces, message) for message in messages])
