@@ -130,6 +130,13 @@ class AccountsConfig(_Frozen):
     nights: Literal[1, 7, 30]  # of a window, after which each account begins anew: this scan's input alone, or so many
 
 
+class FilterConfig(_Frozen):
+    """N-grams that many texts of earlier nights hold are left out of scoring. Needs {date} in all input paths."""
+
+    texts: int = Field(default=16, ge=4, le=128)  # distinct texts of the sample that make an n-gram common, about
+    nights: int = Field(default=7, ge=1, le=60)  # dates before --date whose texts are learnt from
+
+
 Weight = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -244,6 +251,7 @@ class ScanConfig(_Frozen):
     variants: VariantsConfig = VariantsConfig()
     spans: SpansConfig = SpansConfig()
     accounts: AccountsConfig | None = None
+    filter: FilterConfig | None = None
     weights: WeightsConfig = WeightsConfig()
     evidence: EvidenceConfig = EvidenceConfig()
     export: ExportConfig | None = None
@@ -273,6 +281,14 @@ class ScanConfig(_Frozen):
     def _accounts_can_be_told(self) -> "ScanConfig":
         if self.accounts is not None and self.input.account is None:
             raise ValueError("accounts needs input.account, the column of who posted a document")
+        return self
+
+    @model_validator(mode="after")
+    def _nights_can_be_told(self) -> "ScanConfig":
+        if self.filter is not None and not all("{date}" in path for path in self.input.paths):
+            raise ValueError(
+                "filter needs {date} in each of input.paths: the date tells texts of earlier nights from tonight's"
+            )
         return self
 
     @field_validator("retain")

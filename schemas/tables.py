@@ -246,6 +246,7 @@ SCANS = pa.schema(
         pa.field("skew", pa.float64()),  # these over the mean of all shards and packs
         # number/of, where the scan was of one of several parts of its input; null: of all of it, or an older row
         pa.field("part", pa.string()),
+        pa.field("filter_sha256", pa.string()),  # of the n-grams that were left out, as in FILTERS; null: no filter
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

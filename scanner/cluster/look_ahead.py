@@ -29,6 +29,7 @@ from scanner.input.files import list_files
 from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.registry import open_key
+from scanner.results.filters import with_filter
 from scanner.results.readiness import readiness
 from scanner.watermark.formats import format_of
 from scanner.watermark.price import price
@@ -56,6 +57,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part 
     check_users(plan)
     yield _registry(plan)
     check_secrets(plan)
+    plan = with_filter(plan, None)
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield Looked("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})

@@ -59,30 +59,39 @@ def refuse_second_rule(
     plan: Plan,
     shards: Sequence[Shard],
     recorded: Collection[str],
-    rules: Iterable[tuple[str, int]],
+    rules: Iterable[tuple[str, int, str | None]],
     done: Callable[[Sequence[Shard]], set[str]],
 ) -> None:
-    """Refuse another `dedup` or `min_scored` for shards that were scanned: no weight pays for a second look.
+    """Refuse another `dedup`, `min_scored` or filter for shards that were scanned: no weight pays for a second look.
 
-    rules: dedup and min_scored of all scans that ended; other arguments as for `done_under_others`.
+    rules: dedup, min_scored and digest of the filter, of scans that may have had the same texts; other arguments as for
+    `done_under_others`.
 
     Raises:
         Refused: a shard is done under another rule; names both rules, a file, and what to do.
     """
     config = plan.config
-    for dedup, min_scored in rules:
-        if (dedup, min_scored) == (config.dedup, config.min_scored):
+    now = config.dedup, config.min_scored, plan.filter_sha256
+    for rule in rules:
+        if rule == now:
             continue
-        then = replace(plan, config=config.model_copy(update={"dedup": dedup, "min_scored": min_scored}))
+        dedup, min_scored, filter_sha256 = rule
+        changed = config.model_copy(update={"dedup": dedup, "min_scored": min_scored})
+        then = replace(plan, config=changed, filter_sha256=filter_sha256)
         before = done_under_others(then, shards, recorded, done)
         if before:
             file = next(shard.file.path for shard in shards if shard.shard_id in before)
             raise Refused(
-                f"dedup = {config.dedup!r}, min_scored = {config.min_scored}: {file} was scanned with "
-                f"dedup = {dedup!r}, min_scored = {min_scored}. A second rule for the same text is another look, for "
-                "which no p-value pays: restore what was there, or give new files or a new folder of results, and go "
-                "by one rule alone that was chosen before either was read"
+                f"{_in_words(*now)}: {file} was scanned with {_in_words(*rule)}. "
+                "A second rule for the same text is another look, for which no p-value pays: restore what was there, "
+                "or give new files or a new folder of results, and go by one rule alone that was chosen before either "
+                "was read"
             )
+
+
+def _in_words(dedup: str, min_scored: int, filter_sha256: str | None) -> str:
+    of_filter = "" if filter_sha256 is None else f", [filter] {filter_sha256[:12]}"
+    return f"dedup = {dedup!r}, min_scored = {min_scored}{of_filter}"
 
 
 def _also_done(plan: Plan, shard: Shard, before: Sequence[Shard]) -> AlsoDone:

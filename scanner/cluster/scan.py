@@ -15,6 +15,7 @@ from scanner.cluster.account_pass import AccountsFound, Unit, account_pass, part
 from scanner.cluster.commits import Committer, Totals
 from scanner.cluster.connect import cluster, room, worker_memory
 from scanner.cluster.endings import ExitCode, ending_of, exit_code_of
+from scanner.cluster.filter_pass import filter_pass, is_learnt, lesson_of
 from scanner.cluster.gpus import fit_gpus, share_gpus
 from scanner.cluster.metrics import Metrics
 from scanner.cluster.pace import Pace, seconds_a_byte
@@ -33,6 +34,7 @@ from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
 from scanner.registry import head_of
+from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
@@ -155,6 +157,8 @@ class _Scan:
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
         files = [file for file in files if self._part is None or self._part.holds(file)]
+        self._plan = plan = with_filter(plan, self._scan_id)
+        self._committer = Committer(plan, self._scan_id)
         self._find_work(files, strict=strict)
         if self._work.left:
             # around Ray's start, and again after it: Ray replaces the handler
@@ -169,6 +173,7 @@ class _Scan:
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
         self._score_again()
+        self._learn(whole=whole)
         if self._part is None:
             self._drop_old_nights()
         self._unread = what_was_not_read(
@@ -285,6 +290,14 @@ class _Scan:
                     self._second_scores = second_pass(self._plan, second, self._scan_id, shards, flagged)
         except Refused as refused:
             raise ScanFailed(str(refused)) from None  # verdicts are committed
+
+    def _learn(self, *, whole: bool) -> None:
+        """Learn which n-grams many texts of tonight hold, for filters of later nights, if it is configured."""
+        plan, shards = self._plan, (*self._work.found, *self._work.earlier)
+        lesson = lesson_of(plan, shards) if whole else None
+        if lesson is not None and not is_learnt(plan, lesson):
+            with sigterm_interrupts(), cluster(plan.config.cluster), sigterm_interrupts():
+                filter_pass(plan, self._scan_id, lesson, self._end_if_told)
 
     def _drop_old_nights(self) -> None:
         plan, days = self._plan, self._plan.config.retain_days

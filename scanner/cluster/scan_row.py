@@ -47,6 +47,7 @@ def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAu
         "audited_scans": audit.traffic.scans if audit else [begun.scan_id],
         "scored_in_part": totals.counts.scored_in_part,
         "values_not_read": totals.counts.values_not_read,
+        "filter_sha256": plan.filter_sha256,
         "users_head": begun.users_head,
         "part": None if begun.part is None else str(begun.part),
         **costs(totals),

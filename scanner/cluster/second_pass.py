@@ -21,12 +21,13 @@ from scanner.cluster.pieces import Finished
 from scanner.cluster.pool import Pool
 from scanner.cluster.reports import Busy, Piece, Report
 from scanner.detection.normalising import normalise
-from scanner.detection.scan_plan import Plan
+from scanner.detection.scan_plan import Plan, open_text_ids
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
+from scanner.results.filters import open_filter
 from scanner.results.queries import flagged_in
 from scanner.results.tables import Entry, commit, committed, open_tables, write_file
 from schemas.config import SecondScoreConfig
@@ -85,7 +86,9 @@ class SecondWorker:
 
     @cached_property
     def _scorer(self) -> SecondScorer:
-        return SecondScorer(self._plan, self._second, "cuda" if ray.get_gpu_ids() else "cpu")
+        plan = self._plan
+        without = open_filter(plan.results, plan.filter_sha256, open_text_ids(plan).ngram_secret())
+        return SecondScorer(plan, self._second, "cuda" if ray.get_gpu_ids() else "cpu", without)
 
     def prepare(self) -> None:
         """Open keys, tokenizers and the model on this machine, and limit its memory; raises as SecondScorer does."""

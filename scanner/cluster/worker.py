@@ -29,6 +29,7 @@ from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable
 from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
+from scanner.results.filters import open_filter
 from scanner.watermark.formats import format_of
 from scanner.watermark.rank import SECONDS
 from scanner.watermark.search import DECOYS
@@ -73,7 +74,8 @@ class Worker:
 
     @cached_property
     def _detector(self) -> Detector:
-        return open_detector(self._plan, self._device[0])
+        without = open_filter(self._plan.results, self._plan.filter_sha256, self._text_ids.ngram_secret())
+        return open_detector(self._plan, self._device[0], without)
 
     @cached_property
     def _decoys(self) -> Decoys | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.existence import OfFile
+from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
 from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
@@ -60,6 +61,7 @@ class Detector:
         prover: computes flags again, with the same keys in the same order; None: no flag is proved.
         weights: of units and of variants; where normalised texts have one, these are scored too, where they differ;
             where spans have one, these are looked for.
+        without: n-grams that are left out of scoring.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Detector:
         misnaming_rate: float | None = None,
         prover: Prover | None = None,
         weights: Weights = NO_VARIANTS,
+        without: Filter = NO_FILTER,
     ) -> None:
         self._keys = tuple(keys)
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
@@ -83,7 +86,7 @@ class Detector:
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
         self._false_positive_rate, self._misnaming_rate = false_positive_rate, misnaming_rate
-        self._prover = prover
+        self._prover, self._without = prover, without
         self._normalised = weights.normalised is not None
         self._tests_of_spans = [weights.tests_of_spans(test.key, keys_tested) for test in self._keys]
         self._windows = weights.windows
@@ -188,10 +191,10 @@ class Detector:
             length = min(2 * self._min_scored, MOST_COMPILED_WITH) + test.watermark.rule.context
             ids = np.random.default_rng(0).integers(test.tokenizer.vocab_size, size=length, dtype=np.uint32)
             tokens = Tokens(ids, np.array([0, length], np.int64))
-            positions = test.watermark.rule.positions(tokens, self._dedup)
+            name, rule = test.key.tokenizer.sha256, test.watermark.rule
+            positions = self._without.positions(name, rule, tokens, self._dedup)
             segments = None
             if self._standing is not None:
-                name = test.key.tokenizer.sha256
                 blank = pa.array([b" "], pa.large_binary())
                 segments = segments_of_stored(blank, {name: tokens}, {name: self._standing[name]})[name]
             seen.append(self._score_key(test, 1.0, of_spans, tokens, positions, segments)[1])
@@ -215,7 +218,7 @@ class Detector:
         for test, tests, of_spans in each:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
-                positions[name, rule] = rule.positions(tokens[name], self._dedup)
+                positions[name, rule] = self._without.positions(name, rule, tokens[name], self._dedup)
             of_spans = None if variant else of_spans
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             said, shown = self._score_key(test, tests, of_spans, *of_texts)

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike, same
+from scanner.detection.filtering import plainly_left_out
 from scanner.detection.located import Located
 from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
 from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark.abilities import Proof as SlowPath
 from scanner.watermark.abilities import ProvesOwn
+from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.opened import Held
 from scanner.watermark.search import LEAST_RANK, Decision, Found
 from schemas.config import Dedup
@@ -43,7 +45,8 @@ SECONDS_A_TOKEN = 5e-5
 class ProvedKey(NamedTuple):
     """A key under test: its slow path (None: its format has none), the reference tokenizer, M and K of SPEC §3.
 
-    tests: K of texts as they stand and, where these are scored, of normalised texts; tests_of_spans: K of spans.
+    tests: K of texts as they stand and, where these are scored, of normalised texts; tests_of_spans: K of spans;
+    common: n-grams that are left out of scoring, None: none are.
     """
 
     path: SlowPath | None
@@ -51,6 +54,7 @@ class ProvedKey(NamedTuple):
     messages: int
     tests: tuple[float, ...]
     tests_of_spans: float | None = None
+    common: CommonNgrams | None = None
 
 
 class Claim(NamedTuple):
@@ -172,7 +176,7 @@ class Prover:
         """Compute spans of one key, by its place, in a text again: `differs` where one differs."""
         how = self._keys.value[key]
         tests = how.messages, how.tests_of_spans or math.nan
-        return prove_spans(how.path, how.tokenizer, text, located, tests, self._dedup, self._which)
+        return prove_spans(how.path, how.tokenizer, text, located, tests, self._dedup, self._which, how.common)
 
     def drawn(self, texts: Iterable[tuple[int, str, int]], salt: bytes) -> set[int]:
         """Which texts of a batch have their spans proved: as many as MOST_TOKENS are, none of more than LONGEST.
@@ -222,25 +226,31 @@ class Prover:
         """
         key, messages = self._keys.value[number], [claim.message for claim in claims]
         tests, ids = key.tests[flag.variant], key.tokenizer.encode([flag.text]).ids
-        scored, scores = path.scores(ids, messages, self._dedup)
+        left_out = plainly_left_out(key.common, ids)
+        scored, scores = path.scores(ids, messages, self._dedup, left_out)
         if (len(ids), scored) != sizes:
             return None
         again = []
-        for claim, score, own in zip(claims, scores, self._own(path, ids, messages, tests), strict=True):
+        alone = path.own(ids, messages, self._dedup, left_out) if isinstance(path, ProvesOwn) else None
+        for claim, score, own in zip(claims, scores, self._own(path, alone, len(messages), tests), strict=True):
             passes = self._passes(claim, path.log10_p(claim.score, scored), (key.messages, tests), score)
             if passes is None or not same(claim.log10_p_own, own):
                 return None
             again.append(Again(number, claim, passes, self._passes_own(claim, own)))
         return again
 
-    def _own(self, path: SlowPath, ids: NDArray[np.uint32], messages: Sequence[int], keys: float) -> list[float | None]:
-        """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked."""
+    def _own(
+        self, path: SlowPath, alone: tuple[int, list[float], int] | None, messages: int, keys: float
+    ) -> list[float | None]:
+        """log10 p of what each message shares with no other, corrected as in `Found`; None: nothing more is asked.
+
+        alone: as ProvesOwn gives it for so many messages.
+        """
         from scanner.watermark.proof import log10_any_of
 
-        found = path.own(ids, messages, self._dedup) if isinstance(path, ProvesOwn) else None
-        if found is None:
-            return [None] * len(messages)
-        scored, scores, tests = found
+        if alone is None:
+            return [None] * messages
+        scored, scores, tests = alone
         return [log10_any_of(log10_any_of(path.log10_p(s, scored), tests), keys) for s in scores]
 
     def _passes_own(self, claim: Claim, own: float | None) -> bool:

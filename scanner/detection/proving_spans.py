@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
+from scanner.detection.filtering import plainly_left_out
 from scanner.detection.located import Located
 from scanner.quoting import segments_of
 from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark.abilities import Proof as SlowPath
 from scanner.watermark.abilities import ProvesParts
+from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.passing_spans import Span
 from schemas.config import Dedup
 from schemas.words import Proof
@@ -99,6 +101,7 @@ def prove_spans(
     tests: tuple[int, float],
     dedup: Dedup,
     which: Which,
+    common: CommonNgrams | None = None,
 ) -> Proof:
     """Prove all spans of one key in a text: `differs` where one is not confirmed.
 
@@ -110,12 +113,13 @@ def prove_spans(
         tests: M and K.
         dedup: which repeats are left out.
         which: the kinds of parts that are tested.
+        common: n-grams that are left out of scoring; None: none are.
     """
     if not isinstance(path, ProvesParts):
         return Proof.NOT_OFFERED
     ids = tokenizer.encode([text]).ids
     messages = sorted({one.span.message for one in located})
-    places, terms, own, users = path.parts(ids, messages, dedup)
+    places, terms, own, users = path.parts(ids, messages, dedup, plainly_left_out(common, ids))
     parts = frozenset(parts_of(which, tokenizer, text, places))
     of_message = dict(zip(messages, terms, strict=True))
     tests_of = tests[0], users, tests[1]

@@ -53,6 +53,14 @@ class TextIds:
         """Digests under another key, so that rows of an audit cannot be joined with verdicts."""
         return list(self._digests(sha256, b"text-audit-v1"))
 
+    def for_filter(self, text: bytes) -> bytes:
+        """16 bytes by which a stored text is drawn for a filter of n-grams: the same for a copy of it."""
+        return hashlib.blake2b(text, key=self._secret, digest_size=16, person=b"filter-text-v1").digest()
+
+    def ngram_secret(self) -> bytes:
+        """The secret under which a filter hashes n-grams (scanner.watermark.common_ngrams.hash_key): 32 bytes."""
+        return hashlib.blake2b(b"", key=self._secret, digest_size=32, person=b"ngram-filter-v1").digest()
+
     def of_accounts(self, account_ids: pa.Array) -> pa.Array:
         """int64 digests of accounts, spread evenly: nobody can choose ids that come together."""
         made = self._digests(pa.array([account.encode() for account in account_ids.to_pylist()]), b"accounts-v1")

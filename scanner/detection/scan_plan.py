@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.detection.detector import Detector
+from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
 from scanner.detection.proving_spans import Which
 from scanner.detection.published import TextIds
@@ -52,7 +53,8 @@ class Plan:
     another configuration may name the others; second: the configured second score, its model's path made absolute;
     audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there
     are none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids
-    of the registry's keys that shared equally before any had a weight, none where none has one.
+    of the registry's keys that shared equally before any had a weight, none where none has one; date: of the input,
+    None: none was given; filter_sha256: digest of the filter of common n-grams, None: no filter.
     """
 
     config: ScanConfig
@@ -67,6 +69,8 @@ class Plan:
     canaries: Canaries | None = None
     documents: int | None = None
     first_keys: frozenset[str] = frozenset()
+    date: datetime.date | None = None
+    filter_sha256: str | None = None
 
     @property
     def columns(self) -> Columns:
@@ -97,7 +101,7 @@ class Plan:
         config, tested = self.config, self.keys_tested if keys_tested is None else keys_tested
         variants = ["normalised"] if config.variants.normalised else []
         rules = config.dedup, config.min_scored, self.columns
-        return what_decides(keys, tested, *rules, variants, self.weights.decide())
+        return what_decides(keys, tested, *rules, variants, self.weights.decide(), self.filter_sha256)
 
     @property
     def canary_accounts(self) -> frozenset[str]:
@@ -189,6 +193,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         audit_secret=_audit_secret(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
+        date=date,
     )
 
 
@@ -298,14 +303,17 @@ def check_users(plan: Plan) -> None:
     Holders.load(plan.registry, [key.key_id for key in plan.keys])
 
 
-def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
+def open_detector(plan: Plan, device: "torch.device | None" = None, without: Filter = NO_FILTER) -> Detector:
     """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
 
-    With a device, all messages of a key are scored there.
+    device: all messages of a key are scored there; without: n-grams that are left out of scoring.
     """
     tests = open_keys(plan.registry, plan.keys, _mover_to(device))
     config = plan.config
     rates = config.false_positive_rate, config.misnaming_rate
+    prover = open_prover(
+        plan.registry, tests, plan.keys_tested, config.dedup, *rates, weights=plan.weights, without=without
+    )
     return Detector(
         tests,
         Holders.load(plan.registry, [key.key_id for key in plan.keys]),
@@ -314,8 +322,9 @@ def open_detector(plan: Plan, device: "torch.device | None" = None) -> Detector:
         min_scored=config.min_scored,
         false_positive_rate=config.false_positive_rate,
         misnaming_rate=config.misnaming_rate,
-        prover=open_prover(plan.registry, tests, plan.keys_tested, config.dedup, *rates, weights=plan.weights),
+        prover=prover,
         weights=plan.weights,
+        without=without,
     )
 
 
@@ -333,6 +342,7 @@ def open_prover(
     misnaming_rate: float | None = None,
     *,
     weights: Weights = NO_VARIANTS,
+    without: Filter = NO_FILTER,
 ) -> Prover:
     """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError."""
     keys, secret = [], b""
@@ -341,7 +351,8 @@ def open_prover(
         path = how.proof(secret) if isinstance(how, Proves) else None
         among = weights.tests(test.key, keys_tested)
         of_spans = weights.tests_of_spans(test.key, keys_tested)
-        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans))
+        common = without.of(test.key.tokenizer.sha256, test.watermark.rule)
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans, common))
     return Prover(
         keys,
         secret[:64],

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
@@ -99,18 +100,19 @@ class SecondScorer:
         plan: the scan's plan.
         second: how second scores are computed.
         device: torch's name of the model's device.
+        without: n-grams that are left out of scoring.
 
     Raises:
         BrickscanError: one of them cannot be opened.
     """
 
-    def __init__(self, plan: Plan, second: SecondScoreConfig, device: str) -> None:
-        self._second, self._dedup = second, plan.config.dedup
+    def __init__(self, plan: Plan, second: SecondScoreConfig, device: str, without: Filter = NO_FILTER) -> None:
+        self._second, self._dedup, self._without = second, plan.config.dedup, without
         self._keys = {}
         for key in keys_with_draws(plan):
             mark, pinned = open_key(plan.registry, key), key.tokenizer.sha256
             tokenizer = load_tokenizer(tokenizer_path(plan.registry, key), pinned)
-            self._keys[key.key_id] = (mark, DRAWS[key.format], tokenizer)
+            self._keys[key.key_id] = (mark, DRAWS[key.format], pinned, tokenizer)
         self._model: LocalModel | None = None
         if self._second.model is not None:
             os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
@@ -133,10 +135,10 @@ class SecondScorer:
         """
         rows = []
         for key_id in sorted({verdict["key_id"] for verdict in verdicts}):
-            mark, draws_of, tokenizer = self._keys[key_id]
+            mark, draws_of, pinned, tokenizer = self._keys[key_id]
             own = [i for i, verdict in enumerate(verdicts) if verdict["key_id"] == key_id]
             tokens = tokenizer.encode([texts[i] for i in own])
-            positions = mark.rule.positions(tokens, self._dedup)
+            positions = self._without.positions(pinned, mark.rule, tokens, self._dedup)
             draws = draws_of(mark, tokens, positions, np.array([verdicts[i]["message"] for i in own], np.int64))
             for i, *values in zip(own, *self._scores(tokens, positions, draws), strict=True):
                 rows.append(second_row(verdicts[i], scan_id, self._second) | dict(zip(_VALUES, values, strict=True)))

@@ -67,7 +67,13 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
-    index = rule.positions(tokens, "ngram").index
+    positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
+    index = positions.index
+    if common is not None and len(common.without(tokens, positions).index) < len(index):
+        raise Refused(
+            f"--proof: {case.where}: the scan left out n-grams of this text that many other texts hold, and the script "
+            "that checks a claim knows whole texts alone; `brickscan replay` computes the verdict again"
+        )
     ngrams = [rule.ngram(tokens, int(place)) for place in index]
     _refuse_unknown(form.label(), check_secret(explainer.registry, key), ngrams, row)
     claim: dict[str, Any] = {

@@ -20,6 +20,7 @@ from scanner.detection.shares import recorded_tests
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.case import Case, Stored, find_case, stored
+from scanner.evidence.filter_then import filter_of
 from scanner.evidence.kept_texts import KeptTexts
 from scanner.evidence.weighing import RUN, OwnSaid, PartSaid, Weighed, weigh
 from scanner.input.columns import Columns
@@ -31,6 +32,7 @@ from scanner.results.flag_list import Wanted, sums
 from scanner.results.queries import ask, spans, standing_flags
 from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
+from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.formats import generator_of
 from scanner.watermark.search import corrected
 from schemas.config import ScanConfig
@@ -239,6 +241,18 @@ class Explainer:
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
+    def common(self, case: Case) -> CommonNgrams | None:
+        """The n-grams that the scan of a flag left out under its key; None: none.
+
+        Raises:
+            Refused: they are not known any more; SecretError, TokenizerError.
+        """
+        if case.scan is None and self._config is not None and self._config.filter is not None:
+            raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
+        test = self._open(self._key(case))
+        without = filter_of(self.results, self._folder, self._registry, case)
+        return without.of(test.key.tokenizer.sha256, test.watermark.rule)
+
     def stored_text(self, case: Case) -> bytes:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
@@ -295,12 +309,13 @@ class Explainer:
         if message is None:  # undecided: the best may be a stranger
             return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag")
         try:
-            test = self._open(self._key(case))
+            test, common = self._open(self._key(case)), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
             return _Said(text, None, found.not_from_file, parts, None, str(error))
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
-        weighed = weigh(test.watermark, tokenizer, text, message, test.key.messages, dedup, parts, self._run)
+        about = text, message, test.key.messages, dedup, parts
+        weighed = weigh(test.watermark, tokenizer, *about, self._run, common)
         return _Said(text, None, found.not_from_file, parts, weighed)
 
     def _around(self, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> dict[tuple[Any, ...], Around]:

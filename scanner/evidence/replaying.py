@@ -16,12 +16,14 @@ import pyarrow as pa
 from scanner.detection.alike import alike
 from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile
+from scanner.detection.filtering import Filter, plainly_left_out
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import open_keys, open_prover, read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
 from scanner.evidence.case import Case, find_case, stored
+from scanner.evidence.filter_then import filter_of
 from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, read_text
@@ -113,8 +115,9 @@ def replay(config_file: Path, document: str) -> Replay:
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
     found = stored(case, columns, locations, Reader(), KeptTexts(results))
-    again = dict(_detected(config, folder, keys, case, found.text))
-    again |= _by_slow_path(folder, registry, case, found.text)
+    without = filter_of(results, folder, registry, case)
+    again = dict(_detected(config, folder, keys, case, found.text, without))
+    again |= _by_slow_path(folder, registry, case, found.text, without)
     beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     again |= {name: (found.row or {})[name] for name in beside}
     fields = [_compare(name, case.row, again) for name in (*beside, *FIELDS) if name in case.row]
@@ -163,7 +166,9 @@ def _keys_then(registry: Registry, case: Case) -> list[MasterKey]:
     return keys
 
 
-def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: Case, raw: bytes) -> Mapping[str, Any]:
+def _detected(
+    config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: Case, raw: bytes, without: Filter
+) -> Mapping[str, Any]:
     """The verdict by the scan's own rule: a row of VERDICTS."""
     row, scan = case.row, case.scan or {}
     weights = Weights.of(config)
@@ -178,8 +183,9 @@ def _detected(config: ScanConfig, folder: str, keys: Sequence[MasterKey], case: 
         min_scored=scan["min_scored"],
         false_positive_rate=rates[0],
         misnaming_rate=rates[1],
-        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, weights=weights),
+        prover=open_prover(folder, tests, tested, scan["dedup"], *rates, weights=weights, without=without),
         weights=weights,
+        without=without,
     )
     columns = {name: [None] for name in DOCUMENTS.names} | {"row": [row["row"]], "text": [raw]}
     document = pa.RecordBatch.from_pydict(columns, schema=DOCUMENTS)
@@ -200,7 +206,7 @@ def _keys_tested(keys: Sequence[MasterKey], row: Mapping[str, Any], weights: Wei
     return max(round(recorded_tests(row) / a_key), sum(map(gives_p_values, keys)))
 
 
-def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes) -> dict[str, Any]:
+def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes, without: Filter) -> dict[str, Any]:
     """Score and p-value of the verdict's message, where its format has a slow path.
 
     Score and p-value of a part of the text are proved as the part is found again (scanner.detection.proving_spans).
@@ -214,7 +220,8 @@ def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes) -> di
     text = read_text(raw)[0] or ""
     ids = test.tokenizer.reference.encode([normalise(text) if row["variant"] is not None else text]).ids
     path = form.proof(check_secret(folder, key))
-    scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"])
+    left_out = plainly_left_out(without.of(key.tokenizer.sha256, test.watermark.rule), ids)
+    scored, (score,) = path.scores(ids, [row["message"]], (case.scan or {})["dedup"], left_out)
     log10_p = max(path.log10_p(score, scored), log10_reach(test))
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
 

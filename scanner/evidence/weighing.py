@@ -14,6 +14,7 @@ from scanner.quoting import Kind, Part
 from scanner.tokens import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.abilities import ScoresParts
+from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.positions import Dedup
 from scanner.watermark.search import corrected, log10_p_of, search
 
@@ -71,7 +72,7 @@ class Weighed(NamedTuple):
     """The evidence of a text for a message.
 
     tokens; scored; repeats: left out since they came before; unscored: without a whole window, or of no draw; alone:
-    None where messages share nothing.
+    None where messages share nothing; common: left out since many texts hold their n-grams.
     """
 
     tokens: int
@@ -82,6 +83,7 @@ class Weighed(NamedTuple):
     runs: list[Run]
     parts: list[PartSaid]
     alone: OwnSaid | None = None
+    common: int = 0
 
 
 def weigh(
@@ -93,6 +95,7 @@ def weigh(
     dedup: Dedup,
     parts: Sequence[Part],
     run: int = RUN,
+    common: CommonNgrams | None = None,
 ) -> Weighed:
     """Weigh a text.
 
@@ -105,21 +108,23 @@ def weigh(
         dedup: which repeats are left out.
         parts: the parts of the text.
         run: scored tokens that are shown as one.
+        common: n-grams that are left out of scoring; None: none are.
     """
     ids, stand = tokenizer.places(text)
     tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
-    positions = mark.rule.positions(tokens, dedup)
+    once = mark.rule.positions(tokens, dedup)
+    positions = once if common is None else common.without(tokens, once)
     all_positions = mark.rule.positions(tokens, "none")
-    scored = int(positions.scored[0])
     return Weighed(
         len(ids),
-        scored,
-        int(all_positions.scored[0]) - scored,
+        int(positions.scored[0]),
+        int(all_positions.scored[0] - once.scored[0]),
         len(ids) - int(all_positions.scored[0]),
         float(mark.score(tokens, positions, message)[0]),
         _runs(mark, tokens, positions.index, stand, message, run),
         _said(mark, tokens, positions.index, stand, message, messages, parts),
         _alone(mark, tokens, positions, message),
+        int(once.scored[0] - positions.scored[0]),
     )
 
 

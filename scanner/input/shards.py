@@ -101,10 +101,12 @@ def what_decides(
     columns: Columns,
     variants: Sequence[str] = (),
     weights: Mapping[str, float] = MappingProxyType({}),
+    filter_sha256: str | None = None,
 ) -> str:
     """Canonical JSON of everything but the file that decides verdicts: keys in order, K, rules, columns, version.
 
-    keys_tested: how many keys share equally; weights: the weights of units and variants, left out where they are equal.
+    keys_tested: how many keys share equally; weights: the weights of units and variants, left out where they are equal;
+    filter_sha256: digest of the n-grams that are left out of scoring, None: none are.
     """
     return _canonical(
         {
@@ -130,6 +132,7 @@ def what_decides(
             **({} if columns.time_zone == "UTC" else {"time_zone": columns.time_zone}),
             **({"variants": list(variants)} if variants else {}),
             **({"weights": dict(weights)} if weights else {}),
+            **({"filter": filter_sha256} if filter_sha256 else {}),
         }
     )
 

@@ -33,6 +33,7 @@ from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
 from schemas.audit_tables import AUDIT_COUNTS, AUDITS
 from schemas.evidence_tables import ACCOUNT_POSTS, ACCOUNTS, DECISIONS, FLAG_TEXTS, SPANS
+from schemas.filter_tables import FILTER_SKETCHES, FILTERS
 from schemas.tables import FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SENT, SHARDS, VERDICTS
 
 TABLES: Mapping[str, pa.Schema] = {
@@ -53,6 +54,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "sent": SENT,
     "account_posts": ACCOUNT_POSTS,
     "accounts": ACCOUNTS,
+    "filter_sketches": FILTER_SKETCHES,
+    "filters": FILTERS,
 }
 """Schemas of all tables that may exist; a scan makes those of TABLES."""
 ORPHANS_AFTER_HOURS = 24
@@ -74,6 +77,8 @@ _DISTINCT = (
     "text_id",
     "sketch",
     "text",
+    "cells",
+    "common",
 )
 """Columns with few repeated values, for which a dictionary is of no use."""
 

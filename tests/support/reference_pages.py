@@ -23,7 +23,7 @@ from jobs.cli import brickscan
 from scanner import results
 from scanner.cluster.endings import ExitCode
 from scanner.results.tables import SCHEMAS
-from schemas import audit_tables, config, evaluation, evidence_tables, tables
+from schemas import audit_tables, config, evaluation, evidence_tables, filter_tables, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 110
@@ -32,7 +32,7 @@ CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan calibrate", config.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
 )
-TABLES = (tables, audit_tables, evidence_tables)
+TABLES = (tables, audit_tables, evidence_tables, filter_tables)
 MADE = "<!-- made from the code by `make reference`; change it there -->"
 
 

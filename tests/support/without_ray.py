@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from scanner.cluster import account_pass, calibrate, connect, evaluate, look_ahead, scan, second_pass, work
+from scanner.cluster import account_pass, calibrate, connect, evaluate, filter_pass, look_ahead, scan, second_pass, work
 from scanner.cluster.in_flight import Call
 from scanner.cluster.pace import Pace
 from scanner.cluster.pieces import Finished, FinishedPack, Pack
@@ -111,7 +111,7 @@ def put_in_the_place_of_ray(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "cluster", cluster)
     for module in (calibrate, evaluate):
         patch.setattr(module, "spread", _spread)
-    for module in (account_pass, evaluate):
+    for module in (account_pass, evaluate, filter_pass):
         patch.setattr(module, "on_actors", _on_actors)
     asked = SimpleNamespace(remote=lambda **_options: _Actor, put=lambda value: value, get_gpu_ids=list)
     for module in (scan, second_pass):

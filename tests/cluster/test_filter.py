@@ -1,0 +1,173 @@
+"""Filters of common n-grams through whole scans: learnt on earlier nights, fixed, replayed, refused, resumed."""
+
+import shutil
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from scanner import results
+from scanner.cluster import filter_pass, run_scan
+from scanner.cluster.filter_pass import MOST_SHARDS, lesson_of
+from scanner.cluster.look_ahead import look_ahead
+from scanner.detection.scan_plan import make_plan
+from scanner.errors import Refused
+from scanner.evidence.explanation import Explainer
+from scanner.evidence.replaying import replay
+from scanner.input.files import InputFile
+from scanner.input.shards import Range, Shard
+from scanner.results import filters
+from scanner.results.tables import read_whole
+from scanner.watermark import common_ngrams
+from tests.support.two_keys import message_of
+
+pytestmark = pytest.mark.usefixtures("without_ray")
+
+FIRST, SECOND, THIRD = date(2026, 11, 20), date(2026, 11, 21), date(2026, 11, 22)
+ON = "filter = {}"
+TEXTS = 40
+
+
+@pytest.fixture
+def nightly(night, monkeypatch):
+    """A folder of nights whose texts end with the same signature; sketches are small, since texts are few."""
+    monkeypatch.setattr(common_ngrams, "CELLS", 1 << 15)
+    night.configure(more=ON, paths=["in/{date}"])
+    return night
+
+
+def write(night, day, name, texts) -> None:
+    (night.input / day.isoformat()).mkdir(exist_ok=True)
+    night.write(f"{day}/{name}", texts)
+
+
+def scan(night, day):
+    return run_scan(make_plan(night.config, day), lambda work, totals: None)
+
+
+def signed(plain, first) -> list[str]:
+    """Texts of 40 words and a signature of 30."""
+    return [plain(40, first + i) + plain(30, 1) for i in range(TEXTS)]
+
+
+def viral(marked, plain, registry, first) -> list[str]:
+    """Texts that hold the same passage of 100 words, which is marked for alice."""
+    passage = marked(message_of(registry, "green", "alice"), 100, 7)
+    return [plain(20, first + i) + passage for i in range(TEXTS)]
+
+
+def scored(night) -> pl.Series:
+    return night.verdicts()["scored"]
+
+
+def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, marked, registry):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    assert scan(nightly, FIRST).exit_code == 0
+    assert scored(nightly).to_list() == [68] * TEXTS  # nothing was learnt before
+    alice = message_of(registry, "green", "alice")
+    write(nightly, SECOND, "a", [*signed(plain, 2000), marked(alice, 80, 3) + plain(30, 1)])
+    checked = [looked.facts for looked in look_ahead(nightly.config, SECOND)]
+    assert checked
+    assert filters.fixed(nightly.results, SECOND) is None  # --check writes nothing
+    assert scan(nightly, SECOND).exit_code == 0
+    rows = nightly.verdicts().filter(pl.col("path").str.contains(str(SECOND)))
+    assert rows["scored"].to_list() == [40] * TEXTS + [80]
+    (flag,) = rows.filter("flagged").to_dicts()
+    assert (flag["user_id"], flag["proof"]) == ("alice", "proved")
+    of_scans = results.scans(nightly.results).collect()["filter_sha256"].to_list()
+    assert of_scans == [filters.fixed(nightly.results, day) for day in (FIRST, SECOND)]
+    again = replay(nightly.config, flag["doc_id"])
+    assert again.equal, [field for field in again.fields if not field.equal]
+    explained = Explainer(nightly.config).explain(flag["doc_id"])
+    assert (explained.weighed.scored, explained.weighed.common) == (80, 28)
+    assert explained.weighed.score == flag["score"]
+    with pytest.raises(Refused, match="another audit secret"):
+        filters.open_filter(nightly.results, of_scans[1], bytes(32))
+    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    with pytest.raises(Refused, match="lacks the filter"):
+        replay(nightly.config, flag["doc_id"])
+    assert "lacks the filter" in Explainer(nightly.config).explain(flag["doc_id"]).not_weighed
+
+
+def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry):
+    """A marked passage that goes round is left out on the night after, and never on its own night."""
+    write(nightly, FIRST, "a", [plain(40, 9)])
+    scan(nightly, FIRST)
+    write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
+    assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
+    fixed = filters.fixed(nightly.results, SECOND)
+    write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))  # the night's texts have been learnt by now
+    assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
+    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    write(nightly, SECOND, "c", viral(marked, plain, registry, 5000))
+    assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
+    assert filters.fixed(nightly.results, SECOND) == fixed
+    write(nightly, THIRD, "a", viral(marked, plain, registry, 6000))
+    assert scan(nightly, THIRD).totals.counts.flagged == 0
+    learnt = read_whole(nightly.results, filters.SKETCHES_TABLE).select("unit", "night").unique().collect()
+    assert sorted(learnt["night"].to_list()) == sorted(map(str, [FIRST, SECOND, SECOND, SECOND, THIRD]))
+
+
+def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain, marked, registry, monkeypatch):
+    """The sabotage that the test above catches: a filter is made as if its night were over."""
+    write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
+    assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
+    before, over = filters._sketches_before, THIRD
+    monkeypatch.setattr(filters, "_sketches_before", lambda place, how, _night, key: before(place, how, over, key))
+    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))
+    assert scan(nightly, SECOND).totals.counts.flagged == 0
+
+
+def test_a_second_rule_for_the_same_texts_is_refused(nightly, plain):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    nightly.configure(paths=["in/{date}"])
+    with pytest.raises(Refused, match=r"\[filter\]"):
+        scan(nightly, FIRST)
+    write(nightly, SECOND, "a", signed(plain, 2000))
+    scan(nightly, SECOND)
+    nightly.configure(more=ON, paths=["in/{date}"])
+    with pytest.raises(Refused, match="another look"):
+        scan(nightly, SECOND)
+
+
+def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, monkeypatch):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    real = filter_pass.commit
+
+    def dies(*_given):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(filter_pass, "commit", dies)
+    with pytest.raises(OSError, match="the disk is gone"):
+        scan(nightly, FIRST)
+    monkeypatch.setattr(filter_pass, "commit", real)
+    again = scan(nightly, FIRST)
+    assert again.work.skipped == again.work.shards
+    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
+    assert rows["texts"].unique().to_list() == [TEXTS]
+    scan(nightly, FIRST)
+    assert read_whole(nightly.results, filters.SKETCHES_TABLE).collect().equals(rows)
+    assert filters.drop_sketches(nightly.results, FIRST) == 0
+    assert filters.drop_sketches(nightly.results, SECOND) == len(rows)
+
+
+def test_a_lesson_is_a_sample_of_bounded_size(nightly):
+    plan = make_plan(nightly.config, FIRST)
+    file = InputFile("/in/a.parquet", "/in", "/in/a.parquet", 10**12, 1)
+    shards = [Shard(str(i), file, Range(i, i + 1, 10**8)) for i in range(1000)]
+    lesson = lesson_of(plan, shards)
+    assert (len(lesson.shards), lesson.most) == (MOST_SHARDS, (1 << 25) // 7)
+    assert lesson.share == pytest.approx(lesson.most * 4 / (MOST_SHARDS * 10**8))
+    twice = [Shard(f"other {i}", file, shard.rows, keys=("k",)) for i, shard in enumerate(shards)]
+    assert lesson_of(plan, [*twice, *shards]).unit == lesson.unit  # keys that came later bring no new texts
+    assert lesson_of(make_plan(nightly.config, SECOND), shards).unit != lesson.unit
+    assert lesson_of(plan, []) is None
+
+
+def test_nights_must_be_told_by_their_date(night):
+    night.configure(more=ON, paths=["in"])
+    with pytest.raises(Refused, match=r"filter needs \{date\} in each of input.paths"):
+        make_plan(night.config, FIRST)
