@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+import ray
 
 from scanner.cluster import run_scan
 from scanner.detection.scan_plan import make_plan
@@ -50,6 +51,7 @@ def test_a_document_that_eats_memory(new_night, undisturbed, chance):
 @pytest.mark.parametrize("moment", MOMENTS[:2])
 def test_a_driver_that_dies_over_a_commit(new_night, undisturbed, chance, moment):
     night = new_night()
+    night.configure(more=f'address = "{ray.get_runtime_context().gcs_address}"')  # a cluster of its own takes 10 s to start
     died = night.run(at=moment, commit=chance.randint(1, 4), delay=0)
     assert died.returncode == -signal.SIGKILL, died.stdout
     assert not night.done()
