@@ -18,14 +18,14 @@ from typing import Protocol
 import numpy as np
 from numpy import int64, uint8, uint64
 from numpy.typing import NDArray
-from scipy import stats  # type: ignore[import-untyped]
+from scipy.special import gammaln  # type: ignore[import-untyped]
 
 from scanner.watermark.kernel import inlined, kernel
 from scanner.watermark.weighted_bits import log10_normal, log_tail
 
 FACTOR = uint64(6364136223846793005)
 _ROUNDS = 12
-_LN10 = math.log(10.0)
+_LN2, _LN10 = math.log(2.0), math.log(10.0)
 
 EXACT_BELOW = -3.0
 """Largest log10 p by the normal law at which a law is folded over the layers."""
@@ -221,5 +221,6 @@ def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
     drawn = alike / (1.0 - alike)
     steps = np.arange(scored)
     of_ones = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
-    log_law = stats.binom.logpmf(np.arange(scored + 1), scored, 0.5) + of_ones + of_ones[::-1]
+    of_factorials = gammaln(np.arange(1.0, scored + 2))
+    log_law = of_factorials[-1] - of_factorials - of_factorials[::-1] - scored * _LN2 + of_ones + of_ones[::-1]
     return np.asarray(np.exp(log_law - np.log1p(drawn * steps).sum()), np.float64)
