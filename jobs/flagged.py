@@ -25,7 +25,7 @@ _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
     *("accounts", "path", "row", "text_sha256", "scan_id", "expected_by_chance", "log10_bayes_factor_at_most"),
-    *("posterior_at_most", "generator"),
+    *("posterior_at_most", "generator", "piece_documents", "piece_texts", "piece_accounts"),
 )
 _SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -157,9 +157,15 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
         row["key_id"],
         p_value(row["log10_p_global"]),
         row["audit"] or "not judged",
-        f"{row['copies']:,}",
+        _copies(row),
         f"{printable(row['path'])} row {row['row']}",
     )
+
+
+def _copies(row: Mapping[str, Any]) -> str:
+    """How many copies there are, and how many documents hold them or near-duplicates, where these are more."""
+    more = (row["piece_documents"] or 0) > row["copies"]
+    return f"{row['copies']:,}" + (f" of {row['piece_documents']:,} alike" if more else "")
 
 
 def _accounts(row: Mapping[str, Any]) -> str:

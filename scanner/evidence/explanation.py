@@ -19,6 +19,7 @@ from scanner.detection.scan_plan import open_keys, read_config, results_of
 from scanner.detection.shares import recorded_tests
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
+from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
 from scanner.evidence.case import Case, Stored, find_case, stored
 from scanner.evidence.filter_then import filter_of
 from scanner.evidence.kept_texts import KeptTexts
@@ -28,8 +29,8 @@ from scanner.input.documents import Reader, read_text
 from scanner.input.files import resolve
 from scanner.quoting import Kind, Part, parts_of
 from scanner.registry import find_key, load_registry
-from scanner.results.flag_list import Wanted, sums
-from scanner.results.queries import ask, spans, standing_flags
+from scanner.results.pieces import OF
+from scanner.results.queries import ask, spans
 from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
 from scanner.watermark.common_ngrams import CommonNgrams
@@ -43,14 +44,6 @@ ALIKE = 0.01
 """Largest p-value of a part that does not read like text without a mark."""
 
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
-_MESSAGE, _ACCOUNT, _TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",)
-
-
-class Around(NamedTuple):
-    """Flagged documents, and distinct texts among them."""
-
-    documents: int
-    texts: int
 
 
 @dataclass(frozen=True)
@@ -61,9 +54,10 @@ class Explanation:
     scored, None where it cannot be shown, for the reason `no_text`; not_from_file: why it is the one that the scan
     kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
     of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
-    with the same message, account and text; expected: N·p, how many texts of its scan chance alone brings to this
-    p-value; false_flags: how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked
-    parts, rows of schemas.evidence_tables.SPANS in the order in which they stand.
+    with the same message, account and text; alike: flags with this text or near-duplicates, one piece of evidence,
+    None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value; false_flags:
+    how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked parts, rows of
+    schemas.evidence_tables.SPANS in the order in which they stand.
     """
 
     case: Case
@@ -79,6 +73,7 @@ class Explanation:
     of_message: Around
     of_account: Around | None
     of_text: Around
+    alike: Around | None
     expected: float | None
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
@@ -179,12 +174,13 @@ class Explainer:
     def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
         """Explain flags that were found. Raises as `explain` does."""
         rows = [case.row for case in cases]
-        around = {columns: self._around(rows, columns) for columns in (_MESSAGE, _ACCOUNT, _TEXT)}
-        of_users = self._around_users(rows)
+        place = self.results, self.rate
+        around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
+        of_users, alike = naming_users(*place, rows), alike_with(*place, rows)
         spans_of = self._spans(rows)
         for case in cases:
             of_message, of_account, of_text = (
-                counts.get(tuple(case.row[name] for name in columns), Around(1, 1))
+                counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
                 for columns, counts in around.items()
             )
             said = self._text_of(case)
@@ -204,18 +200,11 @@ class Explainer:
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
+                alike=alike.get(tuple(case.row[name] for name in OF)),
                 expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
             )
-
-    def _around_users(self, rows: Sequence[Mapping[str, Any]]) -> dict[str | None, Around]:
-        """Flags that name a user of these rows, be it first or beside others, and distinct texts among them."""
-        users = tuple({row["user_id"] for row in rows if row["naming"] == Naming.NAMED} - {None})
-        if not users:
-            return {}
-        counts = sums(self.results, self.rate, Wanted(users=users), None, "user").rows.filter(naming=Naming.NAMED)
-        return {user: Around(*around) for user, *around in counts.select("user_id", "documents", "texts").iter_rows()}
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
         """Marked parts of flagged documents, by the columns of _DOCUMENT."""
@@ -317,13 +306,3 @@ class Explainer:
         about = text, message, test.key.messages, dedup, parts
         weighed = weigh(test.watermark, tokenizer, *about, self._run, common)
         return _Said(text, None, found.not_from_file, parts, weighed)
-
-    def _around(self, rows: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> dict[tuple[Any, ...], Around]:
-        """Flags, and distinct texts among them, that equal a row in these columns; null equals nothing."""
-        values = {name: {row[name] for row in rows} - {None} for name in columns}
-        wanted = pl.all_horizontal(*(pl.col(name).is_in(list(found)) for name, found in values.items()))
-        counts = [pl.len().alias("documents"), pl.col("text_sha256").n_unique().alias("texts")]
-        same = [pl.col(name).alias(f"same_{name}") for name in columns]
-        flags = standing_flags(self.results, self.rate, wanted).group_by(same).agg(counts)
-        found = ask(self.results, flags.collect)
-        return {row[:-2]: Around(*row[-2:]) for row in found.iter_rows()}

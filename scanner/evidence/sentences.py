@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scanner.detection.shares import recorded_tests
+from scanner.evidence.around import Around
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
 from scanner.printable import printable
@@ -216,11 +217,16 @@ def _proof(proof: str | None) -> str:
 
 
 def _others(explained: Explanation) -> str:
-    def counted(around: tuple[int, int], which: str) -> str:
-        documents, texts = around
-        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct) {which}"
+    def counted(around: Around, which: str) -> str:
+        documents, texts, accounts = around
+        of = f", of {accounts:,} account{'s' * (accounts != 1)}" if accounts > 1 else ""
+        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct{of}) {which}"
 
     counts = [counted(explained.of_text, "with this very text")]
+    if explained.alike is not None and explained.alike.texts > 1:
+        counts.append(
+            counted(explained.alike, "with this text or near-duplicates of it, one piece of evidence together")
+        )
     if explained.of_user is not None:
         counts.insert(0, counted(explained.of_user, f"marked for user {name(explained.row['user_id'])}, under any key"))
     elif explained.row["message"] is not None:

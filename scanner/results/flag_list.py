@@ -15,7 +15,7 @@ import polars as pl
 
 from scanner.results.decided import State, in_state
 from scanner.results.newest import EVERY
-from scanner.results.pieces import OF, pieces
+from scanner.results.pieces import OF, pieces, sizes_of
 from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
 from schemas.registry import CANARY_ID
 from schemas.words import AuditState, Naming
@@ -148,7 +148,9 @@ def newest(
     A row is about who comes first of the users who are asked for, under the keys that are, with their own p-value.
 
     Columns: as in schemas.tables.VERDICTS, of the newest copy; audit, `alarm` where the audit of any copy's scan
-    alarmed; copies and accounts, int64, of all copies, distinct accounts without null.
+    alarmed; copies and accounts, int64, of all copies, distinct accounts without null; piece_documents, piece_texts and
+    piece_accounts, int64, of its copies and near-duplicates together, which are one piece of evidence, null where there
+    are too many texts to tell.
 
     Args:
         results: folder or URI.
@@ -166,7 +168,7 @@ def newest(
 
     def question() -> FlagList:
         entries, left_out = _entries(_found(results, rate, wanted), same, canaries=canaries)
-        shown = _in_order(entries, same).head(_most(limit, entries))
+        shown = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
         few = None if limit is None else shown["text_sha256"]
         rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
         return FlagList(rows, _totals(entries, len(entries), left_out))
@@ -274,6 +276,14 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
     return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
 
 
+def _with_pieces(shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: Wanted) -> pl.DataFrame:
+    """Entries with the sizes of their pieces, which other entries may belong to."""
+    told = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
+    some = None if len(shown) == len(entries) else told["text_sha256"]
+    sizes = sizes_of(_found(results, rate, wanted, some), told)
+    return shown.join(sizes, on="piece", how="left", maintain_order="left")
+
+
 def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     """Entries newest first, of one time the surest, and documents as their file has them."""
     down = [name not in _DOCUMENT for name in same]
@@ -284,7 +294,8 @@ def _in_order(entries: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
 
 def _newest_copies(found: pl.LazyFrame, shown: pl.DataFrame, same: tuple[str, ...]) -> pl.DataFrame:
     """A whole row of each entry, in their order."""
-    place = shown.select(*same, "copies", "accounts", "alarmed", scanned_at="last").with_row_index("place")
+    counts = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts", "alarmed")
+    place = shown.select(*same, *counts, scanned_at="last").with_row_index("place")
     latest = found.join(place.lazy(), on=[*same, "scanned_at"], how="inner", nulls_equal=True)
     rows = latest.collect(engine="streaming").sort(
         "place", "scan_id", *_DOCUMENT, descending=[False, True, False, False]

@@ -53,6 +53,21 @@ def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
     return pl.concat(found)
 
 
+def sizes_of(flags: pl.LazyFrame, told: pl.DataFrame) -> pl.DataFrame:
+    """How many documents, distinct texts and distinct accounts each piece has.
+
+    Columns: piece, and piece_documents, piece_texts and piece_accounts, int64. Texts whose piece is null are left out.
+
+    Args:
+        flags: rows of schemas.tables.FLAGS, one a document.
+        told: rows of `pieces` of these flags.
+    """
+    rows = flags.join(told.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
+    distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
+    counts = {name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()}
+    return rows.group_by("piece").agg(piece_documents=pl.len().cast(pl.Int64), **counts).collect(engine="streaming")
+
+
 def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
     """Groups that are read together, AT_A_TIME texts at most, and whether their pieces are counted.
 

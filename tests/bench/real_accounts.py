@@ -2,7 +2,8 @@
 
 Found: posts of 20 tokens, cut from what the demo's model wrote for one user, alone or among posts by people; under all
 keys of the demo, with all their messages, at 1e-6. A name is wrong where it is not that user's message. People:
-accounts of posts of one text each, which nobody marked, at 1e-2 under the demo's keys, and under a decoy key for each.
+accounts of posts cut from the texts of one file each, which nobody marked, at 1e-2 under the demo's keys, and under a
+decoy key for each.
 Night: one post for each of so many accounts, in files as scans write them: memory and CPU seconds of parts. Cost: whole
 scans, without Ray, of the same posts with and without accounts, in turn.
 """
@@ -16,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
@@ -113,21 +114,23 @@ def found(folder: Path, sizes: Sequence[int]) -> Iterator[str]:
 def people(folder: Path, corpus: Path, accounts: int, sizes: Sequence[int]) -> Iterator[str]:
     """Lines on accounts of people."""
     judge, _ = judge_of(folder / "flags", 1e-2)
-    file = pq.ParquetFile(corpus)
+    rows = pl.read_parquet(corpus, columns=["path", "text"]).group_by("path", maintain_order=True)
+    files = rows.agg(pl.col("text").str.join("\n\n"))["text"].sample(fraction=1.0, shuffle=True, seed=1)
     for size in sizes:
         wanted, found = max(accounts // size, 20), list[list[str]]()
-        for batch in file.iter_batches(100, columns=["text"]):
-            for text in batch["text"].to_pylist():
-                if len(text) > 3 * TOKENS * size and len(found) < wanted:
-                    posts = cut([text[: 12 * TOKENS * size]])[:size]
-                    found += [posts] * (len(posts) == size)
-            if len(found) >= wanted:
+        for text in files.filter(files.str.len_chars() > 3 * TOKENS * size):
+            if len(found) == wanted:
                 break
+            posts = cut([text[: 12 * TOKENS * size]])[:size]
+            found += [posts] * (len(posts) == size)
+        if not found:
+            yield f"{size} posts: no file is long enough"
+            continue
         _, decoys = judge_of(folder / str(size), 1e-2)
-        rows = []
+        flagged = []
         for few in range(0, len(found), 50):
-            rows += judge.judge(posts_of(found[few : few + 50]), NOW, decoys)
-        yield f"{size} posts: flagged {share(len(rows), len(found))} at 0.01; rates of single keys are below it"
+            flagged += judge.judge(posts_of(found[few : few + 50]), NOW, decoys)
+        yield f"{size} posts: flagged {share(len(flagged), len(found))} at 0.01; rates of single keys are below it"
         counts = pa.Table.from_batches(decoys.rows()).to_pylist()
         for kind in ("decoy_accounts", "decoy_evidence"):
             for level in (0.1, 0.01):

@@ -39,7 +39,7 @@ def test_a_flag_is_explained(scanned, tmp_path):
     assert "the registry's owner has it; who else has its secret is not on record" in said
     assert "Beware of this key: it may accuse the innocent: all users of version 1" in said
     assert "2 flagged documents (2 distinct) of this account" in said
-    assert "4 flagged documents (3 distinct) marked for user alice, under any key" in said
+    assert "4 flagged documents (3 distinct, of 2 accounts) marked for user alice, under any key" in said
     assert "who wrote the text, or who posted it" in said
     assert re.search(r"^[ .\-=#]*[=#]{20}", out, re.MULTILINE)
     code, out, _ = call("explain", scanned.config, "a:0", "--html", tmp_path / "flag.html")
@@ -50,6 +50,18 @@ def test_a_flag_is_explained(scanned, tmp_path):
     code, out, _ = call("explain", scanned.results, "a:0")
     assert code == 0
     assert "The text is not shown: name the scan's configuration" in out
+
+
+def test_accounts_that_posted_one_text_are_counted(night, registry, marked):
+    """Copies and an edited copy of one text are one piece of evidence, whoever posts them."""
+    text = marked(message_of(registry, "green", "alice"), 80, 1)
+    night.configure(columns='account = "account"')
+    night.write("a", [text, text, f"{text} truly", marked(3, 80, 2)], account=["ann", "bo", "cy", "ann"])
+    night.scan()
+    said = re.sub(r"\s+", " ", call("explain", night.config, "a:0")[1])
+    assert "2 flagged documents (1 distinct, of 2 accounts) with this very text" in said
+    alike = "3 flagged documents (2 distinct, of 3 accounts) with this text or near-duplicates of it"
+    assert f"{alike}, one piece of evidence together" in said
 
 
 def test_a_quotation_is_said_to_be_one(scanned):

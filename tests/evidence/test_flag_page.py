@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scanner.evidence.around import Around
 from scanner.evidence.case import Case
-from scanner.evidence.explanation import Around, Explanation
+from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import Run, Weighed
 from scanner.quoting import parts_of
@@ -29,9 +30,24 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
         "unit": None,
     }
     weighed = Weighed(9, 8, 1, 0, 8.0, runs or [], [])
-    one = Around(1, 1)
+    one = Around(1, 1, 1)
     return Explanation(
-        Case(row, None), 1e-6, None, text, None, None, parts_of(text), weighed, None, one, one, one, one, None, None
+        Case(row, None),
+        1e-6,
+        None,
+        text,
+        None,
+        None,
+        parts_of(text),
+        weighed,
+        None,
+        one,
+        one,
+        one,
+        one,
+        None,
+        None,
+        None,
     )
 
 

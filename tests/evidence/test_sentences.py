@@ -34,7 +34,9 @@ def test_amounts_are_written_out_where_they_are_not_small():
 def test_of_a_message_that_is_not_shown_nothing_is_counted():
     for message, said in ((None, False), (3, True)):
         row = verdict(0, message=message)
-        around = SimpleNamespace(row=row, of_user=None, of_message=(1, 1), of_text=(2, 1), of_account=None)
+        around = SimpleNamespace(
+            row=row, of_user=None, of_message=(1, 1, 1), of_text=(2, 1, 1), of_account=None, alike=None
+        )
         assert ("for this message" in _others(around)) is said
 
 

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from datetime import timedelta
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from jobs import listing
 from jobs.text import width
 from scanner import results
+from scanner.detection.sketches import sketch
 from scanner.results.flag_list import Wanted, newest, places, sums
 from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import Entry, commit, write_file
@@ -28,6 +30,9 @@ from tests.support.rescanned import SHARDS_OF_NIGHTS, write
 from tests.support.rows import NOW, filled, verdict
 
 SAME = ("text_sha256", "key_id", "message", "user_id", "naming")
+
+
+COUNTS = ("copies", "accounts", "piece_documents", "piece_texts", "piece_accounts")
 
 
 def flag(i: int, text: int = 0, **changes: object) -> dict[str, object]:
@@ -83,7 +88,7 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     found = newest(flags, 1.0, Wanted(), 20)
     assert ids(found) == ["doc-0", "doc-1", "doc-4", "doc-6"]
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
-    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", "copies", "accounts"}
+    assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", *COUNTS}
     assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
     assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4)
     assert ids(newest(flags, 1.0, Wanted(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
@@ -91,11 +96,25 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
 
 
-def test_who_is_named_beside_another_is_found_too(folder):
-    entry = {"key_id": "key", "message": 1, "user_id": "carol", "naming": "named", "log10_p_global": -9.0}
-    put(folder, [flag(0, 1, named=[entry | {"user_id": "alice"}, entry]), flag(1, 2), flag(2, 3, user_id="carol")])
-    assert ids(newest(folder, 1.0, Wanted(users=("carol",)), None)) == ["doc-0", "doc-2"]
-    assert ids(newest(folder, 1.0, Wanted(users=("bob",)), None)) == []
+def test_near_duplicates_and_their_accounts_are_counted_beside_a_flag(folder):
+    """A template: three edited texts of three accounts, one of them posted twice; a text apart, of one of these."""
+    random = np.random.default_rng(6)
+    ids = random.integers(0, 50_000, 200).astype(np.uint32)
+    texts = [ids.copy() for _ in range(3)]
+    for number, text in enumerate(texts):
+        text[10 * number : 10 * number + 3] = 7
+    texts.append(random.integers(0, 50_000, 200).astype(np.uint32))
+    of_each = [sketch(text, 4) for text in texts]
+    accounts = ["a1", "a2", "a3", "a1", "a1"]
+    which = [0, 1, 2, 2, 3]
+    put(folder, [flag(i, t, sketch=of_each[t], account_id=accounts[i], message=5) for i, t in enumerate(which)])
+    found = newest(folder, 1.0, Wanted(), 20).rows.select(*COUNTS)
+    assert found.rows() == [(1, 1, 4, 3, 3), (1, 1, 4, 3, 3), (2, 2, 4, 3, 3), (1, 1, 1, 1, 1)]
+    assert newest(folder, 1.0, Wanted(accounts=("a2",)), 20).rows.select(*COUNTS).rows() == [(1, 1, 1, 1, 1)]
+    code, out, _ = call("flagged", folder)
+    assert code == 0
+    assert ("1 of 4 alike" in out, "2 of 4 alike" in out) == (True, True)
+    assert newest(folder, 1.0, Wanted(), 1).rows.select(*COUNTS).rows() == [(1, 1, 4, 3, 3)]
 
 
 def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder):
