@@ -168,8 +168,8 @@ def simulated(
     used, committing, flushes = pool.Pool(lambda: Actor(ray), workers, 300.0, pace=pace), 0.0, 0
     began, first = clock.monotonic(), math.inf
     for finished in used.run(shards(count, driver)):
-        if used.under_way or finished is not None:
-            first = min(first, clock.monotonic() - began)
+        if first == math.inf and (finished is not None or used.under_way):
+            first = clock.monotonic() - began
         if finished is not None:
             committer.add(finished)
         if committer.due():
