@@ -65,12 +65,12 @@ def canaries_in_words(audit: LiveAudit) -> list[str]:
     rows = [row for row in audit.rows if row["kind"] in CANARY_SAID]
     if audit.canaries is None or not rows:
         return []
-    said = [
+    sentences = [
         f"{CANARY_SAID[row['kind']]} {row['hits']:,} ({number(row['low'])} to {number(row['high'])}"
         + (")" if row["kind"] == "canary_wrong" else f"; planned {number(row['expected'])})")
         for row in rows
     ]
-    return [f"{audit.canaries.came:,} of {audit.canaries.due:,} texts came; {', '.join(said)}"]
+    return [f"{audit.canaries.came:,} of {audit.canaries.due:,} texts came; {', '.join(sentences)}"]
 
 
 def share_in_words(share: float, low: float, high: float) -> str:

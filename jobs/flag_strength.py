@@ -42,10 +42,12 @@ def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
     row = rows.sort("log10_p_global").row(-1, named=True)
     chance = row["expected_by_chance"]
     reached = f"{power(math.log10(chance))} documents of its scan are expected to by chance alone; " if chance else ""
-    said = f"the largest p-value shown is {p_value(row['log10_p_global'])}: {reached}{odds(row['log10_p_global'])}"
+    sentence = f"the largest p-value shown is {p_value(row['log10_p_global'])}: {reached}{odds(row['log10_p_global'])}"
     if prior is not None:
-        said += f"; where {prior:g} was the probability of a mark before, it is {row['posterior_at_most']:.3g} at most"
-    return [said]
+        sentence += (
+            f"; where {prior:g} was the probability of a mark before, it is {row['posterior_at_most']:.3g} at most"
+        )
+    return [sentence]
 
 
 def odds(log10_p: float) -> str:

@@ -52,8 +52,8 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
     ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
-    what = "the file alone, since what is made here lies beside it" if alone else "the file's folder"
-    tell(f"  paths    {path!r}: {what}", *(f"  {line}" for line in guess.why))
+    read = "the file alone, since what is made here lies beside it" if alone else "the file's folder"
+    tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
     date = " --date 2026-11-20" if "{date}" in path else ""
     tell(
         *("", "Next:", f"  brickscan users add --file users.csv --registry {registry}"),

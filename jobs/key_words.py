@@ -30,8 +30,8 @@ def strength(key: MasterKey) -> list[str]:
     basis = format_of(key).basis()
     if basis.proven:
         return []
-    said = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
-    return textwrap.wrap(f"  strength {said}", 100, subsequent_indent="    ")
+    words = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
+    return textwrap.wrap(f"  strength {words}", 100, subsequent_indent="    ")
 
 
 def cautions(key: MasterKey) -> list[str]:

@@ -55,9 +55,9 @@ def _cut_to(text: str, room: int) -> str:
     return shown
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """A number of things, such as `1 file` and `1,200 files`."""
-    return f"{number:,} {what}" + "s" * (number != 1)
+    return f"{number:,} {noun}" + "s" * (number != 1)
 
 
 def tell(*lines: str) -> None:

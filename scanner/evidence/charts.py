@@ -49,12 +49,12 @@ def rates_chart(rows: Sequence[Mapping[str, Any]]) -> Markup:
             Markup('<path class="limits" d="M{0:.1f} {1:.1f}V{2:.1f}"/>').format(x(stated), y(low), y(high)),
             Markup('<circle cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(x(stated), y(observed)),
         ]
-    said = f"{len(points)} rates on decoy keys: observed against stated, with limits."
+    caption = f"{len(points)} rates on decoy keys: observed against stated, with limits."
     axes = Markup('<text x="{}" y="{}" text-anchor="middle">stated rate</text>').format(_WIDTH // 2, _HEIGHT - 4)
-    return _svg(said, _HEIGHT, [*drawn, axes])
+    return _svg(caption, _HEIGHT, [*drawn, axes])
 
 
-def bars_chart(rows: Sequence[tuple[str, int]], said: str) -> Markup:
+def bars_chart(rows: Sequence[tuple[str, int]], caption: str) -> Markup:
     """A bar a row, below its words, with its number beside it; 40 letters fit on a phone."""
     most = max((count for _, count in rows), default=1)
     drawn = []
@@ -66,9 +66,9 @@ def bars_chart(rows: Sequence[tuple[str, int]], said: str) -> Markup:
             Markup('<rect x="0" y="{}" width="{:.1f}" height="12"/>').format(y + 22, width),
             Markup('<text x="{:.1f}" y="{}">{:,}</text>').format(width + 8, y + 33, count),
         ]
-    return _svg(said, 40 * len(rows), drawn)
+    return _svg(caption, 40 * len(rows), drawn)
 
 
-def _svg(said: str, height: int, drawn: Sequence[Markup]) -> Markup:
+def _svg(caption: str, height: int, drawn: Sequence[Markup]) -> Markup:
     head = Markup('<svg role="img" viewBox="0 0 {} {}" aria-label="{}"><title>{}</title>')
-    return head.format(_WIDTH, height, escape(said), escape(said)) + Markup("").join(drawn) + Markup("</svg>")
+    return head.format(_WIDTH, height, escape(caption), escape(caption)) + Markup("").join(drawn) + Markup("</svg>")

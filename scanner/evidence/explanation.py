@@ -114,10 +114,10 @@ class Explanation:
     @property
     def carried_by(self) -> Kind | None:
         """The part that alone carries the mark, if the other reads like text without one: `quoted`, `own` or None."""
-        said = {part.kind: part.log10_p_any for part in self.said_of_parts}
+        log10_p_of = {part.kind: part.log10_p_any for part in self.said_of_parts}
         orders: tuple[tuple[Kind, Kind], ...] = (("quoted", "own"), ("own", "quoted"))
         for kind, other in orders:
-            if said and said[kind] <= math.log10(self.rate) and said[other] > math.log10(ALIKE):
+            if log10_p_of and log10_p_of[kind] <= math.log10(self.rate) and log10_p_of[other] > math.log10(ALIKE):
                 return kind
         return None
 

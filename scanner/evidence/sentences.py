@@ -136,10 +136,10 @@ def _marked_for(explained: Explanation) -> str:
         return f"nobody is named: {WHY_NOBODY[row['naming']]}"
     since = "" if row["held_since"] is None else f", who holds the message since {row['held_since']:%Y-%m-%d %H:%M} UTC"
     user = "a user whose name was erased" if row["user_id"] is None else f"user {name(row['user_id'])}"
-    said = f"the text contains text marked for {user}{since}"
+    sentence = f"the text contains text marked for {user}{since}"
     others = [one for one in row["named"] or [] if one["message"] != row["message"] or one["key_id"] != row["key_id"]]
     more = "; it also contains text marked for " + ", ".join(name(one["user_id"]) for one in others) if others else ""
-    return said + more
+    return sentence + more
 
 
 def _account_and_user(row: Mapping[str, Any]) -> str:
@@ -207,13 +207,13 @@ def _drawn_by(generator: str) -> str:
 
 
 def _proof(proof: str | None) -> str:
-    said: Mapping[str | None, str] = {
+    meaning: Mapping[str | None, str] = {
         Proof.PROVED: "a slow path that shares no code with the first found the same before the row was written",
         Proof.DIFFERS: "a slow path found something else: this flag must not be used",
         Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
         Proof.NOT_DRAWN: "not computed again: too many flags came together, and a sample was drawn",
     }
-    return said.get(proof, "not known: an older version wrote this row")
+    return meaning.get(proof, "not known: an older version wrote this row")
 
 
 def _others(explained: Explanation) -> str:
@@ -256,13 +256,13 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _parts(explained: Explanation) -> str:
-    said = "; ".join(_part(part, explained.row["basis"]) for part in explained.said_of_parts)
+    each = "; ".join(_part(part, explained.row["basis"]) for part in explained.said_of_parts)
     conclusion = {
         "quoted": " The quoted lines alone carry the mark: whoever posted this quotes marked text.",
         "own": " The own words alone carry the mark.",
         None: "",
     }[explained.carried_by]
-    return f"{said}. These numbers decide nothing and name nobody.{conclusion}"
+    return f"{each}. These numbers decide nothing and name nobody.{conclusion}"
 
 
 def _part(part: PartSaid, basis: str | None) -> str:

@@ -128,10 +128,13 @@ async def _script(_request: Request) -> Response:
 def _wrong(request: Request, error: Exception) -> Response:
     """A page that says what was wrong; a form that came too late can be filled in again."""
     if isinstance(error, HTTPException):
-        status, said = error.status_code, error.detail
+        status, message = error.status_code, error.detail
     else:
-        status, said = (409 if isinstance(error, Changed) else 404 if isinstance(error, Refused) else 503), str(error)
-    return _page("review_wrong.html.j2", status, title="This was not done", said=safe(said))
+        status, message = (
+            (409 if isinstance(error, Changed) else 404 if isinstance(error, Refused) else 503),
+            str(error),
+        )
+    return _page("review_wrong.html.j2", status, title="This was not done", said=safe(message))
 
 
 def _asked(given: Mapping[str, str]) -> Asked:

@@ -74,10 +74,10 @@ class Webhook:
             return Response(status_code=408)
         if body is None:
             return self._answer(Outcome.TOO_LARGE, f"a body has {MOST_BYTES:,} bytes at most", signed=False)
-        told = request.headers.getlist("coop-signature")
-        if len(told) != 1 or not self._signatures.holds(told[0], body):
-            said = "Coop-Signature: no signature of this body by the key that [export.coop.webhook] names"
-            return self._answer(Outcome.NOT_SIGNED, said, signed=False)
+        signatures = request.headers.getlist("coop-signature")
+        if len(signatures) != 1 or not self._signatures.holds(signatures[0], body):
+            missing = "Coop-Signature: no signature of this body by the key that [export.coop.webhook] names"
+            return self._answer(Outcome.NOT_SIGNED, missing, signed=False)
         try:
             outcome, row = await run_in_threadpool(self._inbox.take, body)
         except NotTaken as refused:
@@ -86,16 +86,16 @@ class Webhook:
             return self._say("failed", str(error), 503, answer="cannot be recorded now; send it again later")
         return self._answer(outcome, _decided(row))
 
-    def _answer(self, outcome: Outcome, said: str, *, signed: bool = True) -> Response:
-        return self._say(outcome, said, _STATUS[outcome], signed=signed)
+    def _answer(self, outcome: Outcome, message: str, *, signed: bool = True) -> Response:
+        return self._say(outcome, message, _STATUS[outcome], signed=signed)
 
-    def _say(self, outcome: str, said: str, status: int, *, signed: bool = True, answer: str = "") -> Response:
+    def _say(self, outcome: str, message: str, status: int, *, signed: bool = True, answer: str = "") -> Response:
         with self._counting:
             self._counts[outcome] += 1
             count = self._counts[outcome]
         if signed or count & (count - 1) == 0:  # else anybody could fill a log with unsigned bodies
-            self._tell(f"{outcome}: {said}" if signed else f"{outcome} ({count:,} so far): {said}")
-        return JSONResponse({"outcome": outcome, "said": answer or said}, status)
+            self._tell(f"{outcome}: {message}" if signed else f"{outcome} ({count:,} so far): {message}")
+        return JSONResponse({"outcome": outcome, "said": answer or message}, status)
 
 
 def _decided(row: Mapping[str, Any]) -> str:

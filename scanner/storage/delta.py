@@ -62,11 +62,11 @@ def table_uri(results: str, name: str) -> str:
     return f"{results.rstrip('/')}/{name}"
 
 
-def attempts(what: str) -> Iterator[None]:
+def attempts(subject: str) -> Iterator[None]:
     """Attempts at something that fails while others commit first; each waits a little longer than the one before.
 
     Args:
-        what: the subject of the error, such as `commits to /results/verdicts`.
+        subject: the subject of the error, such as `commits to /results/verdicts`.
 
     Raises:
         ScanFailed: COMMIT_ATTEMPTS attempts failed.
@@ -74,7 +74,7 @@ def attempts(what: str) -> Iterator[None]:
     for attempt in range(COMMIT_ATTEMPTS):
         yield
         time.sleep(0.01 * attempt)
-    raise ScanFailed(f"results: {COMMIT_ATTEMPTS} {what} failed, since others committed first; run again later")
+    raise ScanFailed(f"results: {COMMIT_ATTEMPTS} {subject} failed, since others committed first; run again later")
 
 
 def open_table(uri: str) -> DeltaTable:
