@@ -26,7 +26,7 @@ def publish_(file: Path, registry: Path | str) -> None:
     """
     lines, new = publish(registry, file)
     tell(*(" ".join(map(str, line[:4])) for line in lines[len(lines) - new :]))
-    tell(_told(lines) + f"; {new:,} of them new")
+    tell(_in_words(lines) + f"; {new:,} of them new")
 
 
 @click.command("verify")
@@ -45,10 +45,10 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
     """
     lines = read_published(file)
     found = faults(lines, read_published(earlier) if earlier else [], registry)
-    tell(_told(lines))
+    tell(_in_words(lines))
     complain(*found)
     return 3 if found else 0
 
 
-def _told(lines: list[Published]) -> str:
+def _in_words(lines: list[Published]) -> str:
     return f"{counted(len(lines), 'commitment')} published, head {lines[-1].head if lines else '-'}"

@@ -50,7 +50,7 @@ class Written:
         return labels if self.keys else labels[:1]
 
     @property
-    def told(self) -> str:
+    def units(self) -> str:
         """The units that are taken for independent, in words."""
         prompts = f"{len(set(self.prompts))} prompts"
         return f"{prompts}, {len(set(self.keys))} keys" if self.keys else prompts
@@ -94,7 +94,7 @@ def detection_figures(
     cell: Written, scores: Mapping[str | None, OneMessage], false_positive_rate: float
 ) -> list[Figure]:
     """Figures of one cell: shares flagged, and the mean numbers of scored and of written tokens."""
-    make = functools.partial(figure, "robustness", cell.setting, clusters=cell.told)
+    make = functools.partial(figure, "robustness", cell.setting, clusters=cell.units)
     rows = [
         make(
             "flagged",
@@ -123,4 +123,4 @@ def similarity_figure(
     row_of = {prompt: row for row, prompt in enumerate(reference.prompts)}
     beside = of_reference[[row_of[prompt] for prompt in cell.prompts]]
     cosine = (embedded * beside).sum(axis=1, dtype=np.float64)
-    return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.told)
+    return figure("robustness", cell.setting, "similarity", mean(cosine, *cell.clusters), clusters=cell.units)

@@ -126,9 +126,9 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
     """
     positions = mark.rule.positions(tokens, DEDUP)
     enough = positions.scored >= min_scored
-    said = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
-    both = np.nan_to_num(np.maximum(said.log10_p_global, said.log10_p_own))  # a name needs both
-    mine = said.message == own[:, None]
+    searched = found_of(mark, mark.search_groups(tokens, positions, groups), positions.scored, groups**2)
+    both = np.nan_to_num(np.maximum(searched.log10_p_global, searched.log10_p_own))  # a name needs both
+    mine = searched.message == own[:, None]
     alone = log10_p_of(mark.law, mark.score(tokens, positions, own), positions.scored)
 
     def least(log10_p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -138,32 +138,32 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
         own=np.where(enough, alone, 0.0),
         own_named=least(np.where(mine, both, 0.0)),
         other_named=least(np.where(mine, 0.0, both)),
-        flagged=least(np.nan_to_num(said.log10_p_global)),
+        flagged=least(np.nan_to_num(searched.log10_p_global)),
         scored=positions.scored,
     )
 
 
-def name(said: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
+def name(searched: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
     """Name users of `count` messages by the rule of a scan (scanner.watermark.search.decide; SPEC §3).
 
     When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
     passes only if the second does.
 
     Args:
-        said: the search.
+        searched: the search.
         count: M.
         false_positive_rate: also the misnaming rate.
         independent: whether one message's mark leaves the scores of others unchanged, so that every message that passes
             is named.
     """
-    if isinstance(said, GroupSearch):
+    if isinstance(searched, GroupSearch):
         limit = np.log10(false_positive_rate)
-        found, wrong, flagged = said.own_named <= limit, said.other_named <= limit, said.flagged <= limit
+        found, wrong, flagged = searched.own_named <= limit, searched.other_named <= limit, searched.flagged <= limit
         return Named(found, wrong, flagged & ~found & ~wrong)
-    log10_p = np.stack([said.own, said.first, said.second], axis=1)
+    log10_p = np.stack([searched.own, searched.first, searched.second], axis=1)
     nothing = np.zeros(log10_p.shape)
     found = Found(
-        scored=said.scored,
+        scored=searched.scored,
         message=np.broadcast_to(np.arange(3), log10_p.shape),  # in the order of Search, since the rule needs no numbers
         score=nothing,
         log10_p=log10_p,

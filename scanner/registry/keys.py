@@ -92,7 +92,7 @@ def new_key(
     try:
         made_for = checked_format(key)
     except ValidationError as error:
-        raise Refused(_told(error, model_of(key))) from None
+        raise Refused(_in_words(error, model_of(key))) from None
     except ValueError as error:
         raise Refused(str(error)) from None
     pinned = pin_tokenizer(folder, os.fspath(tokenizer))
@@ -167,10 +167,10 @@ def _checked(**values: object) -> MasterKey:
     try:
         return MasterKey.model_validate(values)
     except ValidationError as error:
-        raise Refused(_told(error, MasterKey)) from None
+        raise Refused(_in_words(error, MasterKey)) from None
 
 
-def _told(error: ValidationError, model: type[BaseModel]) -> str:
+def _in_words(error: ValidationError, model: type[BaseModel]) -> str:
     lines = []
     for item in error.errors():
         field = ".".join(str(part) for part in item["loc"])

@@ -58,13 +58,13 @@ def read_secret(
         SecretError: nothing is there, it is not a secret, it follows a pattern, or others could read or change it.
             Names the place only.
     """
-    path, told = secret_path(reference, base), None if guessable else instead or _DRAW
+    path, advice = secret_path(reference, base), None if guessable else instead or _DRAW
     if path is not None:
-        return _decode(_read_file(path), f"secret file {path}", sizes, told)
+        return _decode(_read_file(path), f"secret file {path}", sizes, advice)
     name = reference.removeprefix("env:")
     if name not in os.environ:
         raise SecretError(f"environment variable {name} is not set; it should hold a key's secret as hexadecimal text")
-    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, told)
+    return _decode(os.environb[os.fsencode(name)], f"environment variable {name}", sizes, advice)
 
 
 def read_public_key(reference: str, base: Path | str) -> bytes:

@@ -90,16 +90,16 @@ def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
     for (key_id, event), part in events.group_by("key_id", "event", maintain_order=True):
         rows = book.given(str(key_id), part["message"].to_numpy())
         if event == ALLOCATED:
-            said, found = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
+            of_events, of_index = part.rename({"at": "allocated_at"}).select(_GIVEN), rows.select(_GIVEN)
             named = part.drop_nulls("user_id")
             by_name = book.of_users(named["user_id"], [str(key_id)])
             unknown = named.join(by_name, on=["user_id", "message"], how="anti").select("message")
         elif event == REMOVED_EVENT:
-            said, found = part.select("message", removed_at="at", removed_seq="seq"), rows.select(_REMOVED)
-            unknown = said.clear().select("message")
+            of_events, of_index = part.select("message", removed_at="at", removed_seq="seq"), rows.select(_REMOVED)
+            unknown = of_events.clear().select("message")
         else:
             continue
-        unlike = said.join(found, on=said.columns, how="anti", nulls_equal=True).select("message")
+        unlike = of_events.join(of_index, on=of_events.columns, how="anti", nulls_equal=True).select("message")
         for message in pl.concat([unlike, unknown])["message"].unique().sort().head(_MOST_FAULTS):
             yield f"key {key_id}, message {message}: the index says something else than the events"
 

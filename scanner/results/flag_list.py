@@ -95,10 +95,10 @@ class Wanted(NamedTuple):
         each += [_has(field("user_id"), self.user_part)] if self.user_part else []
         return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
 
-    def told(self) -> list[pl.Expr]:
-        """Columns `told` and `beside`, of a row that is asked for.
+    def asked_users(self) -> list[pl.Expr]:
+        """Columns `asked` and `beside`, of a row that is asked for.
 
-        told: entries of NAMED, what the row says of each user who is asked for, under the keys that are; each user once
+        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each once
         beside: whether what the row itself is about, which is who comes first of all, is not among them.
         """
         field = pl.element().struct.field
@@ -107,8 +107,8 @@ class Wanted(NamedTuple):
         surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
         named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
         entries = pl.concat_list(pl.concat_list(pl.struct(_OF_ENTRY)), named)
-        told = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
-        return [told.alias("told"), self._is_of(pl.col).not_().alias("beside")]
+        users = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
+        return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
 
 
 def _has(name: pl.Expr, part: str) -> pl.Expr:
@@ -248,15 +248,16 @@ def _found(
 def _of_each(rows: pl.LazyFrame, rate: float, wanted: Wanted) -> pl.LazyFrame:
     """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
-    told = rows.with_columns(wanted.told()).with_columns(pl.col("told").list.eval(pl.element().filter(passes)))
-    places = pl.int_ranges(pl.col("told").list.len())
-    each = told.filter(pl.col("told").list.len() > 0).with_columns(place=places).explode("told", "place")
+    passing = pl.col("asked").list.eval(pl.element().filter(passes))
+    of_rows = rows.with_columns(wanted.asked_users()).with_columns(passing)
+    places = pl.int_ranges(pl.col("asked").list.len())
+    each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(place=places).explode("asked", "place")
     own = ~pl.col("beside") & (pl.col("place") == 0)
     return each.with_columns(
-        *(pl.col("told").struct.field(name).alias(name) for name in _OF_ENTRY),
+        *(pl.col("asked").struct.field(name).alias(name) for name in _OF_ENTRY),
         *(pl.when(own).then(name).alias(name) for name in _OF_FIRST),
         again=pl.col("place") > 0,
-    ).drop("told", "beside", "place")
+    ).drop("asked", "beside", "place")
 
 
 def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> tuple[pl.DataFrame, int]:
@@ -278,9 +279,9 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
 
 def _with_pieces(shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: Wanted) -> pl.DataFrame:
     """Entries with the sizes of their pieces, which other entries may belong to."""
-    told = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
-    some = None if len(shown) == len(entries) else told["text_sha256"]
-    sizes = sizes_of(_found(results, rate, wanted, some), told)
+    of_shown = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
+    some = None if len(shown) == len(entries) else of_shown["text_sha256"]
+    sizes = sizes_of(_found(results, rate, wanted, some), of_shown)
     return shown.join(sizes, on="piece", how="left", maintain_order="left")
 
 

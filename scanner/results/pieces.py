@@ -40,12 +40,12 @@ def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
     Args:
         flags: rows of schemas.tables.FLAGS.
     """
-    found, first = [_told(flags.head(0).select(*OF, "sketch").collect())], 0
+    found, first = [_in_memory(flags.head(0).select(*OF, "sketch").collect())], 0
     for groups, tell in _parts(flags.select(OF).unique().group_by(_GROUP).len().collect(engine="streaming")):
         these = flags.join(groups.lazy().select(_GROUP), on=_GROUP, how="semi", nulls_equal=True)
         if tell:
             texts = these.select(*OF, "sketch").unique(OF, keep="any").collect(engine="streaming")
-            found.append(_told(texts).with_columns(pl.col("piece") + first))
+            found.append(_in_memory(texts).with_columns(pl.col("piece") + first))
             first += len(texts)
         else:
             untold = these.select(OF).unique().with_columns(piece=pl.lit(None, pl.Int64))
@@ -53,16 +53,16 @@ def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
     return pl.concat(found)
 
 
-def sizes_of(flags: pl.LazyFrame, told: pl.DataFrame) -> pl.DataFrame:
+def sizes_of(flags: pl.LazyFrame, of_flags: pl.DataFrame) -> pl.DataFrame:
     """How many documents, distinct texts and distinct accounts each piece has.
 
     Columns: piece, and piece_documents, piece_texts and piece_accounts, int64. Texts whose piece is null are left out.
 
     Args:
         flags: rows of schemas.tables.FLAGS, one a document.
-        told: rows of `pieces` of these flags.
+        of_flags: rows of `pieces` of these flags.
     """
-    rows = flags.join(told.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
+    rows = flags.join(of_flags.drop_nulls("piece").lazy(), on=OF, how="inner", nulls_equal=True)
     distinct = {"piece_texts": "text_sha256", "piece_accounts": "account_id"}
     counts = {name: pl.col(column).drop_nulls().n_unique().cast(pl.Int64) for name, column in distinct.items()}
     return rows.group_by("piece").agg(piece_documents=pl.len().cast(pl.Int64), **counts).collect(engine="streaming")
@@ -74,19 +74,19 @@ def _parts(sizes: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, bool]]:
     Args:
         sizes: `len` texts of each group.
     """
-    told, part, size = [], 0, 0
+    numbers, part, size = [], 0, 0
     ordered = sizes.sort("len", *_GROUP)
     for length in ordered["len"].to_list():
         part, size = (part, size + length) if size + length <= AT_A_TIME else (part + 1, length)
-        told.append(part if length <= AT_A_TIME else -1)
-    numbered = ordered.with_columns(part=pl.Series(told, dtype=pl.Int64))
-    whole = max(told, default=0) < MOST_READS
+        numbers.append(part if length <= AT_A_TIME else -1)
+    numbered = ordered.with_columns(part=pl.Series(numbers, dtype=pl.Int64))
+    whole = max(numbers, default=0) < MOST_READS
     numbered = numbered if whole else numbered.with_columns(part=pl.lit(-1, pl.Int64))
     for (number,), groups in numbered.group_by("part", maintain_order=True):
         yield groups, number != -1
 
 
-def _told(texts: pl.DataFrame) -> pl.DataFrame:
+def _in_memory(texts: pl.DataFrame) -> pl.DataFrame:
     """As `pieces`, for texts that fit in memory."""
     texts = texts.sort(OF).with_row_index("text")
     sketched = texts.drop_nulls("sketch")

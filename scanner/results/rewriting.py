@@ -70,7 +70,7 @@ def put_in_place(
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
     ours: list[Replacement] = []
-    told = True
+    answered = True
     try:
         for _ in attempts(f"commits to {table_uri(results, name)}"):
             table = kept.now()
@@ -80,13 +80,13 @@ def put_in_place(
             ours = [each for each in made if present.issuperset(each.parts)]
             if not ours:
                 break
-            told = False
+            answered = False
             placed = try_to_commit(table, name, _actions(ours, merged=merged), [])
-            told = True
+            answered = True
             if placed:
                 break
     finally:
-        if told:
+        if answered:
             _delete_unplaced(results, name, kept, made)
     return ours
 

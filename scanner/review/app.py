@@ -69,7 +69,7 @@ async def _list(desk: Desk, request: Request) -> Response:
         listed=listed,
         earlier=asked.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
         later=asked.address("/", first=first + LINES_A_PAGE) if more else None,
-        **await _told(desk, asked, request),
+        **await _just_recorded(desk, asked, request),
     )
 
 
@@ -91,7 +91,7 @@ async def _flag(desk: Desk, request: Request) -> Response:
         back=asked.address("/"),
         before=looked.before and asked.address("/flag", **looked.before._asdict()),
         after=looked.after and asked.address("/flag", **looked.after._asdict()),
-        **await _told(desk, asked, request),
+        **await _just_recorded(desk, asked, request),
     )
 
 
@@ -107,7 +107,7 @@ async def _decide(desk: Desk, request: Request) -> Response:
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 
-async def _told(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
+async def _just_recorded(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:

@@ -80,7 +80,7 @@ class Among(NamedTuple):
         return self.mark.law
 
 
-def told(
+def passing_spans(
     among: Among, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> list[Span]:
     """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""

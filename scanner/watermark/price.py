@@ -27,10 +27,10 @@ class Price(NamedTuple):
 
     def words(self) -> str:
         """The price in words, for people."""
-        times, hours = f"{round_to_one(self.times):,}", told(5e8 * self.seconds / 3600)
+        times, hours = f"{round_to_one(self.times):,}", two_digits(5e8 * self.seconds / 3600)
         return (
-            f"{told(1e6 * self.seconds)} µs a token on one core, about {times} times what our green list takes; a "
-            f"million posts of 500 tokens take {hours} core-hours under it"
+            f"{two_digits(1e6 * self.seconds)} µs a token on one core, about {times} times what our green list takes; "
+            f"a million posts of 500 tokens take {hours} core-hours under it"
         )
 
 
@@ -88,6 +88,6 @@ def round_to_one(times: float) -> int:
     return round(times / unit) * unit
 
 
-def told(number: float) -> str:
+def two_digits(number: float) -> str:
     """The number with two digits, or with all digits before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"

@@ -218,9 +218,11 @@ def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDA
 def passing(found: Sequence[Found], document: int, false_positive_rate: float) -> set[tuple[int, int]]:
     """Keys, by their place, and messages of a document that pass."""
     return {
-        (key, int(said.message[document, c]))
-        for key, said in enumerate(found)
-        for c in np.flatnonzero(passes(said.log10_p_global[document], false_positive_rate) & said.stands[document])
+        (key, int(under_key.message[document, c]))
+        for key, under_key in enumerate(found)
+        for c in np.flatnonzero(
+            passes(under_key.log10_p_global[document], false_positive_rate) & under_key.stands[document]
+        )
     }
 
 
@@ -230,10 +232,10 @@ def choose(found: Sequence[Found]) -> NDArray[np.int64]:
     The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
     it, the key with the most scored positions.
     """
-    scoring = np.stack([said.message[:, 0] for said in found]) >= 0
-    p = np.stack([said.log10_p_global[:, 0] for said in found])
+    scoring = np.stack([under_key.message[:, 0] for under_key in found]) >= 0
+    p = np.stack([under_key.log10_p_global[:, 0] for under_key in found])
     smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)
-    most: NDArray[np.int64] = np.stack([said.scored for said in found]).argmax(axis=0)
+    most: NDArray[np.int64] = np.stack([under_key.scored for under_key in found]).argmax(axis=0)
     return np.where(scoring.any(axis=0), smallest, most)
 
 
@@ -246,17 +248,20 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
         misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
     """
     misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
-    passed = [passes(said.log10_p_global, false_positive_rate) & said.stands for said in found]
+    passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.stands for under_key in found]
     count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
     alone = (count == 1)[:, None]
-    own = [passes(said.log10_p_own, misnaming_rate) for said in found]
+    own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
     named = [
-        of_key & (own_passes if said.independent else alone) & (not said.basis.assumed)
-        for said, of_key, own_passes in zip(found, passed, own, strict=True)
+        of_key & (own_passes if under_key.independent else alone) & (not under_key.basis.assumed)
+        for under_key, of_key, own_passes in zip(found, passed, own, strict=True)
     ]
     shared, proven = (
         np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passed, facts, strict=True)], axis=0)
-        for facts in ([not said.independent for said in found], [not said.basis.assumed for said in found])
+        for facts in (
+            [not under_key.independent for under_key in found],
+            [not under_key.basis.assumed for under_key in found],
+        )
     )
     naming = np.full(len(count), Naming.NONE, object)
     naming[count > 0] = Naming.UNDECIDED
@@ -275,8 +280,8 @@ def _best_named(
     documents = np.arange(len(first[0]))
     p = np.stack(
         [
-            np.where(of_key.any(axis=1), said.log10_p_global[documents, place], np.inf)
-            for said, of_key, place in zip(found, named, first, strict=True)
+            np.where(of_key.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
+            for under_key, of_key, place in zip(found, named, first, strict=True)
         ]
     )
     anybody = p.min(axis=0) < np.inf

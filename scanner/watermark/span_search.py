@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scanner.watermark.abilities import ScoresParts, SearchesWindows
 from scanner.watermark.coarse_windows import coarse, coarse_of, least_length, ranges
 from scanner.watermark.format import Watermark
-from scanner.watermark.passing_spans import Among, Limit, Span, told
+from scanner.watermark.passing_spans import Among, Limit, Span, passing_spans
 from scanner.watermark.positions import Positions, Tokens, only
 from scanner.watermark.search import Found, found_of, log10_p_of, search
 from scanner.watermark.segments import Parts
@@ -40,7 +40,7 @@ MOST_SEARCHES = 40
 LONGEST_AT_ONCE = 2**16
 """Most positions of documents whose windows are searched all at once, where the mark can; more take memory."""
 
-MOST_TOLD = 4
+BEST_MESSAGES = 4
 """Best messages of a window that are looked at."""
 
 
@@ -72,13 +72,13 @@ def spans_of(
     among = Among(mark, tokens, positions, parts, limit, whole.independent)
     if sums is not None:
         documents = np.arange(len(positions.scored))
-        return sorted(told(among, documents, np.zeros_like(documents), sums), key=_best_first)
+        return sorted(passing_spans(among, documents, np.zeros_like(documents), sums), key=_best_first)
     documents, messages = promising(mark, tokens, positions, limit, whole, parts)
     found = []
     for some in _few(positions.scored[documents]):
         kept = only(positions, documents[some])
         sums = running_sums(mark.terms(tokens, kept, messages[some]), kept.offsets)
-        found += told(among, documents[some], messages[some], sums)
+        found += passing_spans(among, documents[some], messages[some], sums)
     return sorted(found, key=_best_first)
 
 
@@ -132,9 +132,9 @@ def promising(
     enough = math.log10(PROMISING) - math.log10(limit.messages)
 
     def standing_out(documents: NDArray[np.int64], found: Found) -> _Pairs:
-        log10_p = found.log10_p[:, :MOST_TOLD]
+        log10_p = found.log10_p[:, :BEST_MESSAGES]
         stands_out = log10_p <= enough
-        message = found.message[:, :MOST_TOLD][stands_out]
+        message = found.message[:, :BEST_MESSAGES][stands_out]
         return _Pairs(np.repeat(documents, stands_out.sum(axis=1)), message, log10_p[stands_out])
 
     found = [standing_out(np.arange(len(positions.scored)), whole)]

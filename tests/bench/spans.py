@@ -35,7 +35,7 @@ from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered_greenlist import NumberedGreenList
 from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.passing_spans import Among, Limit, told
+from scanner.watermark.passing_spans import Among, Limit, passing_spans
 from scanner.watermark.search import corrected, passes, search
 from scanner.watermark.segments import Parts, Segments, least_of_parts
 from scanner.watermark.span_search import search_parts, spans_of
@@ -103,7 +103,7 @@ def found(key_id: str, marked: list[Marked], human: list[str], hosts: int) -> It
             after[i] += bool(right) or (here and bool(passes(corrected(whole.log10_p_global[0, 0], 1, 2), RATE)))
             among = Among(mark, tokens, positions, Parts.windows_alone(1), limit, True)
             sums = running_sums(mark.terms(tokens, positions, one.message), positions.offsets)
-            missed += not right and bool(told(among, np.array([0]), np.array([one.message]), sums))
+            missed += not right and bool(passing_spans(among, np.array([0]), np.array([one.message]), sums))
             if right:
                 begin = text.index(one.text)
                 at = stand[positions.index, 0]

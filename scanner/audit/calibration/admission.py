@@ -99,12 +99,12 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
 
 def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:
     """The p-value down to which a key can be admitted, and how many documents would admit it down to `down_to`."""
-    said = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
+    sentence = "can be admitted at no rate" if held is None else f"can be admitted down to {held:g}"
     if held is not None and held <= down_to:
-        return said
+        return sentence
     needed = _documents_needed([row for row in rows if row["kind"] == "key"], down_to)
     more = "more documents than can be told are" if needed is None else f"about {_round(needed):,} documents are"
-    return f"{said}; for {down_to:g} {more} needed"
+    return f"{sentence}; for {down_to:g} {more} needed"
 
 
 def _documents_needed(rows: Sequence[Row], down_to: float) -> float | None:

@@ -63,7 +63,7 @@ def _named(case: NamesCase, found: NamesCounts) -> dict[str, Any]:
     return {
         "label": case.format.label(),
         "kind": case.kind,
-        "texts_of": case.told,
+        "texts_of": case.users_in_words,
         "tokens": case.tokens,
         "texts": int(found.sums.clusters[0]),
         "hits": found.sums.hits.tolist(),

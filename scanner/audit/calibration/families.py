@@ -105,7 +105,8 @@ def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Questio
     """Texts of all lengths together: their keys and windows differ, so each is a test of its own."""
     totals: dict[Question, Moments] = {}
     for case, found in names.items():
-        question = Question.about(case.kind, case.told, "document", case.format, DEDUP, messages=case.messages)
+        users = case.users_in_words
+        question = Question.about(case.kind, users, "document", case.format, DEDUP, messages=case.messages)
         totals[question] = totals[question].plus(found.sums) if question in totals else found.sums
     return list(totals.items())
 

@@ -64,7 +64,7 @@ class NamesCase:
         return self.groups**2
 
     @property
-    def told(self) -> str:
+    def users_in_words(self) -> str:
         """Whose texts these are, for people and the column `test`."""
         if not self.users:
             return "exact"

@@ -86,15 +86,15 @@ def rate_rows(
             "clusters": int(count.clusters),
             "hits": int(count.hits),
             "expected": count.expected,
-            "low": said.low,
-            "high": said.high,
+            "low": judgement.low,
+            "high": judgement.high,
             "design_effect": count.design_effect,
             "bound": bound,
-            "p_value": said.p_value,
-            "smallest_excess": said.smallest_excess if said.smallest_excess < float("inf") else None,
-            "verdict": said.verdict,
+            "p_value": judgement.p_value,
+            "smallest_excess": judgement.smallest_excess if judgement.smallest_excess < float("inf") else None,
+            "verdict": judgement.verdict,
         }
-        for (question, threshold, count), said in zip(family, judged, strict=True)
+        for (question, threshold, count), judgement in zip(family, judged, strict=True)
     ]
 
 

@@ -25,7 +25,7 @@ from schemas.registry import MOST_NUMBERS
 MOST_GROUPS_SEARCHED = 8
 """Most groups of a document whose users are searched (SPEC_2 §3)."""
 
-_TOLD = 16
+_AT_FIRST = 16
 """Candidates that a document without groups is first searched for; where as many pass, all are searched for."""
 
 _ROOM = 1e-9
@@ -217,17 +217,17 @@ class Numbered(Sealed, ABC):
     def _among_all(self, steps: Steps, count: int) -> Candidates:
         """The best two of each document, and all others that p alone puts beyond what the best of all reaches."""
         documents = np.arange(len(steps.scored))
-        message, score = self._told(steps, documents, self._floors_of(steps.scored, count), count, _TOLD)
+        message, score = self._candidates(steps, documents, self._floors_of(steps.scored, count), count, _AT_FIRST)
         return Candidates(message, score, independent=True)
 
-    def _told(
+    def _candidates(
         self, steps: Steps, documents: NDArray[np.int64], floors: NDArray[np.float64], count: int, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.generic]]:
         """Candidates of some documents, `most` of each at first, and more where a document has as many."""
         message, score = self._best(steps, Asked(documents, np.zeros_like(documents), count, 2, most, floors))
         full = np.flatnonzero(message[:, -1] >= 0)
         if most < count and len(full):
-            more = self._told(steps, documents[full], floors[full], count, 8 * most)
+            more = self._candidates(steps, documents[full], floors[full], count, 8 * most)
             beyond = ((0, 0), (0, more[0].shape[1] - most))
             message, score = np.pad(message, beyond, constant_values=-1), np.pad(score, beyond)
             message[full], score[full] = more
