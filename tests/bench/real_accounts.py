@@ -3,12 +3,12 @@
 Found: posts of 20 tokens, cut from what the demo's model wrote for one user, alone or among posts by people; under all
 keys of the demo, with all their messages, at 1e-6. A name is wrong where it is not that user's message. People:
 accounts of posts cut from the texts of one file each, which nobody marked, at 1e-2 under the demo's keys, and under a
-decoy key for each.
-Night: one post for each of so many accounts, in files as scans write them: memory and CPU seconds of parts. Cost: whole
-scans, without Ray, of the same posts with and without accounts, in turn.
+decoy key for each. Night: one post for each of so many accounts, in files as scans write them: memory and CPU seconds
+of parts. Cost: whole scans, without Ray, of the same posts with and without accounts, in turn.
 """
 
 import argparse
+import functools
 import resource
 import tempfile
 import time
@@ -32,7 +32,7 @@ from scanner.detection.under_test import Origin
 from scanner.registry import Named, load_registry, new_key
 from scanner.results.account_posts import ROWS_A_PART, Together, part_of, some_accounts
 from scanner.results.tables import Entry, commit, open_tables, write_file
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
 from schemas.evidence_tables import ACCOUNT_POSTS
 from schemas.words import Naming
 from tests.bench.accounts import share
@@ -64,12 +64,16 @@ def judge_of(folder: Path, rate: float) -> tuple[AccountJudge, AccountDecoys]:
     return judge, AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
 
 
+@functools.cache
+def _tokenizer() -> Tokenizer:
+    return load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+
+
 def cut(texts: Sequence[str]) -> list[str]:
     """Posts of TOKENS tokens; the rest of a text is left out."""
-    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
     posts = []
     for text in texts:
-        _, stand = tokenizer.reference.places(text)
+        _, stand = _tokenizer().reference.places(text)
         ends = stand[TOKENS - 1 :: TOKENS, 1].tolist()
         posts += [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     return posts
