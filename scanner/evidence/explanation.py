@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from scanner.detection.filtering import Filter
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import open_keys, read_config, results_of
 from scanner.detection.shares import recorded_tests
@@ -161,6 +162,7 @@ class Explainer:
             self._locations = [resolve(path, self._base, None) for path in paths]
         self._reader, self._kept = Reader(), KeptTexts(self.results)
         self._opened: dict[str, KeyUnderTest] = {}
+        self._filters: dict[str | None, Filter] = {}
 
     def explain(self, document: str) -> Explanation:
         """Explain a flagged document, named by its id or as PATH:ROW.
@@ -239,8 +241,10 @@ class Explainer:
         if case.scan is None and self._config is not None and self._config.filter is not None:
             raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
         test = self._open(self._key(case))
-        without = filter_of(self.results, self._folder, self._registry, case)
-        return without.of(test.key.tokenizer.sha256, test.watermark.rule)
+        digest = (case.scan or {}).get("filter_sha256")
+        if digest not in self._filters:  # opened once, for all flags of a night
+            self._filters[digest] = filter_of(self.results, self._folder, self._registry, case)
+        return self._filters[digest].of(test.key.tokenizer.sha256, test.watermark.rule)
 
     def stored_text(self, case: Case) -> bytes:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
