@@ -8,13 +8,13 @@ from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import DeltaTable
 
 from scanner.errors import ScanFailed, TooLate
 from scanner.registry.index import FOLDER as INDEX
 from scanner.registry.locked_files import USERS_FOLDER
 from scanner.registry.parts import MOST
-from scanner.storage.delta import read
+from scanner.storage.delta import make_table, read
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private
 from schemas.user_tables import USERS
@@ -34,13 +34,7 @@ def open_table(folder: Path | str) -> DeltaTable | None:
 def create(folder: Path | str) -> None:
     """Make the users table of a registry, unless another process was faster."""
     make_private(f"{folder}/{USERS_FOLDER}")
-    DeltaTable.create(
-        f"{folder}/{USERS_FOLDER}",
-        USERS,
-        mode="ignore",
-        configuration=STATISTICS,
-        commit_properties=CommitProperties(max_commit_retries=0),
-    )
+    make_table(f"{folder}/{USERS_FOLDER}", USERS, STATISTICS)
 
 
 def is_chained(table: DeltaTable) -> bool:

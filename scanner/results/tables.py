@@ -27,7 +27,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.storage.delta import attempts, open_table, read, table_uri
+from scanner.storage.delta import attempts, make_table, open_table, read, table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 from scanner.storage.permissions import make_private
@@ -128,7 +128,7 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             make_private(results)
             make_private(uri)
             if not DeltaTable.is_deltatable(uri):
-                DeltaTable.create(uri, schema, mode="ignore", configuration=_statistics(schema))
+                make_table(uri, schema, _statistics(schema))
             _bring_up_to_date(uri, deltalake.Schema.from_arrow(schema))
             found = DeltaTable(uri).schema()
         except (DeltaError, OSError, ValueError) as error:

@@ -1,14 +1,14 @@
 """Delta tables in any folder: where they lie, how they are read into polars, and repeated attempts to commit."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from scanner.errors import Refused, ScanFailed
 
@@ -60,6 +60,25 @@ def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
 def table_uri(results: str, name: str) -> str:
     """Location of a table: a folder of its own in the folder of results."""
     return f"{results.rstrip('/')}/{name}"
+
+
+def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) -> None:
+    """Make an empty table, unless it is there or another process makes it at the same time.
+
+    Raises:
+        DeltaError, OSError: it cannot be made.
+    """
+    try:
+        DeltaTable.create(
+            uri,
+            schema,
+            mode="ignore",
+            configuration=dict(configuration),
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:  # what deltalake raises, in spite of `ignore`, when another was faster
+        if not DeltaTable.is_deltatable(uri):
+            raise
 
 
 def attempts(subject: str) -> Iterator[None]:

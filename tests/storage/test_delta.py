@@ -4,8 +4,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
-from scanner.storage.delta import read
+from scanner.storage.delta import make_table, read
 from scanner.storage.kept import KeptTable
 
 
@@ -68,3 +69,21 @@ def test_a_kept_table_learns_what_others_committed(tmp_path, cleaned):
     assert kept.versions(["t39"]) == {}  # `kept` looked at an earlier snapshot
     kept.now()
     assert kept.versions([*many, "last"]) == {f"t{m}": m for m in range(40)} | {"last": 39}
+
+
+@pytest.mark.parametrize("other_was_faster", [True, False])
+def test_a_table_that_two_make_at_once(tmp_path, monkeypatch, other_was_faster):
+    folder, schema, real = str(tmp_path / "table"), pa.schema([("n", pa.int64())]), DeltaTable.create
+
+    def beaten(*arguments, **options):
+        if other_was_faster:
+            real(*arguments, **options)
+        raise CommitFailedError("Failed to commit transaction: Protocol changed since last commit: protocol changed")
+
+    monkeypatch.setattr(DeltaTable, "create", beaten)
+    if other_was_faster:
+        make_table(folder, schema, {})
+        assert read(DeltaTable(folder)).collect().is_empty()
+    else:
+        with pytest.raises(CommitFailedError):
+            make_table(folder, schema, {})
