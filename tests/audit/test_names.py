@@ -22,12 +22,14 @@ def judged(case):
 def test_cases_are_of_every_kind_and_length():
     found = names_cases(FORMATS, GROUPS, [1, 3], [200, 500])
     assert len(found) == len(set(found)) == 2 * 2 * (2 + 1 + 2)
-    assert [case.told for case in found[:5]] == ["exact", "exact", "1 user", "3 users, one group", "3 users"]
+    assert [case.users_in_words for case in found[:5]] == ["exact", "exact", "1 user", "3 users, one group", "3 users"]
     assert {case.messages for case in found} == {GROUPS**2}
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("case", names_cases(FORMATS, GROUPS, [1, 3], [200]), ids=lambda c: f"{c.format.name} {c.told}")
+@pytest.mark.parametrize(
+    "case", names_cases(FORMATS, GROUPS, [1, 3], [200]), ids=lambda c: f"{c.format.name} {c.users_in_words}"
+)
 def test_it_holds(case):
     """Wrong names stay below their rates; and users with enough text are named, or the audit would show nothing."""
     assert judged(case) != "too small"
