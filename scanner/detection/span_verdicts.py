@@ -43,10 +43,14 @@ class SpanKey(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A span as its row shows it: its place, its form, its user, and whether it was confirmed."""
+    """A span as its row shows it: its place, its form, its user, and whether it was confirmed.
+
+    message: None where it does not pass on what it shares with no other, since the best may be a stranger there.
+    """
 
     located: Located
     characters: tuple[int, int]
+    message: int | None
     naming: Naming
     proof: Proof | None
     quoted: float
@@ -119,9 +123,14 @@ def _tell(
     wanted = {one.span.segment for one in of_document} - {-1}
     form_of = {at: one.form for at, one in enumerate(segments_of(text)) if at in wanted} if wanted else {}
     forms = [form_of.get(one.span.segment, WINDOW) for one in of_document]
+    shown = [
+        None if naming == Naming.UNDECIDED else one.span.message for one, naming in zip(of_document, said, strict=True)
+    ]
     return [
-        Told(one, where, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
-        for one, where, naming, share, form in zip(of_document, characters, said, quoted, forms, strict=True)
+        Told(one, where, message, Naming.UNPROVED if differs else naming, proofs[one.key], share, form)
+        for one, where, message, naming, share, form in zip(
+            of_document, characters, shown, said, quoted, forms, strict=True
+        )
     ]
 
 
@@ -146,7 +155,7 @@ def _row(
         "scored": span.end - span.begin,
         "quoted": told.quoted,
         "key_id": key.key.key_id,
-        "message": None if told.naming == Naming.UNDECIDED else span.message,
+        "message": told.message,
         "user_id": None if named is None else named.user_id,
         "naming": told.naming if named is None else named.naming,
         "proof": told.proof,
@@ -191,7 +200,7 @@ def _instead(
         "tokens": tokens,
         "scored": scored,
         "key_id": key.key.key_id,
-        "message": None if best.naming == Naming.UNDECIDED else span.message,
+        "message": best.message,
         **{name: getattr(span, name) for name in ("score", "log10_p", "log10_p_global")},
         **dict.fromkeys(("runner_up_log10_p", "runner_up_log10_p_global", "p_rank", "variant")),
         "messages_tested": key.key.messages,

@@ -104,12 +104,12 @@ def _texts(plan: Plan) -> dict[bytes, datetime]:
 
     A text that passes again has its messages again, or another one passes too and nobody is named. So it can where one
     of these was given since; where the flag would not pass now, or under keys that are not under test; and where
-    several messages passed, or none by what is its user's alone.
+    several messages passed, none by what is its user's alone, or what passed came out differently.
     """
     more_tests = (_tests_now(plan) / pl.coalesce("tests", "keys_tested")).clip(lower_bound=1).log10()
     passes = pl.col("log10_p_global") + more_tests <= math.log10(plan.config.false_positive_rate)
     keys = [key.key_id for key in plan.keys]
-    one_named = (pl.col("naming") != Naming.AMBIGUOUS) & (pl.col("naming") != Naming.UNDECIDED)
+    one_named = ~pl.col("naming").is_in([str(why) for why in (Naming.AMBIGUOUS, Naming.UNDECIDED, Naming.UNPROVED)])
     same_message = pl.col("key_id").is_in(keys) & passes & one_named
     flagged = (
         flags(plan.results)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from scanner.detection import proving
+from scanner.detection import proving, span_verdicts
 from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.scan_plan import open_prover
@@ -22,6 +22,7 @@ from scanner.watermark.segments import Parts
 from scanner.watermark.spans import looks
 from schemas.evidence_tables import SPANS
 from schemas.tables import DOCUMENTS
+from schemas.words import Naming
 from tests.support.two_keys import message_of
 
 RATE = 1e-6
@@ -191,6 +192,18 @@ def test_a_whole_that_comes_out_otherwise_stays_so_whatever_its_parts_prove(look
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["proof"], row["naming"], row["named"], row["unit"]) == ("differs", "unproved", None, None)
     assert (span["proof"], span["naming"], span["user_id"]) == ("proved", "unproved", None)
+
+
+def test_a_part_that_may_be_a_strangers_shows_no_message_also_where_it_comes_out_otherwise(
+    look, marked, plain, users, monkeypatch
+):
+    monkeypatch.setattr(span_verdicts, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
+    monkeypatch.setattr(
+        passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
+    )
+    looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
+    for row in (*looked.verdicts.to_pylist(), *looked.spans.to_pylist()):
+        assert (row["proof"], row["naming"], row["message"]) == ("differs", "unproved", None)
 
 
 def test_of_too_many_a_keyed_sample_is_proved(look, users, marked, plain, monkeypatch):

@@ -254,6 +254,8 @@ def test_a_scan_that_put_it_in_quarantine_had_the_file_too(seen, row):
         ({"message": BEFORE, "naming": "held_later"}, False),
         ({"message": 19, "naming": "reserved"}, False),
         ({"message": None, "naming": "ambiguous"}, True),
+        ({"message": NEVER, "naming": "unproved"}, True),
+        ({"message": None, "naming": "unproved"}, True),
         ({"message": SINCE, "naming": "none", "flagged": False}, False),
         ({"message": BEFORE, "naming": "named", "user_id": "u"}, False),
         ({"message": BEFORE, "naming": "removed"}, False),
