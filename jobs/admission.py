@@ -26,20 +26,22 @@ def admit(key_id: str, registry: Path, results: str, candidates: int | None, dow
     """Record that a key passed its audit, and how many keys were tried to find it.
 
     Its newest audit decides: nothing too small, and the rate known to hold down to some p-value. A configuration with
-    `audit.require_admission` refuses to scan with keys that are not admitted down to its false-positive rate.
+    `audit.require_admission` refuses to scan with keys that are not admitted down to its false-positive rate. An audit
+    with `keys.filter` admits a key for scans whose `filter` leaves out as much.
 
     \b
     Example:
       brickscan keys admit summer-2026 --registry registry --results audit --down-to 1e-6
     """
-    from scanner.audit.calibration.admission import admission_of
+    from scanner.audit.calibration.admission import admission_of, in_words
     from scanner.results.queries import audits
 
     key = find_key(load_registry(registry), key_id)
     passed = admission_of(key, audits(results).collect(), candidates, down_to)
     admit_key(registry, key_id, passed)
     tell(
-        f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}; "
+        f"{key_id} passed audit {passed.audit_id}: its rate holds down to p = {passed.holds_down_to:g}"
+        f"{'' if passed.filter is None else f', {in_words(passed.filter)}'}; "
         f"{passed.candidates} keys were tried"
         + (f", so that its p-values are to be multiplied by {passed.candidates}" if passed.candidates > 1 else "")
     )

@@ -116,7 +116,7 @@ def calibrate_and_tell(
         contextlib.redirect_stdout(sys.stderr),  # Ray prints to stdout, which is for the summary
     ):
         found = run_calibration(plan, f"{plan.results}/.tokens-{audit.audit_id}", Steps("calibrate", check))
-    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.names, found.keys)
+    rows = all_rows(audit, plan, found.law, found.pieces, PIECE_THRESHOLDS, found.names, found.keys, found.filters)
     append_audits(plan.results, rows)
     files = _write_files(plan, audit.audit_id, rows, found, PIECE_THRESHOLDS, show_text)
     tell(

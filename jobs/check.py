@@ -1,19 +1,24 @@
 """`brickscan check`: one text under the keys of a registry, a verdict a key."""
 
+import datetime
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobs.flag_words import marked_for, p_value
-from jobs.options import key_ids_option
+from jobs.options import Day, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.storage.locations import is_uri
 from schemas.registry import MasterKey
 from schemas.words import Proof
+
+if TYPE_CHECKING:
+    from scanner.results.filters import NightFilter
 
 
 @click.command()
@@ -26,12 +31,24 @@ from schemas.words import Proof
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="With --registry: p-value at which text counts as marked.  [default: 1e-6]",
 )
-def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], source: str, fpr: float | None) -> int:
+@click.option(
+    "--date",
+    type=Day(),
+    help="Leave out the n-grams that a scan of this date does, where CONFIG has a filter.  [default: today, UTC]",
+)
+def check(
+    config: Path | None,
+    registry: str | None,
+    key_ids: tuple[str, ...],
+    source: str,
+    fpr: float | None,
+    date: datetime.datetime | None,
+) -> int:
     """Look at one text under each key, as a scan would, and print a verdict a key. Nothing is written anywhere.
 
-    CONFIG: the file of a scan, whose registry, keys and rate are taken. p-values are corrected for all messages of all
-    keys of the registry, whichever keys are asked here. A text contains text marked for a user; it may be quoted or
-    spliced, so this does not say who wrote it. A user who got their message after the text was written is named all
+    CONFIG: the file of a scan, whose registry, keys, rate and filter are taken. p-values are corrected for all messages
+    of all keys of the registry, whichever keys are asked here. A text contains text marked for a user; it may be quoted
+    or spliced, so this does not say who wrote it. A user who got their message after the text was written is named all
     the same, since one text alone does not tell when that was. What is found is computed again by a slow path of its
     own; where it comes out differently, nobody is named, and the exit code is 3: this version or machine is at fault.
 
@@ -44,20 +61,32 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
         raise click.UsageError("Give CONFIG or --registry; one of the two.")
     if fpr is not None and config is not None:
         raise click.UsageError("--fpr goes with --registry; CONFIG has a rate.")
+    if date is not None and config is None:
+        raise click.UsageError("--date goes with CONFIG; --registry has no filter.")
+    from scanner.detection.admitted import lacks
     from scanner.detection.one_text import Check, check_text
     from scanner.detection.shares import NO_VARIANTS
+    from scanner.results.filters import filter_of_config
     from scanner.watermark.formats import format_of
 
+    found = None
     if config is not None:
         asked = Check.of_config(config, key_ids)
+        found = filter_of_config(config, (date or datetime.datetime.now(datetime.UTC)).date())
+        asked = asked if found is None else replace(asked, without=found.open())
     elif registry is not None:
         folder = registry if is_uri(registry) else Path(registry)
         asked = Check.of_registry(folder, key_ids, 1e-6 if fpr is None else fpr)
     verdicts = check_text(asked, _read(source))
     rate = asked.false_positive_rate
     tested = asked.keys_tested
+    left_out = None if found is None else found.left_out
     rows = [
-        _line(row, _admitted_to(key, rate / asked.weights.tests(key, tested)[0]), format_of(key).generator)
+        _line(
+            row,
+            _admitted_to(key, rate / asked.weights.tests(key, tested)[0]) and not lacks(key, left_out),
+            format_of(key).generator,
+        )
         for row, key in zip(verdicts, asked.keys, strict=True)
     ]
     tell(*columns([("key", "says", "p-value", "tokens scored", "computed again"), *rows]))
@@ -67,7 +96,16 @@ def check(config: Path | None, registry: str | None, key_ids: tuple[str, ...], s
     if asked.weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"
     tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {rate:g}")
+    if found is not None:
+        tell(_left_out(found))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0
+
+
+def _left_out(found: "NightFilter") -> str:
+    name = f"the filter {found.sha256[:12]} of {found.night}"
+    if found.empty:
+        return f"no n-gram is left out: {name} knows no earlier night"
+    return f"n-grams that {found.left_out.texts} texts of earlier nights hold are left out, by {name}"
 
 
 def _read(source: str) -> bytes:

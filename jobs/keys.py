@@ -46,7 +46,9 @@ def _list_keys(registry: Path | str) -> None:
 
 def _lines(key: MasterKey) -> list[str]:
     """A key in lines of at most 100 columns."""
-    admitted = f"to p = {key.admission.holds_down_to:g}" if key.admission and key.admitted_by else "never"
+    admitted = "never"
+    if key.admission and key.admitted_by:
+        admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
     return [
         key.key_id,
         *textwrap.wrap(f"  {what(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, subsequent_indent="    "),

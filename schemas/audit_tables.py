@@ -84,6 +84,10 @@ AUDITS = pa.schema(
         pa.field(
             "stratum", pa.string()
         ),  # part of the traffic: a length, host, backend or script, in rows whose kind is one of STRATA
+        # digest of the filter that a calibration left n-grams out by; null, as the next two: it scored all positions
+        pa.field("filter_sha256", pa.string()),
+        pa.field("filter_texts", pa.int64()),  # distinct texts that made an n-gram common
+        pa.field("filter_learnt", pa.int64()),  # texts that it was learnt from
     ]
 )
 """Rows of audits of the false-positive rate: one per threshold, or per test of uniformity."""

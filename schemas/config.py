@@ -130,10 +130,14 @@ class AccountsConfig(_Frozen):
     nights: Literal[1, 7, 30]  # of a window, after which each account begins anew: this scan's input alone, or so many
 
 
+CommonIn = Annotated[int, Field(ge=4, le=128)]
+"""Number of distinct texts that make an n-gram common."""
+
+
 class FilterConfig(_Frozen):
     """N-grams that many texts of earlier nights hold are left out of scoring. Needs {date} in all input paths."""
 
-    texts: int = Field(default=16, ge=4, le=128)  # distinct texts of the sample that make an n-gram common, about
+    texts: CommonIn = 16  # distinct texts of the sample that make an n-gram common, about
     nights: int = Field(default=7, ge=1, le=60)  # dates before --date whose texts are learnt from
 
 
@@ -360,6 +364,13 @@ class NamesConfig(_Frozen):
     gamma: Gamma = "1/4"  # share of green tokens
 
 
+class AuditFilterConfig(_Frozen):
+    """N-grams that many other texts of the corpus hold are left out of scoring, as a scan's filter would leave them."""
+
+    texts: CommonIn = 16  # as in the filter of the scans, or more
+    learnt: int = Field(default=20_000, ge=4)  # most texts that each half teaches the other; a scan needs as many
+
+
 class RegistryAuditConfig(_Frozen):
     """The keys of a registry on this corpus."""
 
@@ -368,6 +379,7 @@ class RegistryAuditConfig(_Frozen):
     dedup: Dedup = "ngram"  # as in the scans
     messages: int = Field(default=64, ge=2)  # messages of each key, scored one by one
     tokens: int = Field(default=1024, ge=17)  # tokens of a document that are looked at
+    filter: AuditFilterConfig | None = None  # for scans with a filter; None: all positions are scored
 
 
 class CalibrationConfig(_Frozen):

@@ -92,12 +92,24 @@ class TokenizerFile(_Frozen):
     sha256: Sha256  # digest of its bytes, as hex
 
 
+class AuditedFilter(_Frozen):
+    """The n-grams that an audit left out of scoring, which scans under the key must leave out too.
+
+    texts: distinct texts that made an n-gram common; learnt: how many texts it was learnt from; sha256: its digest.
+    """
+
+    texts: int = Field(ge=1)
+    learnt: int = Field(ge=0)
+    sha256: Sha256
+
+
 class Admission(_Frozen):
     """The audit that a key passed (`brickscan keys admit`).
 
     audit_id, audited_at: of the run of `brickscan calibrate`; holds_down_to: smallest threshold of p at which it found
     that the key's rate holds; candidates: keys that were tried, this one included, since the best of many flatters
-    itself; messages: how many the key had then; None: not on record, so the key counts as not admitted.
+    itself; messages: how many the key had then; None: not on record, so the key counts as not admitted; filter: the
+    n-grams that it left out; None: it scored all positions.
     """
 
     audit_id: Annotated[str, Field(min_length=1)]
@@ -105,6 +117,7 @@ class Admission(_Frozen):
     holds_down_to: Annotated[float, Field(gt=0, lt=1)]
     candidates: int = Field(ge=1)
     messages: int | None = Field(default=None, ge=1, le=MAX_MESSAGES)
+    filter: AuditedFilter | None = None
 
 
 _ONCE_FIELDS = ("window", "gamma")

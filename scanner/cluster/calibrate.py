@@ -17,20 +17,25 @@ from scanner.audit.calibration.calibration_plan import (
     draw_documents,
     draw_pieces,
 )
+from scanner.audit.calibration.corpus_filter import in_halves, lessons
 from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
 from scanner.audit.calibration.one_key import KeyCounts, key_counts
 from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.cluster.audited_filter import CorpusFilter, learn_filter
 from scanner.cluster.connect import cluster
 from scanner.cluster.corpus import Encoding, Part, cut_documents, encode, load, make_scratch, remove_scratch, sources
 from scanner.cluster.in_flight import Call, spread
+from scanner.detection.sketches import reach_of
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format
+from scanner.watermark.common_ngrams import LEAST_REACH
+from scanner.watermark.formats import format_of
 from schemas.config import LawConfig, PiecesConfig
-from schemas.registry import MasterKey
+from schemas.registry import AuditedFilter, MasterKey
 
 PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))
 """Thresholds of disjoint pieces: quarters of a power of ten, from 1 down to 1e-7."""
@@ -51,12 +56,16 @@ OfPieces = dict[Format, PieceCounts]
 
 
 class Findings(NamedTuple):
-    """Counts by case, by format, and by key id; and how many documents there were."""
+    """Counts by case, by format, and by key id; how many documents there were.
+
+    filters: by key id, of keys that were audited without common n-grams.
+    """
 
     law: dict[Case, LawCounts]
     pieces: OfPieces
     names: dict[NamesCase, NamesCounts]
     keys: dict[str, KeyCounts]
+    filters: dict[str, AuditedFilter]
     documents: int
     distinct: int
 
@@ -88,17 +97,19 @@ def run_calibration(plan: CalibrationPlan, scratch: str, watch: Watch) -> Findin
                 of_pieces = _run(_piece_calls(plan, plan.config.figure, encoding, parts), workers, watch, "figure")
             names = _run(_names_calls(plan), workers, watch, "names")
             keys: dict[str, KeyCounts] = {}
+            filters: dict[str, AuditedFilter] = {}
             if plan.audited:
                 for key in plan.audited.keys:
-                    calls = _key_calls(plan.audited, key, scratch, corpus)
-                    keys |= _run(calls, workers, watch, f"key {key.key_id}")
-            return Findings(law, of_pieces, names, keys, corpus.documents, corpus.distinct)
+                    without = corpus.filter(plan.audited, key)
+                    keys |= _run(_key_calls(plan.audited, key, corpus, without), workers, watch, f"key {key.key_id}")
+                    filters |= {key.key_id: without.about} if without else {}
+            return Findings(law, of_pieces, names, keys, filters, corpus.documents, corpus.distinct)
     finally:
         remove_scratch(scratch)
 
 
 class _Corpus:
-    """The parts of the corpus, tokenised once per tokenizer."""
+    """The parts of the corpus, tokenised once per tokenizer, and the n-grams that many of its texts hold."""
 
     def __init__(self, plan: CalibrationPlan, scratch: str, workers: int, watch: Watch) -> None:
         try:
@@ -107,8 +118,9 @@ class _Corpus:
             if fault.reason in ("missing_column", "wrong_type"):
                 raise Refused(f"[input]: {fault.detail}; name columns that every file of the corpus has") from None
             raise ScanFailed(f"corpus: a file cannot be read ({fault.reason}: {fault.detail})") from None
-        self._workers, self._watch = workers, watch
+        self._workers, self._watch, self._scratch, self._seed = workers, watch, scratch, plan.seed
         self._known: dict[Encoding, list[Part]] = {}
+        self._filters: dict[tuple[Encoding, int], CorpusFilter] = {}
         self.documents = self.distinct = 0
 
     def parts(self, encoding: Encoding) -> list[Part]:
@@ -127,6 +139,23 @@ class _Corpus:
             self.documents = sum(len(part.lengths) for part in found)
             self.distinct = sum(map(len, distinct_documents([part.digests for part in self._known[encoding]])))
         return self._known[encoding]
+
+    def encoding(self, audited: AuditedKeys, key: MasterKey) -> Encoding:
+        """How a key of a registry reads the corpus."""
+        return Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, self._scratch)
+
+    def filter(self, audited: AuditedKeys, key: MasterKey) -> CorpusFilter | None:
+        """The n-grams that a key's audit leaves out, learnt once for its tokenizer and window; None: none."""
+        asked, encoding, reach = audited.config, self.encoding(audited, key), reach_of(format_of(key).rule())
+        if asked.filter is None or reach < LEAST_REACH:
+            return None
+        if (encoding, reach) not in self._filters:
+            digests = [part.digests for part in self.parts(encoding)]
+            halves = lessons(digests, distinct_documents(digests), asked.filter.learnt)
+            arguments = encoding, reach, halves, self._seed, asked.tokens, asked.filter.texts
+            ((_, found),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
+            self._filters[encoding, reach] = found
+        return self._filters[encoding, reach]
 
 
 def _run(calls: Iterator[Call], workers: int, watch: Watch, what: str) -> dict[Any, Any]:
@@ -224,14 +253,15 @@ def _names_calls(plan: CalibrationPlan) -> Iterator[Call]:
             left, number = left - texts, number + 1
 
 
-def _key_calls(audited: AuditedKeys, key: MasterKey, scratch: str, corpus: _Corpus) -> Iterator[Call]:
-    encoding = Encoding(str(tokenizer_path(audited.registry, key)), key.tokenizer.sha256, scratch)
+def _key_calls(audited: AuditedKeys, key: MasterKey, corpus: _Corpus, without: CorpusFilter | None) -> Iterator[Call]:
+    encoding = corpus.encoding(audited, key)
     parts = corpus.parts(encoding)
     for part, places in zip(parts, distinct_documents([part.digests for part in parts]), strict=True):
-        if len(places):
-            accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
-            clusters = [accounts[i] for i in places]
-            yield Call(key.key_id, score_key, (audited, key, encoding, part.number, places, clusters))
+        accounts = part.accounts or tuple(f"{part.number}:{i}" for i in range(len(part.lengths)))
+        for half, some in enumerate([places] if without is None else in_halves(part.digests, places)):
+            if len(some):
+                clusters = [accounts[i] for i in some]
+                yield Call(key.key_id, score_key, (audited, key, encoding, part.number, some, clusters, without, half))
 
 
 def score_key(
@@ -241,9 +271,15 @@ def score_key(
     part: int,
     documents: NDArray[np.int64],
     clusters: Sequence[str],
+    without: CorpusFilter | None,
+    half: int,
 ) -> KeyCounts:
-    """One key of the registry on the distinct texts of one part, on a worker, which reads the secret itself."""
+    """One key of the registry on distinct texts of one part, on a worker, which reads the secret itself.
+
+    without: n-grams that are left out; None: none; half: the half of the corpus that the texts are in.
+    """
     how = audited.config
     tokens = cut_documents(load(encoding, part), documents, how.tokens)
     mark = open_key(audited.registry, key)
-    return key_counts(mark, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages)
+    common = None if without is None else without.against(half)
+    return key_counts(mark, key.messages, tokens, clusters, how.dedup, THRESHOLDS, how.messages, common)

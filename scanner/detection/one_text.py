@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector
+from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, open_prover, read_config
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
@@ -30,7 +31,8 @@ NOWHERE = Origin("", "", "")
 class Check:
     """Keys under which a text is tested, and the rules.
 
-    Both rates, dedup and min_scored as in ScanConfig; keys_tested and weights as in every scan.
+    Both rates, dedup and min_scored as in ScanConfig; keys_tested and weights as in every scan; without: n-grams that
+    are left out of scoring.
     """
 
     registry: str | Path
@@ -41,6 +43,7 @@ class Check:
     dedup: Dedup
     min_scored: int
     weights: Weights = NO_VARIANTS
+    without: Filter = NO_FILTER
 
     @classmethod
     def of_config(cls, config_file: Path, key_ids: Sequence[str] = ()) -> "Check":
@@ -118,8 +121,10 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
             check.false_positive_rate,
             check.misnaming_rate,
             weights=check.weights,
+            without=check.without,
         ),
         weights=check.weights,
+        without=check.without,
     )
     verdicts, refused = detector.detect(document, NOWHERE)
     if len(refused):

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scanner.detection.admitted import LeftOut, refuse_unadmitted
 from scanner.detection.detector import Detector
 from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.proving import ProvedKey, Prover
@@ -175,7 +176,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
-    _refuse_unadmitted(keys, config, tested)
+    refuse_unadmitted(keys, config, tested, LeftOut(config.filter.texts) if config.filter else None)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -190,17 +191,20 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         keys_tested=tested,
         registry_sha256=registry_sha256(registry),
         second=second,
-        audit_secret=_audit_secret(folder, registry),
+        audit_secret=audit_secret_of(folder, registry),
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
         date=date,
     )
 
 
-def _audit_secret(folder: str, registry: Registry) -> str:
-    """Reference to the audit secret.
+def audit_secret_of(folder: str, registry: Registry) -> str:
+    """Reference to the audit secret of a registry.
 
     Without it rows could tell texts apart by a public digest alone, which shows whether a guessed text was there.
+
+    Raises:
+        Refused: it has none.
     """
     if registry.audit_secret is None:
         raise Refused(
@@ -246,32 +250,6 @@ def keys_under_test(registry: Registry, folder: str, key_ids: Sequence[str] | No
         if key_id not in known:
             raise Refused(f"keys: {key_id!r} is not in registry {folder!r}; its keys: {', '.join(known)}")
     return tuple(key for key in registry.keys if key_ids is None or key.key_id in key_ids)
-
-
-def _refuse_unadmitted(keys: tuple[MasterKey, ...], config: ScanConfig, tested: int) -> None:
-    """Refuse keys whose audit does not reach a rate: all keys, or those whose p-values nothing else supports.
-
-    For these the audit must reach what is left of the rate when all keys have their share: an audit is of one key.
-    """
-    all_keys, of_all = config.false_positive_rate, config.audit.require_admission
-    for key in keys:
-        assumed = format_of(key).basis().assumed
-        if not of_all and not assumed:
-            continue
-        rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
-        asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
-        if key.admission is None or key.admitted_by is None:
-            raise Refused(
-                f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
-                f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
-            )
-        if key.admission.holds_down_to > rate:
-            share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
-            raise Refused(
-                f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
-                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
-                f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
-            )
 
 
 def check_plan(plan: Plan) -> None:

@@ -188,7 +188,9 @@ def _key(explained: Explanation) -> str:
         return f"{explained.row['key_id']}: no audit has admitted it to a level of p-values"
     tried = key.admission.candidates
     factor = f"; it was chosen among {tried} keys that were tried, so multiply p by {tried}" if tried > 1 else ""
-    return f"{key.key_id}: an audit showed that its p-values hold down to {key.admission.holds_down_to:g}{factor}"
+    filtered = ", where a filter leaves out common n-grams" if key.admission.filter else ""
+    held = f"hold down to {key.admission.holds_down_to:g}{filtered}"
+    return f"{key.key_id}: an audit showed that its p-values {held}{factor}"
 
 
 def _holders(key: MasterKey) -> str:

@@ -3,7 +3,7 @@
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from pydantic import ValidationError
@@ -117,14 +117,15 @@ def registry_sha256(registry: Registry) -> str:
     from scanner.watermark.formats import format_of
 
     whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
-    keys = [
-        key.model_dump(
-            mode="json", exclude={"format", "parameters"} | {name for name in _NEWER if getattr(key, name) is None}
-        )
-        | format_of(key).decides()
-        for key in registry.keys
-    ]
+    keys = [key.model_dump(mode="json", exclude=_left_out(key)) | format_of(key).decides() for key in registry.keys]
     return digest(whole | {"keys": keys})
+
+
+def _left_out(key: MasterKey) -> dict[str, Any]:
+    """Fields of a key that the digest leaves out, as pydantic takes them."""
+    names = ("format", "parameters", *(name for name in _NEWER if getattr(key, name) is None))
+    of_admission = {"admission": {"filter"}} if key.admission is not None and key.admission.filter is None else {}
+    return dict.fromkeys(names, True) | of_admission
 
 
 def change_registry(folder: Path | str, change: Callable[[Registry], Registry]) -> Registry:

@@ -373,7 +373,7 @@ def append_scan(results: str, row: Mapping[str, object]) -> None:
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Append rows of one audit to `audits`, all at once; the table is made if it does not exist.
+    """Append rows of one audit to `audits`, all at once; the table is made, or given its new columns, where it must be.
 
     Raises:
         ScanFailed: the table cannot be written.
@@ -382,6 +382,6 @@ def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
     try:
         make_private(results)
         make_private(uri)
-        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
+        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append", schema_mode="merge")
     except (DeltaError, OSError) as error:
         raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None

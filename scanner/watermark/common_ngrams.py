@@ -13,6 +13,7 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 from numpy import uint64
@@ -81,17 +82,24 @@ def least_bits(texts: int) -> int:
 class CommonNgrams:
     """The n-grams of reach + 1 tokens that are left out of scoring.
 
-    key: as hash_key makes it, shown in no repr; common: as Sketch.common makes it.
+    key: as hash_key makes it, shown in no repr and never pickled; common: as Sketch.common makes it.
     """
 
     reach: int
     key: NDArray[np.uint64] = field(repr=False)
     common: NDArray[np.uint8] = field(repr=False)
 
-    def without(self, tokens: Tokens, positions: Positions) -> Positions:
-        """The positions whose n-gram is not common. A position with fewer than `reach` tokens before it stays."""
+    def without(self, tokens: Tokens, positions: Positions, among: NDArray[np.bool_] | None = None) -> Positions:
+        """The positions whose n-gram is not common. A position with fewer than `reach` tokens before it stays.
+
+        among: bool[D], the documents that are looked at, all positions of others stay; None: all of them.
+        """
         where = tokens.ids, tokens.offsets, positions.index, positions.offsets
-        return Positions(*_without(*where, self.reach, self.key, self.common))
+        looked_at = np.ones(len(positions.scored), np.bool_) if among is None else among
+        return Positions(*_without(*where, looked_at, self.reach, self.key, self.common))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("CommonNgrams hold a key and are never pickled; open the filter again where it is needed")
 
     @functools.cached_property
     def plain(self) -> tuple[int, Sequence[int], Sequence[bytes]]:
@@ -133,6 +141,7 @@ def _without(
     offsets: NDArray[np.int64],
     index: NDArray[np.int64],
     bounds: NDArray[np.int64],
+    among: NDArray[np.bool_],
     reach: int,
     key: NDArray[np.uint64],
     common: NDArray[np.uint8],
@@ -141,7 +150,7 @@ def _without(
     count, last = 0, uint64(8 * common.shape[1] - 1)
     for d in range(len(bounds) - 1):
         for p in range(bounds[d], bounds[d + 1]):
-            everywhere = index[p] - offsets[d] >= reach
+            everywhere = among[d] and index[p] - offsets[d] >= reach
             if everywhere:
                 h = _hash(ids, index[p], reach, key)
                 for row in range(ROWS):

@@ -96,6 +96,7 @@ def test_as_many_documents_as_are_said_to_be_needed_suffice(down_to, effect):
         return judge(counts, 0.01, bound=2.0)[thresholds.index(down_to)].verdict
 
     row = {"kind": "key", "key_id": "k", "verdict": "undecided", "family": 4, "family_error": 0.01}
+    row |= {"filter_sha256": None}
     rows = [row | {"threshold": t, "tests": 900, "expected": 900 * t, "design_effect": effect} for t in thresholds]
     (sentence,) = admissions(rows, down_to)
     needed = int(re.search(r"about ([0-9,]+) documents", sentence)[1].replace(",", ""))

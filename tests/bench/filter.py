@@ -5,7 +5,8 @@ learnt from a sample of one half; texts of the other half are scored under many 
 its texts with p at or below a level. Printed: their variance over keys, over what independent texts would have (the sum
 of the exact p·(1−p) of texts), with an interval of 95 % by resampling keys; ρ, the mean correlation of two texts, which
 does not depend on how many there are; the share of positions left out. Power: texts that the demo's model has written
-under keys of a window, flagged by the message's own p at 1e-6, over the n-grams that stay.
+under a key (the demo's, of window 4, or those of --marked), flagged by the message's own p at 1e-6, over the n-grams
+that stay.
 """
 
 import argparse
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import TOKENIZER
 from scanner.audit.statistics.expectation import chances
+from scanner.detection.sketches import reach_of
+from scanner.registry import find_key, load_registry, open_key
 from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark import Positions, Tokens, only
+from scanner.watermark import Positions, Tokens, Watermark, only
 from scanner.watermark.common_ngrams import MOST_NGRAMS, CommonNgrams, Sketch, hash_key
 from scanner.watermark.formats import make_format
 from scanner.watermark.positions import places
@@ -102,28 +105,49 @@ def measured(earlier: Half, tonight: Half, window: int, texts: int, keys: int) -
     yield from dispersion(tonight.tokens, some, window, keys)
 
 
-def power(earlier: Half, texts: int, rate: float) -> Iterator[str]:
-    """Lines on texts that the demo's model wrote under keys of window 4."""
-    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+class Written(NamedTuple):
+    """Texts that a model wrote under a key, and the message of each."""
+
+    key_id: str
+    mark: Watermark
+    texts: list[str]
+    messages: NDArray[np.int64]
+
+
+def of_demo() -> Iterator[Written]:
+    """Texts of the demo, under keys of window 4."""
     marked, _ = sample()
     for key_id in ("demo-greenlist", "demo-gumbel", "demo-paper"):
-        mark, ones = opened(key_id), marked[key_id]
-        messages = np.array([one.message for one in ones], np.int64)
-        for length in (60, 100, LONGEST):
-            whole = tokenizer.encode([one.text for one in ones])
-            cut = places(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), length))
-            tokens = Tokens(whole.ids[cut.index], cut.offsets)
-            positions = mark.rule.positions(tokens, "ngram")
-            kept = filter_of(earlier, 4, texts).without(tokens, positions)
-            out = 1.0 - kept.scored.sum() / positions.scored.sum()
-            found = []
-            for some in (positions, kept):
-                score = mark.score(tokens, some, messages)
-                found.append(int((log10_p_best(mark.law, score, some.scored, 1) <= np.log10(rate)).sum()))
-            yield (
-                f"{key_id}, {length} tokens at most: {found[0]} of {len(ones)} at {rate:g} without a filter, "
-                f"{found[1]} with it; left out {out:.1%} of positions"
-            )
+        ones = marked[key_id]
+        yield Written(key_id, opened(key_id), [one.text for one in ones], np.array([one.message for one in ones]))
+
+
+def of_registry(registry: Path, file: Path) -> Iterator[Written]:
+    """Texts that `brickscan mark` wrote."""
+    for (key_id,), rows in pl.read_parquet(file).group_by("key_id"):
+        mark = open_key(registry, find_key(load_registry(registry), str(key_id)))
+        yield Written(str(key_id), mark, rows["text"].to_list(), rows["message"].to_numpy())
+
+
+def power(earlier: Half, written: Written, texts: int, rate: float) -> Iterator[str]:
+    """Lines on the texts of a key, in the demo's tokens."""
+    tokenizer, mark = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), written.mark
+    common = filter_of(earlier, reach_of(mark.rule), texts)
+    for length in (60, 100, LONGEST):
+        whole = tokenizer.encode(written.texts)
+        cut = places(whole.offsets[:-1], np.minimum(np.diff(whole.offsets), length))
+        tokens = Tokens(whole.ids[cut.index], cut.offsets)
+        positions = mark.rule.positions(tokens, "ngram")
+        kept = common.without(tokens, positions)
+        out = 1.0 - kept.scored.sum() / positions.scored.sum()
+        found = []
+        for some in (positions, kept):
+            score = mark.score(tokens, some, written.messages)
+            found.append(int((log10_p_best(mark.law, score, some.scored, 1) <= np.log10(rate)).sum()))
+        yield (
+            f"{written.key_id}, {length} tokens at most: {found[0]} of {len(written.texts)} at {rate:g} without a "
+            f"filter, {found[1]} with it; left out {out:.1%} of positions"
+        )
 
 
 def main() -> None:
@@ -136,6 +160,7 @@ def main() -> None:
     parser.add_argument("--tonight", type=int, default=40_000, help="texts that are scored, at most")
     parser.add_argument("--learn", type=int, default=MOST_NGRAMS, help="n-grams that are learnt, at most")
     parser.add_argument("--keys", type=int, default=300)
+    parser.add_argument("--marked", type=Path, nargs=2, metavar=("REGISTRY", "FILE"), help="texts of `brickscan mark`")
     asked = parser.parse_args()
     earlier, tonight = halves(asked.corpus, by_texts=asked.texts, most=asked.tonight)
     some = int(np.searchsorted(earlier.tokens.offsets, asked.learn, "right")) - 1
@@ -145,8 +170,9 @@ def main() -> None:
         for texts in asked.thresholds:
             for line in measured(earlier, tonight, window, texts, asked.keys):
                 print(line, flush=True)
-    for line in power(earlier, max(asked.thresholds), 1e-6):
-        print(line, flush=True)
+    for written in of_registry(*asked.marked) if asked.marked else of_demo():
+        for line in power(earlier, written, max(asked.thresholds), 1e-6):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Filters of common n-grams through whole scans: learnt on earlier nights, fixed, replayed, refused, resumed."""
 
 import shutil
-from datetime import date
+from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import polars as pl
@@ -11,15 +12,19 @@ from scanner import results
 from scanner.cluster import filter_pass, run_scan
 from scanner.cluster.filter_pass import MOST_SHARDS, lesson_of
 from scanner.cluster.look_ahead import look_ahead
+from scanner.detection.one_text import Check, check_text
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.evidence.explanation import Explainer
 from scanner.evidence.replaying import replay
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
-from scanner.results import filters
+from scanner.registry import admit_key, load_registry
+from scanner.results import filter_sketches, filters
 from scanner.results.tables import read_whole
 from scanner.watermark import common_ngrams
+from schemas.registry import Admission, AuditedFilter
+from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -27,6 +32,8 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 FIRST, SECOND, THIRD = date(2026, 11, 20), date(2026, 11, 21), date(2026, 11, 22)
 ON = "filter = {}"
 TEXTS = 40
+SAME = ("key_id", "scored", "score", "log10_p", "log10_p_global", "message", "user_id", "flagged", "proof")
+"""Columns that `check` and a scan have in common."""
 
 
 @pytest.fixture
@@ -75,6 +82,15 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert rows["scored"].to_list() == [40] * TEXTS + [80]
     (flag,) = rows.filter("flagged").to_dicts()
     assert (flag["user_id"], flag["proof"]) == ("alice", "proved")
+    post = nightly.folder / "post.txt"
+    post.write_text(marked(alice, 80, 3) + plain(30, 1))
+    found = filters.filter_of_config(nightly.config, SECOND)
+    one = check_text(replace(Check.of_config(nightly.config), without=found.open()), post.read_bytes())[0]
+    assert {name: one[name] for name in SAME} == {name: flag[name] for name in SAME}
+    out = call("check", nightly.config, "--text", post, "--date", SECOND)[1]
+    assert out.endswith(f"hold are left out, by the filter {found.sha256[:12]} of {SECOND}\n")
+    assert "the filter" not in call("check", "--registry", nightly.registry, "--text", post)[1]
+    assert f"of {FIRST} knows no earlier night" in call("check", nightly.config, "--text", post, "--date", FIRST)[1]
     of_scans = results.scans(nightly.results).collect()["filter_sha256"].to_list()
     assert of_scans == [filters.fixed(nightly.results, day) for day in (FIRST, SECOND)]
     again = replay(nightly.config, flag["doc_id"])
@@ -105,7 +121,7 @@ def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry
     assert filters.fixed(nightly.results, SECOND) == fixed
     write(nightly, THIRD, "a", viral(marked, plain, registry, 6000))
     assert scan(nightly, THIRD).totals.counts.flagged == 0
-    learnt = read_whole(nightly.results, filters.SKETCHES_TABLE).select("unit", "night").unique().collect()
+    learnt = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).select("unit", "night").unique().collect()
     assert sorted(learnt["night"].to_list()) == sorted(map(str, [FIRST, SECOND, SECOND, SECOND, THIRD]))
 
 
@@ -113,8 +129,8 @@ def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain,
     """The sabotage that the test above catches: a filter is made as if its night were over."""
     write(nightly, SECOND, "a", viral(marked, plain, registry, 3000))
     assert scan(nightly, SECOND).totals.counts.flagged == TEXTS
-    before, over = filters._sketches_before, THIRD
-    monkeypatch.setattr(filters, "_sketches_before", lambda place, how, _night, key: before(place, how, over, key))
+    before, over = filters.sketches_before, THIRD
+    monkeypatch.setattr(filters, "sketches_before", lambda place, how, _night, key: before(place, how, over, key))
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
     write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))
     assert scan(nightly, SECOND).totals.counts.flagged == 0
@@ -146,12 +162,46 @@ def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, 
     monkeypatch.setattr(filter_pass, "commit", real)
     again = scan(nightly, FIRST)
     assert again.work.skipped == again.work.shards
-    rows = read_whole(nightly.results, filters.SKETCHES_TABLE).collect()
+    rows = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect()
     assert rows["texts"].unique().to_list() == [TEXTS]
     scan(nightly, FIRST)
-    assert read_whole(nightly.results, filters.SKETCHES_TABLE).collect().equals(rows)
-    assert filters.drop_sketches(nightly.results, FIRST) == 0
-    assert filters.drop_sketches(nightly.results, SECOND) == len(rows)
+    assert read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect().equals(rows)
+    assert filter_sketches.drop_sketches(nightly.results, FIRST) == 0
+    assert filter_sketches.drop_sketches(nightly.results, SECOND) == len(rows)
+
+
+@pytest.mark.parametrize(("texts", "learnt", "lacking"), [(16, TEXTS, None), (16, TEXTS + 1, "learnt from 40 texts"),
+                                                          (8, TEXTS, "n-grams of 16 texts")])  # fmt: skip
+def test_a_key_that_was_admitted_with_a_filter_needs_one_that_leaves_out_as_much(
+    nightly, own_registry, plain, texts, learnt, lacking
+):
+    with_filter = AuditedFilter(texts=texts, learnt=learnt, sha256="0" * 64)
+    for key in load_registry(own_registry).keys:
+        about = {"holds_down_to": 1e-9, "candidates": 1, "messages": key.messages, "filter": with_filter}
+        admit_key(own_registry, key.key_id, Admission(audit_id="a", audited_at=datetime.now(UTC), **about))
+    required = {"audit": "require_admission = true", "paths": ["in/{date}"]}
+    nightly.configure(**required)
+    with pytest.raises(Refused, match=r"key 'green' passed an audit that left out .* it has no filter; set `filter`"):
+        make_plan(nightly.config, FIRST)
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    nightly.configure(more=ON, **required)
+    if texts == 16:
+        with pytest.raises(Refused, match=r"its filter was learnt from 0 texts, that of the audit from"):
+            scan(nightly, FIRST)
+        assert filters.fixed(nightly.results, FIRST) is None
+    nightly.configure(more=ON, paths=["in/{date}"])
+    assert scan(nightly, FIRST).exit_code == 0
+    nightly.configure(more=ON, **required)
+    if lacking is None:
+        make_plan(nightly.config, SECOND)
+        assert with_filter_of(nightly, SECOND)
+        return
+    with pytest.raises(Refused, match=lacking):
+        with_filter_of(nightly, SECOND)
+
+
+def with_filter_of(night, day) -> str | None:
+    return filters.with_filter(make_plan(night.config, day), None).filter_sha256
 
 
 def test_a_lesson_is_a_sample_of_bounded_size(nightly):

@@ -68,6 +68,9 @@ def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
 
 def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
     for candidates, said in ((1, ""), (7, "; it was chosen among 7 keys that were tried, so multiply p by 7")):
-        admission = SimpleNamespace(holds_down_to=1e-6, candidates=candidates)
+        admission = SimpleNamespace(holds_down_to=1e-6, candidates=candidates, filter=None)
         key = SimpleNamespace(key_id="k", admission=admission, admitted_by="audit")
         assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values hold down to 1e-06{said}"
+        admission.filter = object()
+        filtered = "hold down to 1e-06, where a filter leaves out common n-grams"
+        assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values {filtered}{said}"

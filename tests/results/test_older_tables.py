@@ -15,6 +15,7 @@ from scanner.results.erasure import erase_user
 from scanner.results.tables import Entry, commit, open_tables, table_uri, write_file
 from scanner.results.upkeep import compact
 from scanner.storage import delta
+from schemas.audit_tables import AUDITS
 from schemas.tables import SCANS, VERDICTS
 from tests.support.rows import filled, verdict
 
@@ -130,3 +131,14 @@ def test_a_table_whose_column_is_of_another_kind_is_refused(tmp_path):
     DeltaTable.create(table_uri(str(tmp_path), "verdicts"), other)
     with pytest.raises(Refused, match="other columns"):
         open_tables(str(tmp_path))
+
+
+def test_an_audit_is_appended_to_an_older_table(tmp_path):
+    """A calibration writes at its end alone, after minutes or hours."""
+    rows, folder = [filled(AUDITS, kind="key")], str(tmp_path / "audit")
+    since = ["stratum", "filter_sha256", "filter_texts", "filter_learnt"]
+    older = pa.Table.from_pylist(rows, AUDITS).drop_columns(since)
+    write_deltalake(table_uri(folder, "audits"), older)
+    tables.append_audits(folder, [rows[0] | {"filter_sha256": "a", "filter_texts": 16, "filter_learnt": 9}])
+    found = results.audits(folder).select("kind", "filter_texts").collect()
+    assert sorted(found.rows(), key=str) == [("key", 16), ("key", None)]

@@ -1,5 +1,7 @@
 """N-grams that many texts hold: counted once a text, merged, left out; the fast path equals a plain one."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -86,7 +88,11 @@ def test_no_position_goes_but_the_common_ones():
     assert common.without(tokens, scored).scored.sum() == 0
     nothing = CommonNgrams(2, KEY, Sketch(2).common(16))
     assert np.array_equal(nothing.without(tokens, scored).index, scored.index)
+    few = common.without(tokens, scored, np.arange(40) % 4 == 0)  # documents that are not looked at keep all positions
+    assert few.scored.tolist() == [0, 1, 1, 1] * 10
     assert "key" not in repr(common)
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(common)
 
 
 def test_other_secrets_hash_otherwise():

@@ -10,7 +10,7 @@ from scanner.audit.statistics.intervals import poisson_limits
 from scanner.audit.statistics.judgement import TOLERANCE
 from scanner.errors import Refused
 from scanner.watermark.formats import format_of
-from schemas.registry import Admission, MasterKey
+from schemas.registry import Admission, AuditedFilter, MasterKey
 
 _OF_KEYS = pl.col("kind").is_in(["key", "key_messages"])
 _HOLD = ("holds", "conservative")
@@ -70,7 +70,15 @@ def admission_of(
         holds_down_to=held,
         candidates=candidates or tried,
         messages=key.messages,
+        filter=_filter_of(newest.to_dicts()[0]),
     )
+
+
+def _filter_of(row: Row) -> AuditedFilter | None:
+    """The filter that a row of AUDITS was counted under."""
+    if row["filter_sha256"] is None:
+        return None
+    return AuditedFilter(texts=row["filter_texts"], learnt=row["filter_learnt"], sha256=row["filter_sha256"])
 
 
 def _of(key: MasterKey) -> pl.Expr:
@@ -94,7 +102,13 @@ def admissions(rows: Sequence[Row], down_to: float) -> Iterator[str]:
             yield f"{key_id} cannot be admitted: its p-values are too small"
             continue
         held = min((row["threshold"] for row in own if row["kind"] == "key" and row["verdict"] in _HOLD), default=None)
-        yield f"{key_id} {_sentence(own, held, down_to)}"
+        without = _filter_of(own[0])
+        yield f"{key_id}{'' if without is None else f', {in_words(without)},'} {_sentence(own, held, down_to)}"
+
+
+def in_words(without: AuditedFilter) -> str:
+    """What an audit left out, and so for which scans it holds."""
+    return f"without n-grams that {without.texts} of {without.learnt:,} other texts hold (filter {without.sha256[:12]})"
 
 
 def _sentence(rows: Sequence[Row], held: float | None, down_to: float) -> str:

@@ -20,7 +20,7 @@ from scanner.audit.statistics.intervals import Moments, moments
 from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.watermark import Format
 from scanner.watermark.formats import format_of
-from schemas.registry import MasterKey
+from schemas.registry import AuditedFilter, MasterKey
 
 PIECES_JUDGED = 6
 """Powers of ten at which disjoint pieces are judged, from 1e-1 down: below them, a million tests decide nothing."""
@@ -34,6 +34,7 @@ def all_rows(
     piece_thresholds: tuple[float, ...],
     names: Mapping[NamesCase, NamesCounts],
     keys: Mapping[str, KeyCounts],
+    filters: Mapping[str, AuditedFilter],
 ) -> list[Row]:
     """Judge all counts.
 
@@ -45,6 +46,7 @@ def all_rows(
         piece_thresholds: α from large to small.
         names: counts by case.
         keys: counts by key id.
+        filters: by key id, of keys that were audited without common n-grams.
     """
     families = 4 * bool(law) + bool(pieces) + bool(names) + bool(keys)
     share = replace(audit, family_error=audit.family_error / max(families, 1))
@@ -59,7 +61,9 @@ def all_rows(
         cluster = "account" if plan.columns.account else "document"
         dedup = plan.audited.config.dedup
         answers = [
-            answer for key in plan.audited.keys for answer in _key_answers(key, keys[key.key_id], dedup, cluster)
+            answer
+            for key in plan.audited.keys
+            for answer in _key_answers(key, keys[key.key_id], filters.get(key.key_id), dedup, cluster)
         ]
         rows += rate_rows(share, answers, THRESHOLDS, KEY_BOUND)
     return rows
@@ -111,8 +115,11 @@ def _names_answers(names: Mapping[NamesCase, NamesCounts]) -> list[tuple[Questio
     return list(totals.items())
 
 
-def _key_answers(key: MasterKey, found: KeyCounts, dedup: str, cluster: str) -> list[tuple[Question, Moments]]:
+def _key_answers(
+    key: MasterKey, found: KeyCounts, without: AuditedFilter | None, dedup: str, cluster: str
+) -> list[tuple[Question, Moments]]:
     of_key = {"messages": key.messages, "key_id": key.key_id, "commitment": key.commitment}
-    best = Question.about("key", "exact", cluster, format_of(key), dedup, **of_key)
+    of_filter = {} if without is None else {f"filter_{name}": value for name, value in without.model_dump().items()}
+    best = Question.about("key", "exact", cluster, format_of(key), dedup, **of_key, **of_filter)
     single = replace(best, kind="key_messages", cluster="message", messages=1)
     return [(best, found.by_cluster()), (single, found.by_message())]

@@ -15,6 +15,7 @@ from scanner.audit.statistics.expectation import chances
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Positions, Tokens, Watermark
+from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.laws import Law
 from scanner.watermark.search import log10_p_of, search
 
@@ -88,6 +89,7 @@ def key_counts(
     dedup: Dedup,
     thresholds: Sequence[float],
     sample: int,
+    common: CommonNgrams | None = None,
 ) -> KeyCounts:
     """Score documents as a scan does, under all messages, and under a sample of the messages, one by one.
 
@@ -99,6 +101,7 @@ def key_counts(
         dedup: which repeats are left out.
         thresholds: α[J].
         sample: most messages that are scored one by one.
+        common: n-grams that are left out, learnt from other texts; None: none.
 
     Raises:
         Refused: the key's format has no law.
@@ -107,6 +110,7 @@ def key_counts(
     if law is None:
         raise Refused(f"keys: {mark.label} has no law, so it has no false-positive rate to audit; leave it out")
     positions = mark.rule.positions(tokens, dedup)
+    positions = positions if common is None else common.without(tokens, positions)
     distinct, which = np.unique(positions.scored, return_inverse=True)
     log10_p = search(mark, tokens, positions, messages).log10_p_global[:, 0]
     single = []

@@ -53,6 +53,9 @@ class Question:
     dedup: str | None = None
     label: str | None = None
     stratum: str | None = None
+    filter_sha256: str | None = None
+    filter_texts: int | None = None
+    filter_learnt: int | None = None
 
     @classmethod
     def about(cls, kind: str, test: str, cluster: str, how: Format, dedup: str, **more: Any) -> "Question":  # noqa: ANN401

@@ -1,0 +1,92 @@
+"""Whether an audit supports the p-values of keys in a scan: down to its rate, over the positions that it scores.
+
+An audit that left common n-grams out says nothing of scans that score them. So its admission holds for scans that leave
+out as much: as many texts or fewer make an n-gram common, and the filter was learnt from as many texts or more. An
+admission over all positions holds for every scan, since common n-grams make hits under one key come together.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from scanner.detection.shares import Weights
+from scanner.detection.sketches import reach_of
+from scanner.errors import Refused
+from scanner.watermark.formats import format_of
+from schemas.config import ScanConfig
+from schemas.registry import MasterKey
+
+
+class LeftOut(NamedTuple):
+    """What the filter of a scan leaves out.
+
+    texts: distinct texts that make an n-gram common; learnt: how many texts it was learnt from, by the SHA-256 of the
+    tokenizer and by how far the n-grams reach; None: the night's filter is not known yet.
+    """
+
+    texts: int
+    learnt: Mapping[tuple[str, int], int] | None = None
+
+
+def lacks(key: MasterKey, left_out: LeftOut | None) -> str:
+    """What a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
+
+    left_out: None: the scan scores all positions.
+    """
+    audited = None if key.admission is None else key.admission.filter
+    if audited is None:
+        return ""
+    if left_out is None:
+        return "it has no filter"
+    if left_out.texts > audited.texts:
+        return f"its filter leaves out n-grams of {left_out.texts} texts, the audit those of {audited.texts}"
+    kind = key.tokenizer.sha256, reach_of(format_of(key).rule())
+    learnt = audited.learnt if left_out.learnt is None else left_out.learnt.get(kind, 0)
+    if learnt < audited.learnt:
+        return f"its filter was learnt from {learnt:,} texts, that of the audit from {audited.learnt:,}"
+    return ""
+
+
+def refuse_unadmitted(keys: Iterable[MasterKey], config: ScanConfig, tested: int, left_out: LeftOut | None) -> None:
+    """Refuse keys whose audit does not support a scan: all keys, or those whose p-values nothing else supports.
+
+    For these the audit must reach what is left of the rate when all keys have their share: an audit is of one key.
+
+    tested: keys of the registry that give p-values; left_out: as for `lacks`.
+
+    Raises:
+        Refused: names the key, and what to do.
+    """
+    all_keys, of_all = config.false_positive_rate, config.audit.require_admission
+    for key in keys:
+        assumed = format_of(key).basis().assumed
+        if not of_all and not assumed:
+            continue
+        rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
+        asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
+        if key.admission is None or key.admitted_by is None:
+            raise Refused(
+                f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
+                f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
+            )
+        if key.admission.holds_down_to > rate:
+            share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
+            raise Refused(
+                f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
+                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
+                f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
+            )
+        lacking = lacks(key, left_out)
+        if lacking:
+            raise Refused(
+                f"{asked}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
+                f"more: {lacking}; {_advice(left_out)}"
+            )
+
+
+def _advice(left_out: LeftOut | None) -> str:
+    if left_out is None or left_out.learnt is None:
+        return "set `filter` as the audit's keys.filter is, or audit the key without keys.filter"
+    return (
+        "scan earlier nights under other keys of its tokenizer and window first, or audit the key with a smaller "
+        "keys.filter.learnt, or without keys.filter"
+    )

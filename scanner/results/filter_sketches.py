@@ -1,0 +1,92 @@
+"""Sketches of the n-grams of nights in the results, from which filters of later nights are made.
+
+Sketches are merged by OR, so that two scans of a night, or two drivers, learn no text twice.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+
+from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.tables import SCHEMAS, DataFile, read_whole, write_file
+from scanner.storage.delta import table_uri
+from scanner.watermark.common_ngrams import ROWS, Sketch
+from schemas.config import FilterConfig
+from schemas.filter_tables import FILTER_SKETCHES
+
+SKETCHES_TABLE = "filter_sketches"
+
+CELLS_A_ROW = 1 << 16
+"""Cells of a row of the table of sketches: half a MiB."""
+
+_OF_A_SKETCH = ("unit", "tokenizer_sha256", "reach", "hashed_under", "texts")
+
+
+def hashed_under(key: NDArray[np.uint64]) -> str:
+    """Digest of the key of the hash of n-grams, which does not show the key."""
+    return hashlib.sha256(b"ngram-filter-v1" + key.tobytes()).hexdigest()[:32]
+
+
+def write_sketches(
+    results: str, sketches: Sequence[tuple[str, Sketch]], key: NDArray[np.uint64], **about: object
+) -> DataFile | None:
+    """Write sketches, each with the SHA-256 of its tokenizer, to a file that is in no table yet; None: there are none.
+
+    about: the columns scan_id, unit, night, texts and ngrams of FILTER_SKETCHES.
+
+    Raises:
+        ScanFailed: the file cannot be written.
+    """
+    same = about | {"hashed_under": hashed_under(key), "learnt_at": datetime.now(UTC)}
+    batches = []
+    for tokenizer, sketch in sketches:
+        parts = sketch.cells.reshape(-1, CELLS_A_ROW)
+        own = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach}
+        rows = [own | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
+        batches.append(pa.RecordBatch.from_pylist(rows, FILTER_SKETCHES))
+    return write_file(results, SKETCHES_TABLE, batches)
+
+
+def drop_sketches(results: str, before: date) -> int:
+    """Take out the sketches of nights before this date. Returns how many rows; their files go with `vacuum`.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be read or written.
+    """
+    return rewrite(results, SKETCHES_TABLE, partial(_younger, before.isoformat()))
+
+
+def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
+    stays = pl.Series(file.read(["night"])["night"]) >= before
+    if stays.all():
+        return None
+    left = whole(file.read(), SCHEMAS[SKETCHES_TABLE]).filter(stays.to_arrow()) if stays.any() else pa.table({})
+    return Anew(int((~stays).sum()), left)
+
+
+def sketches_before(
+    results: str, config: FilterConfig, night: date, key: str
+) -> Iterator[tuple[tuple[str, int], list[tuple[str, int]]]]:
+    """Sketches of the nights before one, by tokenizer and reach: units, and how many texts each was learnt from."""
+    if not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
+        return
+    first = (night - timedelta(days=config.nights)).isoformat()
+    earlier = (pl.col("night") >= first) & (pl.col("night") < night.isoformat()) & (pl.col("hashed_under") == key)
+    rows = read_whole(results, SKETCHES_TABLE).filter(earlier).select(_OF_A_SKETCH).unique().sort(_OF_A_SKETCH)
+    for (tokenizer, reach), units in rows.collect().group_by("tokenizer_sha256", "reach", maintain_order=True):
+        yield (str(tokenizer), int(str(reach))), units.select("unit", "texts").rows()
+
+
+def read_sketch(results: str, unit: str, tokenizer: str, reach: int) -> Sketch:
+    """What was learnt from the texts of a unit."""
+    one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
+    parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")["cells"]
+    return Sketch(reach, np.frombuffer(b"".join(parts), "<u8").reshape(ROWS, -1).astype(np.uint64, copy=False))
