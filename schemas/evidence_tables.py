@@ -76,6 +76,8 @@ ACCOUNT_POSTS = pa.schema(
         pa.field("account_id", pa.string(), nullable=False),
         pa.field("created_at", TIME),
         pa.field("text", pa.large_binary(), nullable=False),  # first 16 KiB of the text
+        # of the n-grams that are left out of the post, as in FILTERS; null: none are, or written before filters
+        pa.field("filter_sha256", pa.string()),
     ]
 )
 """Posts of accounts, where `[accounts]` asks for them, until the window of their night is over."""

@@ -7,7 +7,7 @@ by itself, under a name that hashes all that decides it: a pass that was killed 
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -16,12 +16,13 @@ from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.cluster.in_flight import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
-from scanner.detection.scan_plan import Plan, open_keys
+from scanner.detection.scan_plan import Plan, open_keys, open_text_ids
 from scanner.detection.under_test import Origin
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard
 from scanner.registry import Holders
 from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, part_of, some_accounts, window_begins
+from scanner.results.filters import open_filter
 from scanner.results.tables import DataFile, Entry, commit, committed, open_tables, write_file
 from scanner.storage.canonical import digest
 
@@ -112,6 +113,7 @@ def open_judge(plan: Plan) -> AccountJudge:
         min_scored=config.min_scored,
         false_positive_rate=config.false_positive_rate,
         misnaming_rate=config.misnaming_rate,
+        open_filter=cache(lambda sha256: open_filter(plan.results, sha256, open_text_ids(plan).ngram_secret())),
     )
 
 

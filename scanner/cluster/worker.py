@@ -181,7 +181,7 @@ class Worker:
                 if self._plan.config.evidence.keep_text and looked.verdicts["flagged"].true_count:
                     rows.texts.append(texts_of_flags(documents, looked.verdicts))
                 if self._plan.config.accounts is not None:
-                    rows.posts.append(posts_of(documents, looked.verdicts, self._text_ids, self._plan.canary_accounts))
+                    rows.posts.append(self._posts(documents, looked.verdicts))
             clock.lap("score")
         rows.audit = witness.rows() if witness else []
         odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
@@ -190,6 +190,10 @@ class Worker:
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
         clock.within_score("prove", self._detector.proving - before_it[1])
         return rows
+
+    def _posts(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
+        plan = self._plan
+        return posts_of(documents, verdicts, self._text_ids, plan.canary_accounts, plan.filter_sha256)
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""

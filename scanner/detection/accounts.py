@@ -4,9 +4,14 @@ An account is tested in two ways, each with half of its share of the error. The 
 tested once a night, so that it pays for every night of the window. The evidence of the e-process may be tested at any
 time and pays for no night. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
 decoys tells nothing of evidence that grows.
+
+Where scans leave common n-grams out, each post is scored under the filter of its own night, whichever night the account
+is tested on. So what a night adds is fixed by its posts and by earlier texts, before any draw of the key: the evidence
+stays one process, and the pooled score has the law of the positions that stay. A tuple belongs to the first post that
+has it, also where that post's filter leaves it out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
@@ -35,7 +41,7 @@ class Posts(NamedTuple):
 
     texts: a text a post; begins: int64[A+1], where the posts of each account begin; nights: int64[P], the number of the
     scan that read each post, never falling within an account; account_ids: A ids; times: when each was posted, None
-    where nobody knows.
+    where nobody knows; filters: digest of the filter under which each post was scanned, None: none; empty: none of all.
     """
 
     texts: list[str]
@@ -43,6 +49,7 @@ class Posts(NamedTuple):
     nights: NDArray[np.int64]
     account_ids: list[str]
     times: list[datetime | None]
+    filters: Sequence[str | None] = ()
 
     @classmethod
     def of_rows(cls, rows: pa.Table) -> "Posts":
@@ -56,6 +63,7 @@ class Posts(NamedTuple):
             nights=np.array([number[scan] for scan in scans], np.int64),
             account_ids=[ids[i] for i in begins],
             times=rows["created_at"].to_pylist(),
+            filters=rows["filter_sha256"].to_pylist(),
         )
 
 
@@ -87,6 +95,7 @@ class AccountJudge:
         holders: who holds a message.
         nights: nights of a window; the pooled score may be tested on each.
         dedup, min_scored, false_positive_rate, misnaming_rate: as of Detector.
+        open_filter: opens the filter of a digest.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class AccountJudge:
         min_scored: int,
         false_positive_rate: float,
         misnaming_rate: float | None = None,
+        open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
     ) -> None:
         asked = [
             (test, each)
@@ -109,7 +119,7 @@ class AccountJudge:
         self._keys, self._tests = [test for test, _ in asked], [each for _, each in asked]
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._nights, self._dedup, self._min_scored = holders, nights, dedup, min_scored
-        self._rate, self._misnaming_rate = false_positive_rate, misnaming_rate
+        self._rate, self._misnaming_rate, self._open_filter = false_positive_rate, misnaming_rate, open_filter
 
     def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
@@ -156,9 +166,20 @@ class AccountJudge:
         for test in self._keys:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in known:
-                known[name, rule] = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._dedup)
+                positions = pooled_positions(rule, reach_of(rule), tokens[name], posts.begins, self._dedup)
+                known[name, rule] = self._filtered(posts, test, tokens[name], positions)
             pooled.append(Pooled(test, tokens[name], known[name, rule]))
         return pooled
+
+    def _filtered(self, posts: Posts, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> Positions:
+        """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
+        of_posts = by_post(positions, tokens)
+        for sha256 in dict.fromkeys(posts.filters):
+            filtered = NO_FILTER if sha256 is None else self._open_filter(sha256)
+            common = filtered.of(test.key.tokenizer.sha256, test.watermark.rule)
+            if common is not None:
+                of_posts = common.without(tokens, of_posts, np.array([each == sha256 for each in posts.filters]))
+        return Positions(of_posts.index, of_posts.offsets[posts.begins])
 
     def _score(self, asked: Pooled, tests: float, posts: Posts) -> tuple[Found, NDArray[np.float64]]:
         """A key's findings for all accounts, and log10 of the evidence for each of its candidates: float64[A, C]."""
