@@ -247,6 +247,7 @@ SCANS = pa.schema(
         # number/of, where the scan was of one of several parts of its input; null: of all of it, or an older row
         pa.field("part", pa.string()),
         pa.field("filter_sha256", pa.string()),  # of the n-grams that were left out, as in FILTERS; null: no filter
+        pa.field("night", pa.string()),  # date of the input: --date; null: none was given, or an older row
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

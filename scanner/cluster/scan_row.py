@@ -48,6 +48,7 @@ def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAu
         "scored_in_part": totals.counts.scored_in_part,
         "values_not_read": totals.counts.values_not_read,
         "filter_sha256": plan.filter_sha256,
+        "night": None if plan.date is None else plan.date.isoformat(),
         "users_head": begun.users_head,
         "part": None if begun.part is None else str(begun.part),
         **costs(totals),

@@ -15,7 +15,7 @@ from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
 from scanner.input.inspector import Inspector
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Shard, cut, shard_id
-from scanner.results.filters import fixed
+from scanner.results.filters import fixed, used
 from scanner.results.freezing import done_in_frozen_nights
 from scanner.results.newest import sets_of_keys
 from scanner.results.queries import scans
@@ -150,8 +150,8 @@ def _look_back(plan: Plan, inspected: Inspected) -> tuple[Work, set[str]]:
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     """Rules of scans that may have had the same texts: of their night, with its filter or with none."""
     stated = scans(plan.results).select("dedup", "min_scored").unique().collect().rows()
-    of_night = None if plan.date is None else fixed(plan.results, plan.date)
-    return [(*rule, sha256) for rule in stated for sha256 in {None, of_night}]
+    of_night = set() if plan.date is None else {fixed(plan.results, plan.date), *used(plan.results, plan.date)}
+    return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 
 
 def without(inspected: Inspected, done: Collection[str], others: Mapping[str, AlsoDone] = MappingProxyType({})) -> Work:

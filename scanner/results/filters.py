@@ -24,7 +24,7 @@ from scanner.detection.published import TextIds
 from scanner.detection.scan_plan import Plan, audit_secret_of, open_text_ids, read_config, results_of
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
-from scanner.results.filter_sketches import hashed_under, read_sketch, sketches_before
+from scanner.results.filter_sketches import SKETCHES_TABLE, hashed_under, read_sketch, sketches_before
 from scanner.results.tables import Entry, commit, open_tables, read_whole, write_file
 from scanner.storage.canonical import digest
 from scanner.storage.delta import table_uri
@@ -45,7 +45,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
     written.
 
     Raises:
-        Refused: the tables cannot be opened or made, or a key was admitted with a filter
+        Refused: the tables cannot be opened or made, the night's filter is lost, or a key was admitted with a filter
             that leaves out more; SecretError.
         ScanFailed: they cannot be written.
     """
@@ -55,6 +55,8 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
     refuse_unadmitted(plan.keys, plan.config, plan.keys_tested, found.left_out)
+    if not found.fixed:
+        _refuse_another(plan.results, night, found.sha256)
     if scan_id is not None and not found.fixed:
         open_tables(plan.results, [FILTERS_TABLE])
         rows = [{**row, "scan_id": scan_id, "made_at": datetime.now(UTC)} for row in found.rows]
@@ -151,6 +153,25 @@ def fixed(results: str, night: date) -> str | None:
     """Digest of the filter that the first scan of a night fixed; None: no scan did."""
     found = {row["filter_sha256"] for row in _rows(results, pl.col("night") == night.isoformat(), "filter_sha256")}
     return str(found.pop()) if found else None
+
+
+def used(results: str, night: date) -> set[str]:
+    """Digests of the filters under which scans of a night left n-grams out."""
+    if not DeltaTable.is_deltatable(table_uri(results, "scans")):
+        return set()
+    of_night = read_whole(results, "scans").filter(pl.col("night") == night.isoformat())
+    return set(of_night.select("filter_sha256").drop_nulls().unique().collect()["filter_sha256"])
+
+
+def _refuse_another(results: str, night: date, sha256: str) -> None:
+    """Refuse to make a night's filter anew where it comes out otherwise than the one that scans of it had."""
+    there = used(results, night)
+    if there and sha256 not in there:
+        raise Refused(
+            f"results: scans of {night} left n-grams out by the filter {', '.join(sorted(there))}, which table "
+            f"{table_uri(results, FILTERS_TABLE)} lacks, and what is left of table {SKETCHES_TABLE} makes another; "
+            "restore one of the two, from a backup or an older version of it"
+        )
 
 
 def open_filter(results: str, sha256: str | None, secret: bytes) -> Filter:

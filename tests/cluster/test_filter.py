@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from scanner import results
-from scanner.cluster import filter_pass, run_scan
+from scanner.cluster import filter_pass, run_scan, work
 from scanner.cluster.filter_pass import MOST_SHARDS, lesson_of
 from scanner.cluster.look_ahead import look_ahead
 from scanner.detection.one_text import Check, check_text
@@ -104,6 +104,24 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     with pytest.raises(Refused, match="lacks the filter"):
         replay(nightly.config, flag["doc_id"])
     assert "lacks the filter" in Explainer(nightly.config).explain(flag["doc_id"]).not_weighed
+    nightly.configure(paths=["in/{date}"])
+    with pytest.raises(Refused, match="another look"):  # without a filter, though the filter is lost
+        scan(nightly, SECOND)
+
+
+def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    write(nightly, SECOND, "a", signed(plain, 2000))
+    scan(nightly, SECOND)
+    assert results.scans(nightly.results).collect()["night"].to_list() == [str(FIRST), str(SECOND)]
+    (lost,) = filters.used(nightly.results, SECOND)
+    shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
+    assert filter_sketches.drop_sketches(nightly.results, SECOND)
+    write(nightly, SECOND, "b", signed(plain, 3000))
+    with pytest.raises(Refused, match=rf"scans of {SECOND} left n-grams out by the filter {lost}, which .* restore"):
+        scan(nightly, SECOND)
+    assert filters.fixed(nightly.results, SECOND) is None
 
 
 def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry):
@@ -133,6 +151,10 @@ def test_a_filter_learnt_from_tonight_would_lose_what_goes_round(nightly, plain,
     monkeypatch.setattr(filters, "sketches_before", lambda place, how, _night, key: before(place, how, over, key))
     shutil.rmtree(Path(nightly.results, filters.FILTERS_TABLE))
     write(nightly, SECOND, "b", viral(marked, plain, registry, 4000))
+    with pytest.raises(Refused, match="makes another"):
+        scan(nightly, SECOND)
+    for asked in (filters, work):  # as if `scans` did not say which filter the night had
+        monkeypatch.setattr(asked, "used", lambda _results, _night: set())
     assert scan(nightly, SECOND).totals.counts.flagged == 0
 
 

@@ -34,7 +34,7 @@ NEW = {
     "scans": [
         *("scored_in_part", "values_not_read", "labels", "users_head", "misnaming_rate"),
         *("text_bytes", "core_seconds", "documents_a_core_hour", "bytes_a_core_hour"),
-        *("slowest_shard", "slowest_path", "slowest_row", "slowest_seconds", "skew", "part"),
+        *("slowest_shard", "slowest_path", "slowest_row", "slowest_seconds", "skew", "part", "filter_sha256", "night"),
     ],
 }
 MODIFIED = 10**18
