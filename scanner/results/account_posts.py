@@ -18,10 +18,14 @@ from scanner.storage.delta import table_uri
 MOST_POSTS = 20_000
 """Most posts of an account that are tested; later ones are left out."""
 
+MOST_TEXT_BYTES = 2**24
+"""Most bytes of an account's posts that are tested, as of one text; later posts are left out."""
+
 ROWS_A_PART = 50_000
 """Posts that a worker reads at a time, roughly."""
 
 _ORDER = ("account", "account_id", "scan_id", "path", "row")
+_POST = [*_ORDER, "shard_id"]
 _DAY = pl.col("scan_id").str.head(8)  # 20261121
 _SPREAD = 2**64
 
@@ -45,6 +49,8 @@ def window_begins(night: date, nights: int) -> date:
 def part_of(results: str, together: Together, part: int) -> pa.Table:
     """Rows of ACCOUNT_POSTS of the accounts of a part: account by account, scan by scan; each row of the input once.
 
+    Texts are read only of the posts that are tested: one account may have millions.
+
     Raises:
         Refused: there is no such table.
     """
@@ -56,10 +62,12 @@ def part_of(results: str, together: Together, part: int) -> pa.Table:
     wanted = pl.col("wanted").fill_null(value=False)
     if together.since is not None:
         wanted |= pl.lit(together.since) <= _DAY
-    rows = of_part.join(known, on="shard_id", how="left").filter(wanted).drop("wanted").sort(_ORDER)
-    once = rows.unique(["account_id", "path", "row"], keep="first", maintain_order=True)
-    first = once.filter(pl.int_range(pl.len()).over("account_id") < MOST_POSTS)
-    return first.collect(engine="streaming").to_arrow().cast(SCHEMAS[POSTS])
+    posts = of_part.select(*_POST, size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
+    once = posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
+    few = (pl.int_range(pl.len()) < MOST_POSTS) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
+    tested = once.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
+    rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
+    return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS[POSTS])
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
