@@ -1,48 +1,56 @@
-"""Accounts of real posts, and the cost of testing accounts: `python -m tests.bench.real_accounts`.
+"""Accounts of real posts: `python -m tests.bench.real_accounts`.
 
-Found: posts of 20 tokens, cut from what the demo's model wrote for one user, alone or among posts by people; under all
-keys of the demo, with all their messages, at 1e-6. A name is wrong where it is not that user's message. People:
-accounts of posts cut from the texts of one file each, which nobody marked, at 1e-2 under the demo's keys, and under a
-decoy key for each. Night: one post for each of so many accounts, in files as scans write them: memory and CPU seconds
-of parts. Cost: whole scans, without Ray, of the same posts with and without accounts, in turn.
+Found: posts of 20 tokens, cut from what the demo's model wrote for one user. A share of an account's posts is marked,
+people wrote the others. All keys of the demo are tested with all their messages, at 1e-6. A name is wrong where it is
+not that user's message. The demo's sample has some 20 posts a user. For larger accounts `brickscan mark` writes texts:
+
+    python -c "from pathlib import Path; from jobs.demo.demo_keys import *; make_registry(Path('registry'))"
+    brickscan mark --registry registry --key demo-gumbel --user user-01 --model .model/smollm2-135m-instruct \\
+        --prompts jobs/demo/prompts.txt --max-new-tokens 400 --out gumbel-01.parquet
+    python -m tests.bench.real_accounts --marked gumbel-01.parquet --found 5 20 100 1000
+
+People: accounts of posts cut from the texts of one file each, which nobody marked, under the demo's keys, and under a
+decoy key for each.
 """
 
 import argparse
 import functools
-import resource
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pytest
+from numpy.typing import NDArray
 
 from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys
-from scanner.detection.accounts import AccountJudge, Posts
-from scanner.detection.posts import by_account
-from scanner.detection.published import TextIds
+from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.scan_plan import open_keys
 from scanner.detection.under_test import Origin
-from scanner.registry import Named, load_registry, new_key
-from scanner.results.account_posts import ROWS_A_PART, Together, part_of, some_accounts
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.registry import Named, load_registry
 from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
-from schemas.evidence_tables import ACCOUNT_POSTS
+from scanner.watermark.search import corrected, passes
 from schemas.words import Naming
-from tests.bench.accounts import share
-from tests.bench.spans import sample
-from tests.fixed import fix_secrets
-from tests.support.night import Night
-from tests.support.without_ray import put_in_the_place_of_ray
+from tests.bench.accounts import RATE, share
+from tests.bench.spans import Marked, sample
 
 TOKENS = 20
+LEVELS = (0.1, 0.01, 0.001)
+"""Rates at which accounts of people are tested."""
+
+AT_ONCE = 50
+"""Accounts that are tested at a time."""
+
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+Account = TypeVar("Account")
 
 
 class EachMessage:
@@ -53,15 +61,33 @@ class EachMessage:
         return Named(Naming.NAMED, str(message), None)
 
 
-def judge_of(folder: Path, rate: float) -> tuple[AccountJudge, AccountDecoys]:
-    """A judge of accounts under the demo's keys, and decoys of all accounts."""
+def read_marked(files: Sequence[Path]) -> dict[str, list[Marked]]:
+    """Texts by key that `brickscan mark` wrote."""
+    marked: dict[str, list[Marked]] = {}
+    for file in files:
+        for key_id, *text in pl.read_parquet(file).select("key_id", "text", "message").iter_rows():
+            marked.setdefault(key_id, []).append(Marked(*text))
+    return marked
+
+
+class Judged(NamedTuple):
+    """A judge of accounts under the demo's keys, decoys of all accounts, and the share of a rate that accounts have."""
+
+    judge: AccountJudge
+    decoys: AccountDecoys
+    share: float
+
+
+def judged(folder: Path, rate: float) -> Judged:
+    """A judge that tests accounts as half of the looks of all keys of the demo."""
     make_registry(folder)
     keys = load_registry(folder).keys
+    opened, tests = open_keys(folder, keys), 2.0 * len(keys)
     judge = AccountJudge(
-        open_keys(folder, keys), [2.0 * len(keys)] * len(keys), EachMessage(),
-        nights=1, dedup="ngram", min_scored=16, false_positive_rate=rate,
-    )  # fmt: skip
-    return judge, AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
+        opened, [tests] * len(keys), EachMessage(), nights=1, dedup="ngram", min_scored=16, false_positive_rate=rate
+    )
+    decoys = AccountDecoys(Decoys(b"audit secret, 16", keys, "ngram", 1.0, 0.0), Origin("", "", ""), "bench")
+    return Judged(judge, decoys, sum(test.watermark.basis.proven for test in opened) / tests)
 
 
 @functools.cache
@@ -87,37 +113,57 @@ def posts_of(accounts: Sequence[Sequence[str]]) -> Posts:
     return Posts(texts, begins, np.zeros(len(texts), np.int64), names, [None] * len(texts))
 
 
-def found(folder: Path, sizes: Sequence[int]) -> Iterator[str]:
+class Mixed(NamedTuple):
+    """An account's posts, and the message that some of them are marked for."""
+
+    posts: list[str]
+    message: int
+
+
+def mixed(marked: Sequence[Marked], of_people: Sequence[str], size: int, own: int) -> list[Mixed]:
+    """Accounts of so many posts, of which `own` are marked for one message; each marked post is in one account."""
+    of_message: dict[int, list[str]] = {}
+    for one in marked:
+        of_message.setdefault(one.message, []).extend(cut([one.text]))
+    random, accounts = np.random.default_rng(size), []
+    for message, posts in of_message.items():
+        for first in range(0, len(posts) - own + 1, own):
+            others = random.choice(np.array(of_people, object), size - own, replace=False)
+            together = [*posts[first : first + own], *others]
+            accounts.append(Mixed([together[i] for i in random.permutation(size)], message))
+    return accounts
+
+
+def passed(row: dict[str, Any]) -> NDArray[np.bool_]:
+    """Whether the pooled score passes, and whether the evidence does, in a row of ACCOUNTS: bool[2]."""
+    log10_p, tests = np.array([row["log10_p"], -row["log10_e"]]), HALVES * np.array([row["nights"], 1.0]) * row["tests"]
+    return passes(corrected(log10_p, row["messages_tested"], tests), RATE)
+
+
+def found(folder: Path, marked: dict[str, list[Marked]], sizes: Sequence[int], share_marked: float) -> Iterator[str]:
     """Lines on accounts of so many posts, by key."""
-    judge, _ = judge_of(folder, 1e-6)
-    marked, human = sample()
-    of_people = cut(human)
-    for key_id in KEYS:
-        of_message: dict[int, list[str]] = {}
-        for one in marked.get(key_id, []):
-            of_message.setdefault(one.message, []).extend(cut([one.text]))
-        for size in sizes:
-            accounts, messages, own = [], [], 0
-            for i, (message, posts) in enumerate(of_message.items()):
-                if len(posts) >= min(size, 10):
-                    random = np.random.default_rng([size, i])
-                    others = random.choice(len(of_people), max(size - len(posts), 0), replace=False)
-                    mixed = [*posts[:size], *(of_people[j] for j in others)]
-                    accounts.append([mixed[j] for j in random.permutation(len(mixed))])
-                    messages.append(str(message))
-                    own += len(posts[:size])
-            if accounts:
-                rows = judge.judge(posts_of(accounts), NOW)
-                names = [(messages[int(row["account_id"])], one) for row in rows for one in row["named"] or ()]
-                right = sum(one["user_id"] == wanted and one["key_id"] == key_id for wanted, one in names)
-                told = f"named right {share(right, len(accounts))}, wrong names {len(names) - right}"
-                of_each = f"{size} posts, {own / len(accounts):.0f} of them marked (mean)"
-                yield f"{key_id}: {of_each}: flagged {len(rows)}, {told}"
+    judge = judged(folder, RATE).judge
+    of_people = cut(sample()[1])
+    for key_id, size in product([key_id for key_id in KEYS if key_id in marked], sizes):
+        own = max(round(share_marked * size), 1)
+        accounts = mixed(marked[key_id], of_people, size, own)
+        right, wrong, by = 0, 0, np.zeros(2, np.int64)
+        for few in batched(accounts):
+            for row in judge.judge(posts_of([account.posts for account in few]), NOW):
+                wanted = key_id, str(few[int(row["account_id"])].message)
+                names = [(one["key_id"], one["user_id"]) for one in row["named"] or ()]
+                wrong += sum(name != wanted for name in names)
+                right += wanted in names
+                by += passed(row) & (wanted in names)
+        if accounts:
+            tests = f"by the pooled score {by[0]}, by the e-process {by[1]}"
+            yield f"{key_id}: {size} posts, {own} marked: named right {share(right, len(accounts))}"
+            yield f"{key_id}: {size} posts, {own} marked: {tests}, wrong names {wrong}"
 
 
 def people(folder: Path, corpus: Path, accounts: int, sizes: Sequence[int]) -> Iterator[str]:
     """Lines on accounts of people."""
-    judge, _ = judge_of(folder / "flags", 1e-2)
+    judge, _, of_accounts = judged(folder / "flags", LEVELS[0])
     rows = pl.read_parquet(corpus, columns=["path", "text"]).group_by("path", maintain_order=True)
     files = rows.agg(pl.col("text").str.join("\n\n"))["text"].sample(fraction=1.0, shuffle=True, seed=1)
     for size in sizes:
@@ -130,89 +176,50 @@ def people(folder: Path, corpus: Path, accounts: int, sizes: Sequence[int]) -> I
         if not found:
             yield f"{size} posts: no file is long enough"
             continue
-        _, decoys = judge_of(folder / str(size), 1e-2)
-        flagged = []
-        for few in range(0, len(found), 50):
-            flagged += judge.judge(posts_of(found[few : few + 50]), NOW, decoys)
-        yield f"{size} posts: flagged {share(len(flagged), len(found))} at 0.01; rates of single keys are below it"
+        decoys = judged(folder / str(size), LEVELS[0]).decoys
+        began, log10_p = time.process_time(), list[float]()
+        for few in batched(found):
+            log10_p += [row["log10_p_global"] for row in judge.judge(posts_of(few), NOW, decoys)]
+        yield f"{size} posts: {len(found)} accounts in {time.process_time() - began:.0f} CPU s"
+        for level in LEVELS:
+            flagged = int(passes(log10_p, level).sum())
+            expected = f"expected {of_accounts * level:.2g} at most"
+            yield f"{size} posts: flagged at {level}: {share(flagged, len(found))}, {expected}"
         counts = pa.Table.from_batches(decoys.rows()).to_pylist()
-        for kind in ("decoy_accounts", "decoy_evidence"):
-            for level in (0.1, 0.01):
-                of_level = [row for row in counts if row["kind"] == kind and row["threshold"] == level]
-                hits, tests = (sum(row[name] for row in of_level) for name in ("hits", "tests"))
-                expected = sum(row["expected"] for row in of_level)
-                yield f"{size} posts: {kind} at {level}: {share(hits, tests)}, expected {expected:.1f}"
+        for kind, level in product(("decoy_accounts", "decoy_evidence"), (0.1, 0.01)):
+            of_level = [row for row in counts if row["kind"] == kind and row["threshold"] == level]
+            hits, tests, expected = (sum(row[name] for row in of_level) for name in ("hits", "tests", "expected"))
+            yield f"{size} posts: {kind} at {level}: {share(hits, tests)}, expected {expected:.1f}"
 
 
-def night(folder: Path, accounts: int, parts: int) -> Iterator[str]:
-    """Lines on memory and CPU seconds of some parts of a night."""
-    results, random = str(folder), np.random.default_rng(1)
-    ids = TextIds(b"audit secret, 16")
-    open_tables(results, ["account_posts"])
-    shards = []
-    for first in range(0, accounts, 20_000):
-        shards.append(f"shard {first}")
-        columns = {name: [shards[-1]] * 20_000 for name in ("scan_id", "shard_id", "path")}
-        names = pa.array([f"account {i}" for i in range(first, first + 20_000)])
-        texts = random.integers(97, 123, (20_000, 100), dtype=np.uint8)
-        columns |= {"row": range(20_000), "account": ids.of_accounts(names), "account_id": names}
-        columns |= {"created_at": [NOW] * 20_000, "text": [text.tobytes() for text in texts]}
-        rows = pa.RecordBatch.from_pydict(columns, ACCOUNT_POSTS)
-        file = write_file(results, "account_posts", by_account([rows]))
-        assert file is not None
-        commit(results, "account_posts", [Entry(shards[-1], (file,))])
-    together = Together(tuple(shards), None, -(-accounts // ROWS_A_PART))
-    for part in range(parts):
-        began = time.process_time()
-        rows = part_of(results, together, part)
-        read = time.process_time() - began
-        for some in some_accounts(rows, 2**22):
-            Posts.of_rows(some)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        said = f"{len(rows)} posts, read in {read:.1f} CPU s; peak {peak:.0f} MiB so far"
-        yield f"part {part} of {together.parts}: {said}"
-
-
-def cost(folder: Path, posts: int, repeats: int) -> Iterator[str]:
-    """Lines on CPU seconds of whole scans."""
-    fix_secrets(folder / "registry", "k")
-    parameters = {"window": 4, "gamma": "1/4"}
-    new_key(folder / "registry", "k", format="greenlist-v2", **parameters, messages=1, tokenizer=TOKENIZER)
-    scanned = Night(folder, folder / "registry")
-    texts = (cut(sample()[1]) * 100)[:posts]
-    scanned.write("a", texts, row_group=20_000, who=[f"account {i // 10}" for i in range(len(texts))])
-    with pytest.MonkeyPatch.context() as patch:
-        put_in_the_place_of_ray(patch)
-        for turn in range(repeats):
-            for more in ("", "accounts = { nights = 1 }"):
-                scanned.configure(more=more, columns='account = "who"')
-                scanned.results = str(folder / f"results {turn} {bool(more)}")
-                scanned.config.write_text(scanned.config.read_text().replace('"results"', f'"{scanned.results}"'))
-                began = time.process_time()
-                scanned.scan()
-                yield f"{len(texts)} posts, {more or 'no accounts'}: {time.process_time() - began:.1f} CPU s"
+def batched(accounts: Sequence[Account]) -> Iterator[Sequence[Account]]:
+    """A few accounts at a time."""
+    return (accounts[first : first + AT_ONCE] for first in range(0, len(accounts), AT_ONCE))
 
 
 def main() -> None:
     """Print what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--found", type=int, nargs="*", default=(), help="posts of an account, such as 5 20 100 1000")
+    parser.add_argument("--marked", type=Path, nargs="*", help="files of `brickscan mark`; else the demo's sample")
+    parser.add_argument("--share", type=float, default=1.0, help="share of an account's posts that is marked")
     parser.add_argument("--people", type=Path, help="human.parquet")
     parser.add_argument("--accounts", type=int, default=2_000, help="accounts of people are so many over their posts")
-    parser.add_argument("--night", type=float, default=0, help="accounts")
-    parser.add_argument("--cost", type=int, default=0, help="posts")
+    parser.add_argument("--sizes", type=int, nargs="*", default=(5, 20, 100, 1_000), help="posts of a person's account")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        parts = (
-            found(folder / "found", asked.found) if asked.found else (),
-            people(folder / "people", asked.people, asked.accounts, (5, 20, 100, 1_000)) if asked.people else (),
-            night(folder / "night", int(asked.night), 3) if asked.night else (),
-            cost(folder, asked.cost, 3) if asked.cost else (),
-        )
-        for lines in parts:
-            for line in lines:
-                print(line, flush=True)
+        if asked.found:
+            marked = read_marked(asked.marked) if asked.marked else sample()[0]
+            show(found(folder / "found", marked, asked.found, asked.share))
+        if asked.people:
+            show(people(folder / "people", asked.people, asked.accounts, asked.sizes))
+
+
+def show(lines: Iterator[str]) -> None:
+    """Print lines as they come."""
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
