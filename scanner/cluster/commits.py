@@ -17,8 +17,9 @@ from scanner.errors import FileFault
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Shard, key_set, shard_id
+from scanner.results.data_files import DataFile, write_file
 from scanner.results.settlement import KEPT_TEXTS, POSTS, enter_beside, run_number, settle
-from scanner.results.tables import DataFile, Entry, Tables, commit, committed, write_file
+from scanner.results.transactions import Entry, Tables, commit, committed
 from schemas.tables import SHARDS
 
 SHARDS_A_COMMIT = 20

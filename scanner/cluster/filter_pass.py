@@ -18,8 +18,10 @@ from scanner.detection.scan_plan import Plan, open_keys, open_text_ids
 from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.shards import Shard
+from scanner.results.data_files import DataFile
 from scanner.results.filter_sketches import SKETCHES_TABLE, drop_sketches, write_sketches
-from scanner.results.tables import DataFile, Entry, commit, committed, open_tables
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit, committed
 from scanner.storage.canonical import digest
 from scanner.watermark.common_ngrams import MOST_NGRAMS
 

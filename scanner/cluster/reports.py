@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from scanner.errors import FileFault
 from scanner.input.shards import Shard
-from scanner.results.tables import DataFile
+from scanner.results.data_files import DataFile
 
 
 class Piece(NamedTuple):

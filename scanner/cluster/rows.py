@@ -18,7 +18,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.input.documents import Unreadable
 from scanner.input.identity import Identity
-from scanner.results.tables import DataFile, write_file
+from scanner.results.data_files import DataFile, write_file
 from schemas.evidence_tables import FLAG_TEXTS
 from schemas.tables import QUARANTINE
 from schemas.words import Proof

@@ -27,9 +27,11 @@ from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable, read_text
 from scanner.input.identity import UNKNOWN, Identity
 from scanner.input.shards import Shard
+from scanner.results.data_files import write_file
 from scanner.results.filters import open_filter
 from scanner.results.queries import flagged_in
-from scanner.results.tables import Entry, commit, committed, open_tables, write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit, committed
 from schemas.config import SecondScoreConfig
 from schemas.tables import SECOND_SCORES
 

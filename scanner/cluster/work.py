@@ -21,7 +21,7 @@ from scanner.results.newest import sets_of_keys
 from scanner.results.queries import scans
 from scanner.results.retention import cutoff
 from scanner.results.settlement import settle
-from scanner.results.tables import Tables, committed
+from scanner.results.transactions import Tables, committed
 
 PACKS_A_WORKER = 8
 """Fewest packs for each worker, where shards are small."""

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from scanner.results.data_files import SCHEMAS
 from scanner.results.rewriting import Anew, rewrite, whole
 from scanner.results.settlement import POSTS
-from scanner.results.tables import SCHEMAS, read_whole
+from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 
 MOST_POSTS = 20_000

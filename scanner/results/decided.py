@@ -17,8 +17,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from scanner.errors import Refused
+from scanner.results.data_files import write_file
 from scanner.results.queries import ask
-from scanner.results.tables import Entry, commit, open_tables, read_whole, write_file
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import Entry, commit
 from scanner.storage.delta import table_uri
 from schemas.evidence_tables import DECISIONS
 from schemas.words import Decision

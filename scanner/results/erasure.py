@@ -15,9 +15,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.account_posts import drop_posts_of
+from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS
 from scanner.results.rewriting import Anew, rewrite, whole
 from scanner.results.settlement import POSTS
-from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, open_tables, read_whole
+from scanner.results.tables import open_tables, read_whole
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.words import Naming
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
 from scanner.errors import Refused
+from scanner.results.data_files import SCHEMAS
 from scanner.results.newest import exact, largest_p
 from scanner.results.queries import scans
-from scanner.results.tables import SCHEMAS, read_whole
+from scanner.results.tables import read_whole
 from schemas.tables import SCORED
 
 AT_A_TIME = 1 << 21

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
+from scanner.results.data_files import SCHEMAS, DataFile, write_file
 from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.tables import SCHEMAS, DataFile, read_whole, write_file
+from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from scanner.watermark.common_ngrams import ROWS, Sketch
 from schemas.config import FilterConfig

@@ -24,8 +24,10 @@ from scanner.detection.published import TextIds
 from scanner.detection.scan_plan import Plan, audit_secret_of, open_text_ids, read_config, results_of
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
+from scanner.results.data_files import write_file
 from scanner.results.filter_sketches import SKETCHES_TABLE, hashed_under, read_sketch, sketches_before
-from scanner.results.tables import Entry, commit, open_tables, read_whole, write_file
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import Entry, commit
 from scanner.storage.canonical import digest
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import absolute

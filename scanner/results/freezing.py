@@ -21,7 +21,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from scanner.errors import ScanFailed, in_a_line
 from scanner.input.shards import Shard
 from scanner.results.settlement import drop_runs, run_number, settle, tables_beside
-from scanner.results.tables import OF_NO_RUN, Tables, read_whole, try_to_commit
+from scanner.results.tables import read_whole
+from scanner.results.transactions import OF_NO_RUN, Tables, try_to_commit
 from scanner.storage.delta import attempts, table_uri
 
 FREEZE_AFTER = timedelta(days=30)

@@ -12,7 +12,9 @@ import polars as pl
 from deltalake import DeltaTable
 
 from scanner.input.shards import MAX_ROWS, key_set
-from scanner.results.tables import SCHEMAS, Entry, commit, committed, open_tables, read_whole, write_file
+from scanner.results.data_files import SCHEMAS, write_file
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import Entry, commit, committed
 from scanner.storage.delta import table_uri
 from schemas.tables import DECADES, FLAGS, SHARDS
 from schemas.words import Naming

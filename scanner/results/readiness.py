@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
-from scanner.results.tables import SCHEMAS, TABLES, allows_null
+from scanner.results.data_files import SCHEMAS, TABLES
+from scanner.results.tables import allows_null
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from scanner.results.data_files import SCHEMAS
 from scanner.results.newest import bring_up_to_date, flags, shards, standing_flags
 from scanner.results.queries import ask
 from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.tables import SCHEMAS, read_whole
+from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
 

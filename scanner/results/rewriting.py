@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from scanner.errors import ScanFailed, in_a_line
-from scanner.results.tables import DataFile, additions, try_to_commit, write_file
+from scanner.results.data_files import DataFile, additions, write_file
+from scanner.results.transactions import try_to_commit
 from scanner.storage.delta import attempts, table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of

@@ -15,9 +15,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
+from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, write_file
 from scanner.results.rewriting import Replacement, files_of, put_in_place
 from scanner.results.settlement import tables_beside
-from scanner.results.tables import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, Tables, open_tables, write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Tables
 from scanner.storage.delta import table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of

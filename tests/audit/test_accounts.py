@@ -14,7 +14,9 @@ from scanner.detection.accounts import AccountJudge, Pooled, Posts
 from scanner.detection.scan_plan import Plan, open_keys
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.results.data_files import write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from scanner.watermark.pooled import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState

@@ -22,7 +22,8 @@ from scanner.detection.scan_plan import make_plan
 from scanner.detection.under_test import Origin, Seen
 from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
-from scanner.results import tables
+from scanner.results.data_files import SCHEMAS
+from scanner.results.transactions import Entry, commit
 from scanner.watermark import (
     GreenList,
     Tokens,
@@ -70,7 +71,7 @@ def test_real_text_raises_no_alarm(tmp_path, human_texts):
     assert tests["decoy_all", "greenlist"] == 1000 * audit.traffic.texts
     assert kinds["decoy_fixed"]["clusters"] == FIXED
     assert "TOO SMALL" not in "".join(audit_words.table(audit))
-    rows = pa.Table.from_pylist(list(audit.rows), tables.SCHEMAS["audits"])
+    rows = pa.Table.from_pylist(list(audit.rows), SCHEMAS["audits"])
     assert not any(rows[field.name].null_count for field in rows.schema if not field.nullable)
 
 
@@ -124,7 +125,7 @@ def test_the_same_shard_draws_the_same_decoys_and_another_shard_others(tmp_path,
     again = Worker(plan, "second")
     (shard,) = shards_of(plan)
     *_, report = again.scan(Piece(shard, 0, 200))
-    assert tables.commit(plan.results, "audit_counts", [tables.Entry(shard.shard_id, report.audit)]) == set()
+    assert commit(plan.results, "audit_counts", [Entry(shard.shard_id, report.audit)]) == set()
     same = pl.read_parquet(f"{plan.results}/audit_counts/{report.audit[0].name}")
     columns = ["kind", "decoy", "threshold", "tests", "hits", "expected"]
     assert counts.select(columns).sort(columns).equals(same.select(columns).sort(columns))

@@ -29,7 +29,9 @@ from scanner.detection.posts import by_account
 from scanner.detection.published import TextIds
 from scanner.registry import new_key
 from scanner.results.account_posts import ROWS_A_PART, Together, part_of
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.results.data_files import write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from schemas.evidence_tables import ACCOUNT_POSTS
 from tests.bench.real_accounts import NOW, cut, show
 from tests.bench.spans import sample

@@ -19,8 +19,10 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from scanner import results
+from scanner.results.data_files import SCHEMAS, additions, write_file
 from scanner.results.newest import OLDER_ROWS
-from scanner.results.tables import SCHEMAS, Entry, additions, commit, open_tables, table_now, try_to_commit, write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit, table_now, try_to_commit
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.registry import add_users, new_key
-from scanner.results import tables
+from scanner.results.transactions import table_now
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 from tests.fixed import fix_secrets
@@ -193,7 +193,7 @@ class Night:
         return self._table("spans")
 
     def _table(self, name: str) -> pl.DataFrame:
-        return _named(tables.table_now(str(self.results), name), "first_row" if name == "shards" else "row")
+        return _named(table_now(str(self.results), name), "first_row" if name == "shards" else "row")
 
 
 def _named(table: Any, row: str = "row") -> pl.DataFrame:

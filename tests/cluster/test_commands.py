@@ -16,7 +16,9 @@ from jobs.progress import Progress
 from jobs.scan import module
 from scanner.cluster import Counts, Totals
 from scanner.printable import printable
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.results.data_files import write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from scanner.watermark import kernel
 from schemas.tables import VERDICTS
 from schemas.words import Naming

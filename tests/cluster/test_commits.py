@@ -18,8 +18,9 @@ from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
-from scanner.results import tables
-from scanner.results.tables import open_tables, table_uri
+from scanner.results import transactions
+from scanner.results.tables import open_tables
+from scanner.storage.delta import table_uri
 from tests.support.inspection import inspect
 from tests.support.night import Night
 
@@ -79,7 +80,7 @@ def die_between_the_commits(plan, scan_id: str, lost: int | None, monkeypatch) -
     def commit(folder, name, *rest):
         if name == "verdicts":
             raise Died
-        return tables.commit(folder, name, *rest)
+        return transactions.commit(folder, name, *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(commits, "commit", commit)
@@ -134,7 +135,7 @@ def test_rows_of_others_stay_when_someone_compacted_the_table(night, plan, monke
 def test_an_interrupt_within_a_replacement_is_made_good(night, plan, monkeypatch):
     """Ctrl-C after the quarantine's commit: the driver's next flush commits the waiting rows."""
     die_between_the_commits(plan, "first", 2, monkeypatch)
-    ours, real = run(plan, "second", 4), tables.commit
+    ours, real = run(plan, "second", 4), transactions.commit
 
     def interrupt(folder, name, *rest):
         monkeypatch.setattr(commits, "commit", real)

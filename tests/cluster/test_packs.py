@@ -21,7 +21,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
 from scanner.results.newest import bring_up_to_date
 from scanner.results.settlement import BESIDE
-from scanner.results.tables import table_uri
+from scanner.storage.delta import table_uri
 
 ROWS = 6
 FILES = ("a", "b", "c", "d")

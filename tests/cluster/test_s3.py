@@ -23,7 +23,9 @@ from scanner.errors import Refused, SecretError
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep
 from scanner.results.erasure import erase_user
-from scanner.results.tables import committed, open_tables, table_uri
+from scanner.results.tables import open_tables
+from scanner.results.transactions import committed
+from scanner.storage.delta import table_uri
 from schemas.tables import VERDICTS
 from tests.support import encodings
 from tests.support.command_line import call

@@ -24,7 +24,7 @@ from scanner.errors import ScanFailed
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut
 from scanner.registry import add_users, head_of, verify_users
-from scanner.results import tables
+from scanner.results import tables, transactions
 from schemas.tables import STAGES
 from tests.support.inspection import inspect
 from tests.support.two_keys import message_of
@@ -148,7 +148,7 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
     def look_up_then_lose(*args):
         (night.input / "late.parquet").unlink()
         os.utime(night.input / "changed.parquet", ns=(0, 0))
-        return tables.committed(*args)
+        return transactions.committed(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(scan_module, "list_files", list_then_lose)
@@ -330,7 +330,7 @@ def test_sigterm_in_a_finaliser_is_not_lost(night, plain, monkeypatch, handler):
 
 def test_a_sigterm_over_the_commit_of_the_scans_row_changes_neither_that_nor_the_exit_code(night, plain, monkeypatch):
     night.write("a", [plain(30, 1)])
-    commit = tables.commit
+    commit = transactions.commit
 
     def signalled(folder, name, *rest):
         if name == "scans":

@@ -12,7 +12,8 @@ from polars import DataFrame
 from scanner.cluster import connect
 from scanner.registry import load_registry
 from scanner.results import exist
-from scanner.results.tables import open_tables, table_uri
+from scanner.results.tables import open_tables
+from scanner.storage.delta import table_uri
 from scanner.storage.permissions import make_private
 from tests.support.command_line import call
 

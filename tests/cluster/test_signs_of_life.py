@@ -12,7 +12,8 @@ from scanner.cluster.rows import parts_of
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
-from scanner.results.tables import open_tables, table_uri
+from scanner.results.tables import open_tables
+from scanner.storage.delta import table_uri
 
 
 @pytest.mark.parametrize("seed", range(30))

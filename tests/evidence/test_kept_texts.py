@@ -20,8 +20,9 @@ from scanner.results.erasure import erase_user
 from scanner.results.freezing import FREEZE_AFTER, freeze
 from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import retain
-from scanner.results.tables import open_tables, table_uri
+from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
+from scanner.storage.delta import table_uri
 from tests.support.command_line import call
 from tests.support.night import Night
 from tests.support.rows import same

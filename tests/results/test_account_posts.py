@@ -8,7 +8,9 @@ import pytest
 from scanner.detection.posts import by_account
 from scanner.results import account_posts
 from scanner.results.account_posts import Together, part_of, some_accounts
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.results.data_files import write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from schemas.evidence_tables import ACCOUNT_POSTS
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)

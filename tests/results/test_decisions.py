@@ -14,8 +14,8 @@ from scanner.results.decided import Made, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
 from scanner.results.flag_list import Wanted, newest, sums
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import table_uri
 from scanner.results.upkeep import compact
+from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
 from tests.support.command_line import call
 from tests.support.nights import enter

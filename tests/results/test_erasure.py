@@ -9,11 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.results import rewriting
+from scanner.results.data_files import write_file
 from scanner.results.erasure import _delete_replaced, _without_names, erase_user
 from scanner.results.newest import bring_up_to_date, flags
 from scanner.results.queries import ask
 from scanner.results.rewriting import rewrite
-from scanner.results.tables import Entry, commit, table_uri, write_file
+from scanner.results.transactions import Entry, commit
+from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS
 from tests.support.rows import add, rows_of, verdict
 

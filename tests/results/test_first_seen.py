@@ -11,9 +11,11 @@ import pytest
 from scanner.detection.existence import OfFile, Sightings
 from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
+from scanner.results.data_files import write_file
 from scanner.results.first_seen import first_seen
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import Entry, commit, open_tables, write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from schemas.tables import FLAGS, QUARANTINE, VERDICTS
 from schemas.user_tables import USER_EVENTS
 from tests.support.command_line import call

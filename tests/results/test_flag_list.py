@@ -20,9 +20,10 @@ from jobs import listing
 from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
+from scanner.results.data_files import write_file
 from scanner.results.flag_list import Wanted, newest, places, sums
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import Entry, commit, write_file
+from scanner.results.transactions import Entry, commit
 from schemas.tables import FLAGS, SCANS, SHARDS
 from schemas.words import Naming
 from tests.support.command_line import call

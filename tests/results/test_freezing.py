@@ -20,8 +20,8 @@ from scanner.results import freezing
 from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.newest import bring_up_to_date
 from scanner.results.settlement import BESIDE
-from scanner.results.tables import table_uri
 from scanner.results.upkeep import compact, merge_bookkeeping
+from scanner.storage.delta import table_uri
 from scanner.storage.kept import KeptTable
 
 TABLES = ("verdicts", *BESIDE)

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from jobs import listing
 from jobs.quarantine import WORDS
 from jobs.text import width
+from scanner.results.data_files import write_file
 from scanner.results.in_quarantine import Unscored, in_quarantine
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import Entry, commit, write_file
+from scanner.results.transactions import Entry, commit
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
 from tests.support.command_line import call

@@ -10,10 +10,12 @@ from hypothesis import example, given, settings
 from scanner import results
 from scanner.registry import load_registry, new_key
 from scanner.results import newest
+from scanner.results.data_files import write_file
 from scanner.results.flag_list import Wanted
 from scanner.results.flag_list import newest as newest_list
 from scanner.results.newest import OLDER_ROWS, bring_up_to_date
-from scanner.results.tables import Entry, commit, committed, open_tables, write_file
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit, committed
 from scanner.results.upkeep import compact
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.command_line import call

@@ -10,11 +10,13 @@ from deltalake.exceptions import CommitFailedError
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed
-from scanner.results import tables
+from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.erasure import erase_user
-from scanner.results.tables import Entry, commit, open_tables, table_uri, write_file
+from scanner.results.tables import append_audits, open_tables
+from scanner.results.transactions import Entry, commit
 from scanner.results.upkeep import compact
 from scanner.storage import delta
+from scanner.storage.delta import table_uri
 from schemas.audit_tables import AUDITS
 from schemas.tables import SCANS, VERDICTS
 from tests.support.rows import filled, verdict
@@ -32,13 +34,13 @@ def folder(tmp_path, monkeypatch) -> str:
         rows = pa.Table.from_pylist([verdict(n, user="alice", log10_p_global=-9.0)], VERDICTS)
         write_deltalake(table_uri(folder, "verdicts"), rows, mode="append")
     write_deltalake(table_uri(folder, "scans"), pa.Table.from_pylist([filled(SCANS)], SCANS), mode="append")
-    monkeypatch.setitem(tables.SCHEMAS, "verdicts", pa.schema([*VERDICTS, *SINCE]))
+    monkeypatch.setitem(SCHEMAS, "verdicts", pa.schema([*VERDICTS, *SINCE]))
     return folder
 
 
 def add(folder: str, row: int) -> None:
     new = verdict(row, user="alice", log10_p_global=-9.0, first=FIRST, names=["alice"])
-    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist([new], tables.SCHEMAS["verdicts"])])
+    file = write_file(folder, "verdicts", [pa.RecordBatch.from_pylist([new], SCHEMAS["verdicts"])])
     assert commit(folder, "verdicts", [Entry(f"shard {row}", (file,))])
 
 
@@ -51,7 +53,7 @@ OLD = [(1, "alice", None, None), (2, "alice", None, None)]
 
 def test_they_are_read_before_any_scan_of_this_version(folder):
     assert told(folder) == OLD
-    assert results.verdicts(folder).collect_schema() == pl.Schema(tables.SCHEMAS["verdicts"])
+    assert results.verdicts(folder).collect_schema() == pl.Schema(SCHEMAS["verdicts"])
     assert len(DeltaTable(table_uri(folder, "verdicts")).schema().fields) == len(VERDICTS)
 
 
@@ -93,7 +95,7 @@ def test_a_scan_that_finds_another_adding_them_goes_on(folder, monkeypatch):
     monkeypatch.setattr(DeltaTable, "alter", property(when_another_was_faster))
     open_tables(folder)
     names = [field.name for field in DeltaTable(table_uri(folder, "verdicts")).schema().fields]
-    assert names == tables.SCHEMAS["verdicts"].names
+    assert names == SCHEMAS["verdicts"].names
     assert met
 
 
@@ -139,6 +141,6 @@ def test_an_audit_is_appended_to_an_older_table(tmp_path):
     since = ["stratum", "filter_sha256", "filter_texts", "filter_learnt"]
     older = pa.Table.from_pylist(rows, AUDITS).drop_columns(since)
     write_deltalake(table_uri(folder, "audits"), older)
-    tables.append_audits(folder, [rows[0] | {"filter_sha256": "a", "filter_texts": 16, "filter_learnt": 9}])
+    append_audits(folder, [rows[0] | {"filter_sha256": "a", "filter_texts": 16, "filter_learnt": 9}])
     found = results.audits(folder).select("kind", "filter_texts").collect()
     assert sorted(found.rows(), key=str) == [("key", 16), ("key", None)]

@@ -10,8 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner import results
+from scanner.results.data_files import TABLES
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import TABLES, read_whole, table_uri
+from scanner.results.tables import read_whole
+from scanner.storage.delta import table_uri
 from tests.support.rows import add, verdict
 
 ZIP = Path(__file__).with_name("written_before.zip")

@@ -1,6 +1,7 @@
 import json
 import os
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,11 +18,13 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
-from scanner.results import tables
+from scanner.results.data_files import write_file
 from scanner.results.erasure import erase_user
 from scanner.results.newest import bring_up_to_date
 from scanner.results.queries import ask
-from scanner.results.tables import Entry, append_scan, commit, committed, open_tables, table_uri, write_file
+from scanner.results.tables import append_scan, open_tables
+from scanner.results.transactions import Entry, commit, committed
+from scanner.storage.delta import table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 from tests.support.rows import NOW, add, entry, filled, rows_of, verdict
 
@@ -178,7 +181,7 @@ def test_commits_that_always_lose_end(folder, monkeypatch):
         raise CommitFailedError("someone else was first")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)
-    monkeypatch.setattr(tables.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     with pytest.raises(ScanFailed, match="others committed first"):
         add(folder, "one", [verdict(1)])
 

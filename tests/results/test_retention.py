@@ -10,13 +10,16 @@ import pytest
 from scanner import results
 from scanner.errors import ScanFailed
 from scanner.results import retention, rewriting
+from scanner.results.data_files import SCHEMAS
 from scanner.results.first_seen import _files
 from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
-from scanner.results.tables import SCHEMAS, committed, open_tables, table_uri
+from scanner.results.tables import open_tables
+from scanner.results.transactions import committed
 from scanner.results.upkeep import compact
 from scanner.results.whole_input import NOTHING_READ, whole_input
 from scanner.storage import delta
+from scanner.storage.delta import table_uri
 from tests.support.command_line import call
 from tests.support.nights import TODAY, Today, add_night, enter, scan_of
 from tests.support.rows import filled, verdict

@@ -10,8 +10,9 @@ import pytest
 
 from jobs.status import ENDED
 from scanner.cluster.endings import ExitCode
+from scanner.results.data_files import write_file
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import Entry, commit, write_file
+from scanner.results.transactions import Entry, commit
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import NOW, filled

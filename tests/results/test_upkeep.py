@@ -14,9 +14,12 @@ from deltalake.exceptions import CommitFailedError
 from scanner import results
 from scanner.errors import Refused, ScanFailed
 from scanner.results import rewriting, tables, upkeep
+from scanner.results.data_files import write_file
 from scanner.results.erasure import erase_user
-from scanner.results.tables import Entry, append_audits, append_scan, commit, committed, table_uri, write_file
+from scanner.results.tables import append_audits, append_scan
+from scanner.results.transactions import Entry, commit, committed
 from scanner.results.upkeep import compact, vacuum
+from scanner.storage.delta import table_uri
 from schemas.audit_tables import AUDITS
 from schemas.tables import QUARANTINE, SCANS
 from tests.support.command_line import call

@@ -18,9 +18,11 @@ from scanner import results
 from scanner.cluster import Outcome, run_scan
 from scanner.cluster import scan as scan_module
 from scanner.input.files import InputFile
+from scanner.results.data_files import TABLES
 from scanner.results.erasure import erase_user
-from scanner.results.tables import TABLES, open_tables, table_uri
+from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
+from scanner.storage.delta import table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
 from tests.support.command_line import call
 

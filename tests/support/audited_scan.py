@@ -17,7 +17,8 @@ from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
-from scanner.results import tables
+from scanner.results.tables import open_tables
+from scanner.results.transactions import Entry, commit
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
 from tests.support.inspection import inspect
@@ -75,7 +76,7 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
 
     parts: number of pieces that each shard is cut into.
     """
-    tables.open_tables(plan.results)
+    open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scan_plan, "open_prover", lambda *_, **__: None)
@@ -86,7 +87,7 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
         reports = [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]
         for name, column in (("audit_counts", "audit"), ("flags", "flags"), ("verdicts", "verdicts")):
             files = tuple(file for report in reports for file in getattr(report, column))
-            tables.commit(plan.results, name, [tables.Entry(shard.shard_id, files)])
+            commit(plan.results, name, [Entry(shard.shard_id, files)])
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
 
 

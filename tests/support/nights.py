@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 import pyarrow as pa
 
+from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.retention import OF_A_NIGHT
-from scanner.results.tables import SCHEMAS, Entry, append_scan, commit, write_file
+from scanner.results.tables import append_scan
+from scanner.results.transactions import Entry, commit
 from schemas.tables import SCANS
 from tests.support.rows import filled, verdict
 

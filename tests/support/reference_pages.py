@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from jobs.cli import brickscan
 from scanner import results
 from scanner.cluster.endings import ExitCode
-from scanner.results.tables import SCHEMAS
+from scanner.results.data_files import SCHEMAS
 from schemas import audit_tables, config, evaluation, evidence_tables, filter_tables, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"

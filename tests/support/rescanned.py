@@ -8,8 +8,9 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from scanner.input.shards import MAX_ROWS
+from scanner.results.data_files import write_file
 from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import Entry, commit, write_file
+from scanner.results.transactions import Entry, commit
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.rows import NOW, filled, verdict
 

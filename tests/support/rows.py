@@ -5,7 +5,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pyarrow as pa
 
-from scanner.results.tables import Entry, commit, table_uri, write_file
+from scanner.results.data_files import write_file
+from scanner.results.transactions import Entry, commit
+from scanner.storage.delta import table_uri
 from schemas.tables import VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)

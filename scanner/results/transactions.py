@@ -1,0 +1,149 @@
+"""Commits to the tables of results that happen exactly once.
+
+Every shard's rows enter a table together with an application transaction of the shard's id. Delta does not refuse an id
+that was committed before, so the id is looked up on a snapshot of the table and the commit made through that same
+snapshot, without retries: when anyone committed in between, Delta refuses it, and the look-up is done again. The tables
+beside verdicts are committed first (scanner.results.settlement) and verdicts last, as the mark that a shard is done.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from scanner.errors import ScanFailed, in_a_line
+from scanner.results.data_files import SCHEMAS, DataFile, additions, write_file
+from scanner.storage.delta import attempts, table_uri
+from scanner.storage.kept import KeptTable
+from scanner.storage.locations import filesystem_of
+
+OF_NO_RUN = 1
+"""Version of a transaction that names no run, as versions of brickscan wrote them before runs had names."""
+
+
+class Entry(NamedTuple):
+    """An entry that a table gets whole or not at all: an application transaction and its files, possibly none.
+
+    others: further transactions whose rows are in the same files; each is the shard_id of its rows.
+    """
+
+    transaction: str
+    files: tuple[DataFile, ...]
+    others: tuple[str, ...] = ()
+
+    @property
+    def transactions(self) -> tuple[str, ...]:
+        """All transactions of the entry."""
+        return (self.transaction, *self.others)
+
+
+class Tables:
+    """The tables of a folder of results, for callers who commit to them again and again: each is opened once.
+
+    Args:
+        results: folder or URI.
+    """
+
+    def __init__(self, results: str) -> None:
+        self.results = results
+        self._kept: dict[str, KeptTable] = {}
+
+    def now(self, name: str) -> tuple[DeltaTable, KeptTable]:
+        """A table as it is now, and its transactions.
+
+        Raises:
+            ScanFailed: it cannot be read.
+        """
+        kept = self._kept.setdefault(name, KeptTable(table_uri(self.results, name)))
+        return kept.now(), kept
+
+    def has(self, name: str) -> bool:
+        """Whether such a table exists, which not every scan makes."""
+        return name in self._kept or DeltaTable.is_deltatable(table_uri(self.results, name))
+
+
+def kept_tables(results: str | Tables) -> Tables:
+    """Tables that are open, or are opened for one call."""
+    return results if isinstance(results, Tables) else Tables(results)
+
+
+def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> set[str]:
+    """The given transactions that a table has."""
+    return set(kept_tables(results).now(name)[1].versions(transactions))
+
+
+def table_now(results: str, name: str) -> DeltaTable:
+    """A table as it is now, opened anew.
+
+    Raises:
+        ScanFailed: it cannot be read.
+    """
+    return KeptTable(table_uri(results, name)).now()
+
+
+def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
+    """Commit entries to a table, without those that it has, whoever else commits at the same time.
+
+    Returns:
+        The transactions that this call committed, and those that an earlier call for `run`, their version, committed
+        without an answer.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be written.
+    """
+    tables, ours = kept_tables(results), set[str]()
+    for _ in attempts(f"commits to {table_uri(tables.results, name)}"):
+        table, kept = tables.now(name)
+        there = kept.versions(transaction for entry in entries for transaction in entry.transactions)
+        ours = {transaction for transaction, by in there.items() if by == run}
+        missing = [
+            _less(tables.results, name, entry, there) for entry in entries if set(entry.transactions) - set(there)
+        ]
+        if not missing:
+            break
+        names = [transaction for entry in missing for transaction in entry.transactions]
+        actions = additions(file for entry in missing for file in entry.files)
+        if try_to_commit(table, name, actions, [Transaction(transaction, run or OF_NO_RUN) for transaction in names]):
+            ours |= set(names)
+            break
+    return ours
+
+
+def _less(results: str, name: str, entry: Entry, there: Collection[str]) -> Entry:
+    """An entry without the transactions that the table has, the rest of its rows written anew where it has some."""
+    first, *others = (transaction for transaction in entry.transactions if transaction not in there)
+    if len(others) == len(entry.others):
+        return entry
+    filesystem, folder = filesystem_of(table_uri(results, name))
+    kept: list[pa.RecordBatch] = []
+    for file in entry.files:
+        try:
+            rows = pq.read_table(f"{folder}/{file.name}", schema=SCHEMAS[name], filesystem=filesystem)
+        except (OSError, pa.ArrowException) as error:
+            raise ScanFailed(f"results: {folder}/{file.name} cannot be read: {in_a_line(error)}") from None
+        kept += rows.filter(pc.is_in(rows["shard_id"], pa.array([first, *others]))).to_batches()
+    written = write_file(results, name, kept)
+    return Entry(first, (written,) if written else (), tuple(others))
+
+
+def try_to_commit(
+    table: DeltaTable, name: str, actions: list[AddAction | RemoveAction], transactions: list[Transaction]
+) -> bool:
+    """Commit to a table through the snapshot that was looked at. False: another commit came since.
+
+    Raises:
+        ScanFailed: the table cannot be written.
+    """
+    properties = CommitProperties(max_commit_retries=0, app_transactions=transactions)
+    try:
+        table.create_write_transaction(actions, "append", SCHEMAS[name], commit_properties=properties)
+    except CommitFailedError:
+        return False
+    except (DeltaError, OSError) as error:
+        raise ScanFailed(f"results: table {table.table_uri} cannot be written: {in_a_line(error)}") from None
+    return True
