@@ -16,7 +16,8 @@ from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys, open_decoys
 from scanner.cluster.in_flight import on_actors
 from scanner.detection.accounts import AccountJudge, Posts, account_rows
-from scanner.detection.scan_plan import Plan, open_keys, open_text_ids
+from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.input.documents import BATCH_TEXT_BYTES
 from scanner.input.shards import Shard

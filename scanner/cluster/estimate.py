@@ -24,7 +24,8 @@ from scanner.audit.in_every_scan.decoys import PieceDecoys, rehearsal
 from scanner.cluster.pace import Pace
 from scanner.cluster.reports import Seconds
 from scanner.detection.detector import Detector
-from scanner.detection.scan_plan import Plan, open_detector
+from scanner.detection.open_plan import open_detector
+from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin, Witness
 from scanner.errors import FileFault
 from scanner.input.documents import Unreadable, read

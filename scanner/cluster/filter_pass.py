@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from scanner.cluster.in_flight import on_actors
 from scanner.detection.learning import Learner
-from scanner.detection.scan_plan import Plan, open_keys, open_text_ids
+from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.scan_plan import Plan
 from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable
 from scanner.input.shards import Shard

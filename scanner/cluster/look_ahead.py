@@ -21,7 +21,8 @@ from scanner.cluster.work import (
     without_expired,
     work_left,
 )
-from scanner.detection.scan_plan import Plan, check_secrets, check_tokenizers, check_users, make_plan
+from scanner.detection.open_plan import check_secrets, check_tokenizers, check_users
+from scanner.detection.scan_plan import Plan, make_plan
 from scanner.detection.second_score import check_second
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.input.described import Described, describe

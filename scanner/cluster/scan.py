@@ -26,7 +26,8 @@ from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
 from scanner.detection.existence import Sightings
-from scanner.detection.scan_plan import Plan, check_plan
+from scanner.detection.open_plan import check_plan
+from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import check_second
 from scanner.errors import Refused, ScanFailed
 from scanner.input.files import InputFile, list_files

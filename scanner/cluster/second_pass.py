@@ -21,7 +21,8 @@ from scanner.cluster.pieces import Finished
 from scanner.cluster.pool import Pool
 from scanner.cluster.reports import Busy, Piece, Report
 from scanner.detection.normalising import normalise
-from scanner.detection.scan_plan import Plan, open_text_ids
+from scanner.detection.open_plan import open_text_ids
+from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
 from scanner.errors import FileFault
 from scanner.input.documents import Reader, Unreadable, read_text

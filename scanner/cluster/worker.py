@@ -20,10 +20,11 @@ from scanner.cluster.reports import Busy, Counts, PackReport, Piece, Report, Sec
 from scanner.cluster.rows import Rows, counts_of, parts_of, quarantine_rows, texts_of_flags, without, write_rows
 from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile, Sightings, written
+from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.posts import posts_of
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
 from scanner.detection.published import TextIds
-from scanner.detection.scan_plan import Plan, open_detector, open_text_ids
+from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
 from scanner.input.documents import MEMORY_A_BYTE, Reader, Unreadable

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from scanner.detection.detector import Detector
 from scanner.detection.filtering import NO_FILTER, Filter
-from scanner.detection.scan_plan import keys_tested, keys_under_test, open_keys, open_prover, read_config
+from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.scan_plan import keys_tested, keys_under_test, read_config
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused

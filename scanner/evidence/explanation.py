@@ -16,7 +16,8 @@ import polars as pl
 
 from scanner.detection.filtering import Filter
 from scanner.detection.normalising import normalise
-from scanner.detection.scan_plan import open_keys, read_config, results_of
+from scanner.detection.open_plan import open_keys
+from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import recorded_tests
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused

@@ -18,7 +18,8 @@ from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile
 from scanner.detection.filtering import Filter, plainly_left_out
 from scanner.detection.normalising import normalise
-from scanner.detection.scan_plan import open_keys, open_prover, read_config, results_of
+from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from scanner.detection.admitted import LeftOut, refuse_unadmitted
 from scanner.detection.filtering import NO_FILTER, Filter
+from scanner.detection.open_plan import open_text_ids
 from scanner.detection.published import TextIds
-from scanner.detection.scan_plan import Plan, audit_secret_of, open_text_ids, read_config, results_of
+from scanner.detection.scan_plan import Plan, audit_secret_of, read_config, results_of
 from scanner.errors import Refused
 from scanner.registry import load_registry, read_secret
 from scanner.results.data_files import write_file

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.detection import scan_plan
+from scanner.detection import open_plan
 from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 
@@ -26,7 +26,7 @@ def tokenizer() -> Tokenizer:
 def one_tokenizer() -> Iterator[None]:
     """Workers load the tokenizer once for all tests: the check that the fast backend is exact takes half a second."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan_plan, "load_tokenizer", functools.cache(scan_plan.load_tokenizer))
+        patch.setattr(open_plan, "load_tokenizer", functools.cache(open_plan.load_tokenizer))
         yield
 
 

@@ -11,7 +11,8 @@ from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.detection import accounts
 from scanner.detection.accounts import AccountJudge, Pooled, Posts
-from scanner.detection.scan_plan import Plan, open_keys
+from scanner.detection.open_plan import open_keys
+from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders
 from scanner.results.data_files import write_file

@@ -15,7 +15,7 @@ from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
 from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster import rows as written
-from scanner.detection import scan_plan as plan_module
+from scanner.detection import open_plan as plan_module
 from scanner.detection.scan_plan import Plan
 from scanner.watermark import GreenList
 from scanner.watermark.native.version1 import GreenListFormat

@@ -10,7 +10,7 @@ import pytest
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, Ranked, counted, rank
-from scanner.detection import scan_plan as plan_module
+from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
 from scanner.watermark.abilities import StandsIn

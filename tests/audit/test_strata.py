@@ -10,7 +10,7 @@ from scanner import results
 from scanner.audit.in_every_scan import decoys, strata
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, open_decoys
 from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, script_of
-from scanner.detection import scan_plan as plan_module
+from scanner.detection import open_plan as plan_module
 from schemas.audit_tables import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
 

@@ -32,7 +32,7 @@ from jobs.demo.demo_keys import KEYS, TOKENIZER, make_registry
 from scanner.audit.in_every_scan.account_decoys import AccountDecoys
 from scanner.audit.in_every_scan.decoy_keys import Decoys
 from scanner.detection.accounts import HALVES, AccountJudge, Posts
-from scanner.detection.scan_plan import open_keys
+from scanner.detection.open_plan import open_keys
 from scanner.detection.under_test import Origin
 from scanner.registry import Named, load_registry
 from scanner.tokens import Tokenizer, load_tokenizer, sha256_file

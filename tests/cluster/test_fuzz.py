@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from scanner.detection.scan_plan import open_text_ids
+from scanner.detection.open_plan import open_text_ids
 from scanner.errors import FileFault
 from scanner.input.files import list_files
 from scanner.input.shards import cut

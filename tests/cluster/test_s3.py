@@ -18,7 +18,8 @@ from deltalake.transaction import AddAction
 from pyarrow import fs
 
 from scanner import results
-from scanner.detection.scan_plan import make_plan, open_detector
+from scanner.detection.open_plan import open_detector
+from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, SecretError
 from scanner.registry import Holders, add_users, head_of, ledger, list_users, load_registry, new_key, retire_key
 from scanner.results import upkeep

@@ -9,7 +9,8 @@ import pytest
 from scanner.detection import detector
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
-from scanner.detection.scan_plan import make_plan, open_detector, open_prover
+from scanner.detection.open_plan import open_detector, open_prover
+from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders

@@ -9,7 +9,7 @@ import pytest
 
 from scanner.detection.detector import Detector
 from scanner.detection.naming import Entry, Names, of_one_user, passing_of, to_be_looked_at
-from scanner.detection.scan_plan import open_prover
+from scanner.detection.open_plan import open_prover
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.registry import Holders, Named, load_registry, new_key, open_key, restore_users
 from scanner.tokens import load_tokenizer

@@ -10,7 +10,7 @@ import pytest
 from scanner.detection import detector as detector_module
 from scanner.detection import proving
 from scanner.detection.detector import Detector
-from scanner.detection.scan_plan import open_keys, open_prover
+from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, load_registry, new_key
 from scanner.watermark import GreenList, Tokens, search

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from jobs.demo.demo_keys import SECRETS, TOKENIZER
 from scanner.detection.detector import Detector
-from scanner.detection.scan_plan import open_prover
+from scanner.detection.open_plan import open_prover
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files

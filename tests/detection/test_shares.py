@@ -9,7 +9,8 @@ import pytest
 
 from scanner.detection.detector import Detector
 from scanner.detection.normalising import normalise
-from scanner.detection.scan_plan import make_plan, open_prover
+from scanner.detection.open_plan import open_prover
+from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.errors import Refused

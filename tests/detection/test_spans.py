@@ -9,7 +9,7 @@ import pytest
 from scanner.detection import proving, span_verdicts
 from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
-from scanner.detection.scan_plan import open_prover
+from scanner.detection.open_plan import open_prover
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Looked, Origin
 from scanner.quoting import parts_of

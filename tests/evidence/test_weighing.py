@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scanner.detection.scan_plan import open_keys
+from scanner.detection.open_plan import open_keys
 from scanner.evidence.weighing import LEVELS, Run, weigh
 from scanner.quoting import Part
 from scanner.registry import check_secret, load_registry

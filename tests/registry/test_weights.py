@@ -9,7 +9,8 @@ import pytest
 
 from scanner.detection.detector import Detector
 from scanner.detection.one_text import Check, check_text
-from scanner.detection.scan_plan import keys_tested, open_keys, open_prover
+from scanner.detection.open_plan import open_keys, open_prover
+from scanner.detection.scan_plan import keys_tested
 from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.registry import Holders, add_users, keys, load_registry, new_key, registry_sha256

@@ -12,7 +12,7 @@ import pytest
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
 from scanner.cluster.reports import Piece
 from scanner.cluster.worker import Worker
-from scanner.detection import scan_plan
+from scanner.detection import open_plan
 from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
@@ -79,7 +79,7 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
     open_tables(plan.results)
     worker, shards = Worker(plan, scan_id), shards_of(plan)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan_plan, "open_prover", lambda *_, **__: None)
+        patch.setattr(open_plan, "open_prover", lambda *_, **__: None)
         worker.prepare()
     for shard in shards:
         first, last = shard.rows.start, shard.rows.stop

@@ -1,0 +1,145 @@
+"""Secrets, tokenizers and users of a plan: looked at before any work, and opened by every worker itself."""
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scanner.detection.detector import Detector
+from scanner.detection.filtering import NO_FILTER, Filter
+from scanner.detection.proving import ProvedKey, Prover
+from scanner.detection.proving_spans import Which
+from scanner.detection.published import TextIds
+from scanner.detection.scan_plan import Plan
+from scanner.detection.shares import NO_VARIANTS, Weights
+from scanner.detection.under_test import KeyUnderTest, as_it_is
+from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
+from scanner.tokens import Tokenizer, load_tokenizer
+from scanner.watermark import Watermark
+from scanner.watermark.abilities import Proves
+from scanner.watermark.formats import format_of
+from schemas.config import Dedup
+from schemas.registry import MasterKey
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse, before any work, secrets, tokenizers and users that workers could not open. Opens no key, keeps nothing.
+
+    Raises:
+        SecretError: a secret cannot be read or is not the one on record.
+        TokenizerError: a tokenizer file cannot be read or is not the pinned one.
+        Refused: the users cannot be read.
+    """
+    for look in (check_secrets, check_tokenizers, check_users):
+        look(plan)
+
+
+def check_secrets(plan: Plan) -> None:
+    """The part of `check_plan` that looks at secrets. Raises SecretError."""
+    for key in plan.keys:
+        check_secret(plan.registry, key)
+    open_text_ids(plan)
+
+
+def check_tokenizers(plan: Plan) -> None:
+    """The part of `check_plan` that loads tokenizers. Raises TokenizerError."""
+    _load_tokenizers(plan.registry, plan.keys)
+
+
+def check_users(plan: Plan) -> None:
+    """The part of `check_plan` that reads users. Raises Refused."""
+    Holders.load(plan.registry, [key.key_id for key in plan.keys])
+
+
+def open_detector(plan: Plan, device: "torch.device | None" = None, without: Filter = NO_FILTER) -> Detector:
+    """Read secrets, tokenizers and users; every worker does so itself. Raises as `check_plan` does.
+
+    device: all messages of a key are scored there; without: n-grams that are left out of scoring.
+    """
+    tests = open_keys(plan.registry, plan.keys, _mover_to(device))
+    config = plan.config
+    rates = config.false_positive_rate, config.misnaming_rate
+    prover = open_prover(
+        plan.registry, tests, plan.keys_tested, config.dedup, *rates, weights=plan.weights, without=without
+    )
+    return Detector(
+        tests,
+        Holders.load(plan.registry, [key.key_id for key in plan.keys]),
+        keys_tested=plan.keys_tested,
+        dedup=config.dedup,
+        min_scored=config.min_scored,
+        false_positive_rate=config.false_positive_rate,
+        misnaming_rate=config.misnaming_rate,
+        prover=prover,
+        weights=plan.weights,
+        without=without,
+    )
+
+
+def open_text_ids(plan: Plan) -> TextIds:
+    """Read the audit secret, as every worker does itself. Raises SecretError."""
+    return TextIds(read_secret(plan.audit_secret, plan.registry))
+
+
+def open_prover(
+    registry: Path | str,
+    tests: Sequence[KeyUnderTest],
+    keys_tested: int,
+    dedup: Dedup,
+    false_positive_rate: float,
+    misnaming_rate: float | None = None,
+    *,
+    weights: Weights = NO_VARIANTS,
+    without: Filter = NO_FILTER,
+) -> Prover:
+    """The prover of keys' flags: it reads the secrets once more, for the slow paths. Raises SecretError."""
+    keys, secret = [], b""
+    for test in tests:
+        how, secret = format_of(test.key), check_secret(registry, test.key)
+        path = how.proof(secret) if isinstance(how, Proves) else None
+        among = weights.tests(test.key, keys_tested)
+        of_spans = weights.tests_of_spans(test.key, keys_tested)
+        common = without.of(test.key.tokenizer.sha256, test.watermark.rule)
+        keys.append(ProvedKey(path, test.tokenizer.reference, test.key.messages, among, of_spans, common))
+    return Prover(
+        keys,
+        secret[:64],
+        dedup=dedup,
+        false_positive_rate=false_positive_rate,
+        misnaming_rate=misnaming_rate,
+        which=Which(weights.windows, weights.segments),
+    )
+
+
+def open_keys(
+    registry: Path | str,
+    keys: Sequence[MasterKey],
+    to_device: Callable[[Watermark], Watermark] = as_it_is,
+    *,
+    fast: bool = True,
+) -> list[KeyUnderTest]:
+    """Keys with their secrets and tokenizers; `fast` as for scanner.tokens. Raises SecretError and TokenizerError."""
+    tokenizers = _load_tokenizers(registry, keys, fast=fast)
+    return [
+        KeyUnderTest(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device)
+        for key in keys
+    ]
+
+
+def _load_tokenizers(registry: Path | str, keys: Sequence[MasterKey], *, fast: bool = True) -> dict[str, Tokenizer]:
+    """Tokenizers of keys, each once, by their SHA-256."""
+    of_sha256 = {key.tokenizer.sha256: key for key in reversed(keys)}
+    return {
+        sha256: load_tokenizer(tokenizer_path(registry, key), sha256, fast=fast) for sha256, key in of_sha256.items()
+    }
+
+
+def _mover_to(device: "torch.device | None") -> Callable[[Watermark], Watermark]:
+    if device is None:
+        return as_it_is
+    from scanner.gpu.marks import on_device
+
+    return functools.partial(on_device, device=device)
