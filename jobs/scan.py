@@ -4,8 +4,9 @@ import contextlib
 import dataclasses
 import datetime
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -39,23 +40,29 @@ _check = click.option(
 )
 
 
+class _Asked(TypedDict):
+    """A call's arguments."""
+
+    config: Path
+    date: datetime.datetime | None
+    part: "Part | None"
+    follow: bool
+    check: bool
+    form: Form
+    verbose: bool
+
+
+def _asked(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command its options, in the order of its help."""
+    for option in (_verbose, summary_option, _check, _follow, _part, _date):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("config", type=_CONFIG)
-@_date
-@_part
-@_follow
-@_check
-@summary_option
-@_verbose
-def scan(
-    config: Path,
-    date: datetime.datetime | None,
-    part: "Part | None",
-    follow: bool,
-    check: bool,
-    form: Form,
-    verbose: bool,
-) -> int:
+@_asked
+def scan(**asked: Unpack[_Asked]) -> int:
     """Scan the files that CONFIG names, as far as they are not scanned yet, and add verdicts to its tables.
 
     CONFIG: a TOML file; docs/reference/configuration.md has its fields.
@@ -70,49 +77,29 @@ def scan(
       brickscan scan scan.toml --date 2026-08-31 --check
       brickscan scan scan.toml --date 2026-08-31
     """
-    return _do(config, date, part, follow, check, form, verbose)
+    return _do(asked)
 
 
 @click.command(name="python -m jobs.scan")
 @click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.ScanConfig.")
-@_date
-@_part
-@_follow
-@_check
-@summary_option
-@_verbose
-def module(
-    config: Path,
-    date: datetime.datetime | None,
-    part: "Part | None",
-    follow: bool,
-    check: bool,
-    form: Form,
-    verbose: bool,
-) -> int:
+@_asked
+def module(**asked: Unpack[_Asked]) -> int:
     """Do what `brickscan scan CONFIG` does; for schedulers and `ray job submit`."""
-    return _do(config, date, part, follow, check, form, verbose)
+    return _do(asked)
 
 
-def _do(
-    config: Path,
-    date: datetime.datetime | None,
-    part: "Part | None",
-    follow: bool,
-    check: bool,
-    form: Form,
-    verbose: bool,
-) -> int:
-    if follow and check:
+def _do(asked: _Asked) -> int:
+    config, date, part, form = asked["config"], asked["date"], asked["part"], asked["form"]
+    if asked["follow"] and asked["check"]:
         raise click.UsageError("Give --follow or --check; --check looks once at what is there.")
-    if follow and part:
+    if asked["follow"] and part:
         raise click.UsageError("Give --follow or --part; --follow scans all files as they land.")
     with failures_too(form):
-        if check:
+        if asked["check"]:
             return check_and_tell(config, date, form, part)
-        if follow:
+        if asked["follow"]:
             return follow_and_tell(config, date, form)
-        return scan_and_tell(config, date, form, part, verbose=verbose)
+        return scan_and_tell(config, date, form, part, verbose=asked["verbose"])
 
 
 def scan_and_tell(
