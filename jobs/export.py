@@ -16,7 +16,7 @@ from scanner.printable import printable
 
 if TYPE_CHECKING:
     from scanner.evidence.explanation import Explainer, Explanation
-    from scanner.results.flag_list import Wanted
+    from scanner.results.wanted_flags import WantedFlags
     from schemas.verdict import Verdict
 
 _FORMATS = ("verdict", "coop", "ozone", "label-studio", "csv")
@@ -60,10 +60,10 @@ def export(
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explanation import Explainer
     from scanner.exports.bodies import csv_lines, label_studio_task
-    from scanner.results.flag_list import Wanted
+    from scanner.results.wanted_flags import WantedFlags
 
     explainer = Explainer(config)
-    wanted = Wanted(since, before, state="open" if undecided else None)
+    wanted = WantedFlags(since, before, state="open" if undecided else None)
     found = _verdicts(explainer, config, wanted)
     if form == "csv":
         for line in csv_lines(verdict for _, verdict in found):
@@ -79,7 +79,7 @@ def export(
     return 0
 
 
-def _verdicts(explainer: "Explainer", config: Path, wanted: "Wanted") -> "Iterator[tuple[Explanation, Verdict]]":
+def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "Iterator[tuple[Explanation, Verdict]]":
     from scanner.evidence.case import Case
     from scanner.exports.one_flag import verdict_of
     from scanner.results import scans

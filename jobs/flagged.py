@@ -16,7 +16,8 @@ from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
     from scanner.results.decided import State
-    from scanner.results.flag_list import By, FlagList, Totals, Wanted
+    from scanner.results.flag_list import By, FlagList, Totals
+    from scanner.results.wanted_flags import WantedFlags
 
 _NEWEST = 20
 _FOR = "contains text marked for"
@@ -92,13 +93,14 @@ def flagged(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
-    from scanner.results.flag_list import Wanted, newest, sums
+    from scanner.results.flag_list import newest, sums
     from scanner.results.generators import with_generator
+    from scanner.results.wanted_flags import WantedFlags
 
     place = results_at(results)
     if not scanned(place):
         return
-    wanted = Wanted(since, before, users, accounts, keys, docs, state)
+    wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
     if by is None:
@@ -191,7 +193,7 @@ def _shown(value: object) -> str:
     return "-" if value is None else printable(str(value), LONGEST)
 
 
-def _footer(found: "FlagList", place: Results, wanted: "Wanted", *, listed: bool) -> list[str]:
+def _footer(found: "FlagList", place: Results, wanted: "WantedFlags", *, listed: bool) -> list[str]:
     """The totals of everything that was asked for, shown or not; listed: and not added up."""
     totals = found.totals
     hidden = (

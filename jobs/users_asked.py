@@ -14,7 +14,7 @@ from jobs.options import Folder, key_ids_option, time_of
 from jobs.text import columns, complain, counted, tell
 from scanner.errors import Refused
 from scanner.printable import printable
-from scanner.registry import Verified, Wanted, holder_of, pages, users_of, verify_users
+from scanner.registry import Verified, WantedUsers, holder_of, pages, users_of, verify_users
 from schemas.registry import is_reserved
 
 PAGE = 1000
@@ -58,7 +58,7 @@ def list_(
       brickscan users list --registry registry --key summer-2026 --held --begins acme-
       brickscan users list --registry registry --after summer-2026:73311 --limit 10000
     """
-    wanted = Wanted(
+    wanted = WantedUsers(
         key_ids=key_ids or None,
         after=None if after is None else _place(after),
         removed=None if held is None else not held,

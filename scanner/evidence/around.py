@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from scanner.results.flag_list import Wanted, sums
+from scanner.results.flag_list import sums
 from scanner.results.pieces import OF, pieces, sizes_of
 from scanner.results.queries import ask, standing_flags
+from scanner.results.wanted_flags import WantedFlags
 from schemas.words import Naming
 
 MESSAGE, ACCOUNT, TEXT = ("key_id", "message"), ("account_id",), ("text_sha256",)
@@ -40,7 +41,7 @@ def naming_users(results: str, rate: float, rows: Sequence[Mapping[str, Any]]) -
     users = tuple({row["user_id"] for row in rows if row["naming"] == Naming.NAMED} - {None})
     if not users:
         return {}
-    counts = sums(results, rate, Wanted(users=users), None, "user").rows.filter(naming=Naming.NAMED)
+    counts = sums(results, rate, WantedFlags(users=users), None, "user").rows.filter(naming=Naming.NAMED)
     return {user: Around(*of) for user, *of in counts.select("user_id", "documents", "texts", "accounts").iter_rows()}
 
 

@@ -1,7 +1,7 @@
 """The registry of a platform: its master keys, where their secrets live, its users and the messages they hold."""
 
 from scanner.registry.answers import (
-    Wanted,
+    WantedUsers,
     given_at,
     head_of,
     holder_of,
@@ -27,7 +27,7 @@ __all__ = [
     "Holders",
     "Named",
     "Verified",
-    "Wanted",
+    "WantedUsers",
     "add_users",
     "admit_key",
     "check_secret",

@@ -24,7 +24,7 @@ def _nobody() -> pl.DataFrame:
     return pl.DataFrame(schema=pl.Schema(USER_LIST))
 
 
-class Wanted(NamedTuple):
+class WantedUsers(NamedTuple):
     """Which messages are listed: by key, after a (key, message), held or removed, given in a time, by names.
 
     Fields that are None exclude none. names: what user ids begin with; since and until: of allocated_at.
@@ -68,7 +68,7 @@ def list_users(folder: Path | str, key_ids: Sequence[str] | None = None) -> pl.D
     return ledger.ask(folder, listed)
 
 
-def pages(folder: Path | str, wanted: Wanted) -> Iterator[pl.DataFrame]:
+def pages(folder: Path | str, wanted: WantedUsers) -> Iterator[pl.DataFrame]:
     """Rows of `list_users` that are wanted, in the same order, some hundred thousand of the table at a time.
 
     Users who are added meanwhile may be among them.

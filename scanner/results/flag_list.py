@@ -5,18 +5,15 @@ asked for; whole rows are read only for texts that are shown.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from functools import reduce
-from operator import and_
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import polars as pl
 
-from scanner.results.decided import State, in_state
-from scanner.results.newest import EVERY
+from scanner.results.decided import in_state
 from scanner.results.pieces import OF, pieces, sizes_of
-from scanner.results.queries import ask, scanned_and_one_of, standing_flags, with_audit
+from scanner.results.queries import ask, standing_flags, with_audit
+from scanner.results.wanted_flags import OF_ENTRY, WantedFlags
 from schemas.registry import CANARY_ID
 from schemas.words import AuditState, Naming
 
@@ -37,11 +34,6 @@ _OF_CANARY = (
 """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
 
 
-_OF_ENTRY = ("key_id", "message", "user_id", "naming", "log10_p_global")
-"""Fields of NAMED for each user who is named."""
-
-_LISTS = ("named", "named_again")
-
 _OF_FIRST = (
     "score",
     "log10_p",
@@ -52,68 +44,6 @@ _OF_FIRST = (
     "p_rank",
 )
 """Columns about the first named user alone."""
-
-
-class Wanted(NamedTuple):
-    """Which flags are asked for: since and before these times, and with one of each of these values; empty: any.
-
-    user_part, account_part: a part of the name, in upper or lower case; state: of decisions; None: any.
-    """
-
-    since: datetime | None = None
-    before: datetime | None = None
-    users: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
-    documents: tuple[str, ...] = ()
-    state: State | None = None
-    user_part: str = ""
-    account_part: str = ""
-
-    def expression(self) -> pl.Expr:
-        """The filter, on columns of schemas.tables.VERDICTS."""
-        asked = scanned_and_one_of(self.since, self.before, {"account_id": self.accounts, "doc_id": self.documents})
-        if self.account_part:
-            asked &= _has(pl.col("account_id"), self.account_part)
-        if self.about_users:
-            among = (
-                pl.col(name).list.eval(self._is_of(pl.element().struct.field)).list.any()
-                for name in ("named", "named_again")
-            )
-            asked &= pl.any_horizontal(self._is_of(pl.col), *(found.fill_null(value=False) for found in among))
-        return asked
-
-    @property
-    def about_users(self) -> bool:
-        """Whether users or keys are asked for, so that only some of the users named by a flag may be."""
-        return bool(self.users or self.keys or self.user_part)
-
-    def _is_of(self, field: Callable[[str], pl.Expr]) -> pl.Expr:
-        """Whether a row or an entry of NAMED is about one of the users, under one of the keys."""
-        asked = (("user_id", self.users), ("key_id", self.keys))
-        each = [field(name).is_in(list(values)) for name, values in asked if values]
-        each += [_has(field("user_id"), self.user_part)] if self.user_part else []
-        return reduce(and_, (one.fill_null(value=False) for one in each), EVERY)
-
-    def asked_users(self) -> list[pl.Expr]:
-        """Columns `asked` and `beside`, of a row that is asked for.
-
-        asked: entries of NAMED: what the row says of each user who is asked for, under the keys asked for; each once
-        beside: whether what the row itself is about, which is who comes first of all, is not among them.
-        """
-        field = pl.element().struct.field
-        of_asked = pl.element().filter(self._is_of(field))
-        once = (field("user_id").is_not_null() & field("user_id").is_first_distinct()) | (pl.int_range(pl.len()) == 0)
-        surest_first = pl.element().sort_by(field("log10_p_global"), maintain_order=True)
-        named = pl.concat_list(pl.col(name).fill_null([]) for name in _LISTS).list.eval(surest_first)
-        entries = pl.concat_list(pl.concat_list(pl.struct(_OF_ENTRY)), named)
-        users = entries.list.eval(of_asked).list.eval(pl.element().filter(once))
-        return [users.alias("asked"), self._is_of(pl.col).not_().alias("beside")]
-
-
-def _has(name: pl.Expr, part: str) -> pl.Expr:
-    """Whether a name has a part, in upper or lower case."""
-    return name.str.to_lowercase().str.contains(part.lower(), literal=True)
 
 
 class Totals(NamedTuple):
@@ -141,7 +71,7 @@ class FlagList(NamedTuple):
 
 
 def newest(
-    results: str, rate: float, wanted: Wanted, limit: int | None, *, fold: bool = True, canaries: bool = True
+    results: str, rate: float, wanted: WantedFlags, limit: int | None, *, fold: bool = True, canaries: bool = True
 ) -> FlagList:
     """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
 
@@ -176,7 +106,7 @@ def newest(
     return ask(results, question)
 
 
-def places(results: str, rate: float, wanted: Wanted) -> list[tuple[str, int]]:
+def places(results: str, rate: float, wanted: WantedFlags) -> list[tuple[str, int]]:
     """Paths and rows of the documents that `newest` lists unfolded and without canaries, in its order, at less cost."""
 
     def question() -> pl.DataFrame:
@@ -187,7 +117,9 @@ def places(results: str, rate: float, wanted: Wanted) -> list[tuple[str, int]]:
     return list(order.select(_DOCUMENT).iter_rows())
 
 
-def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *, canaries: bool = True) -> FlagList:
+def sums(
+    results: str, rate: float, wanted: WantedFlags, limit: int | None, by: By, *, canaries: bool = True
+) -> FlagList:
     """The flags that are asked for, added up by user, account or text, those with most texts first.
 
     A text that is marked for several users counts for each of them; totals count it once.
@@ -226,7 +158,7 @@ def sums(results: str, rate: float, wanted: Wanted, limit: int | None, by: By, *
 
 
 def _found(
-    results: str, rate: float, wanted: Wanted, texts: pl.Series | None = None, *, each: bool = False
+    results: str, rate: float, wanted: WantedFlags, texts: pl.Series | None = None, *, each: bool = False
 ) -> pl.LazyFrame:
     """A row for each document, about the first of the users who are asked for; each: a row for each of these users.
 
@@ -245,7 +177,7 @@ def _found(
     return with_audit(results, rows)
 
 
-def _of_each(rows: pl.LazyFrame, rate: float, wanted: Wanted) -> pl.LazyFrame:
+def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFrame:
     """Rows of VERDICTS about each user who is asked for; values known of the first user alone are null for others."""
     passes = pl.element().struct.field("log10_p_global") <= math.log10(rate)
     passing = pl.col("asked").list.eval(pl.element().filter(passes))
@@ -254,7 +186,7 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: Wanted) -> pl.LazyFrame:
     each = of_rows.filter(pl.col("asked").list.len() > 0).with_columns(place=places).explode("asked", "place")
     own = ~pl.col("beside") & (pl.col("place") == 0)
     return each.with_columns(
-        *(pl.col("asked").struct.field(name).alias(name) for name in _OF_ENTRY),
+        *(pl.col("asked").struct.field(name).alias(name) for name in OF_ENTRY),
         *(pl.when(own).then(name).alias(name) for name in _OF_FIRST),
         again=pl.col("place") > 0,
     ).drop("asked", "beside", "place")
@@ -277,7 +209,9 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> t
     return entries.filter(~pl.col("of_canary")), int(left_out["copies"].sum())
 
 
-def _with_pieces(shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: Wanted) -> pl.DataFrame:
+def _with_pieces(
+    shown: pl.DataFrame, entries: pl.DataFrame, results: str, rate: float, wanted: WantedFlags
+) -> pl.DataFrame:
     """Entries with the sizes of their pieces, which other entries may belong to."""
     of_shown = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
     some = None if len(shown) == len(entries) else of_shown["text_sha256"]

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from scanner.errors import Refused
 from scanner.printable import printable
 from scanner.results.decided import State
-from scanner.results.flag_list import Wanted
+from scanner.results.wanted_flags import WantedFlags
 
 STATES: Mapping[str, State | None] = {"open": "open", "unclear": "unclear", "decided": "decided", "all": None}
 """Choices of the list, each with the state of its flags; None: any."""
@@ -41,10 +41,10 @@ class Asked:
             raise Refused(f"state {self.state[:40]!r}: allowed are {', '.join(STATES)}")
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedFlags:
         """The same choice in the form that lists of flags take."""
         keys = (self.key,) if self.key else ()
-        return Wanted(keys=keys, state=STATES[self.state], user_part=self.user, account_part=self.account)
+        return WantedFlags(keys=keys, state=STATES[self.state], user_part=self.user, account_part=self.account)
 
     @property
     def filters(self) -> str:

@@ -22,7 +22,7 @@ import polars as pl
 
 from scanner.registry import (
     Holders,
-    Wanted,
+    WantedUsers,
     add_users,
     erase_users,
     head_of,
@@ -171,7 +171,7 @@ def of_user(folder: Path, users: int) -> Callable[[], object]:
 
 def page(folder: Path, _users: int) -> Callable[[], object]:
     """Read the first thousand lines of `users list` after some message."""
-    wanted = Wanted(after=(KEYS[1], MESSAGES // 2))
+    wanted = WantedUsers(after=(KEYS[1], MESSAGES // 2))
     return lambda: list(islice((row for rows in pages(folder, wanted) for row in rows.iter_rows()), 1000))
 
 

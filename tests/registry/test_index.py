@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from scanner.errors import ScanFailed
 from scanner.registry import (
     Holders,
-    Wanted,
+    WantedUsers,
     add_users,
     erase_users,
     index,
@@ -79,7 +79,7 @@ def test_a_large_registry_is_read_in_parts(filled, monkeypatch):
     for question in (
         lambda: Holders.load(filled, ["k1", "k2"]).naming(key_id, message, NOON),
         lambda: users_of(filled, [user]),
-        lambda: next(pages(filled, Wanted(after=(key_id, message)))),
+        lambda: next(pages(filled, WantedUsers(after=(key_id, message)))),
     ):
         opened.clear()
         question()
@@ -111,15 +111,15 @@ def test_pages_are_what_a_filter_of_all_rows_leaves(filled, wanted):
     rows = list_users(filled)
     after = ("k1", rows["message"][11])
     filters = [
-        (Wanted(key_ids=["k2"]), pl.col("key_id") == "k2"),
-        (Wanted(key_ids=["k2", "k1"]), pl.lit(value=True)),
-        (Wanted(after=after), (pl.col("key_id") > "k1") | (pl.col("message") > after[1])),
-        (Wanted(after=("k1", 10**9)), pl.col("key_id") == "k2"),
-        (Wanted(removed=True), pl.col("removed_at").is_not_null()),
-        (Wanted(removed=False), pl.col("removed_at").is_null()),
-        (Wanted(begins="u3-"), pl.col("user_id").str.starts_with("u3-")),
-        (Wanted(since=NOON), pl.lit(value=True)),
-        (Wanted(until=NOON), pl.lit(value=False)),
+        (WantedUsers(key_ids=["k2"]), pl.col("key_id") == "k2"),
+        (WantedUsers(key_ids=["k2", "k1"]), pl.lit(value=True)),
+        (WantedUsers(after=after), (pl.col("key_id") > "k1") | (pl.col("message") > after[1])),
+        (WantedUsers(after=("k1", 10**9)), pl.col("key_id") == "k2"),
+        (WantedUsers(removed=True), pl.col("removed_at").is_not_null()),
+        (WantedUsers(removed=False), pl.col("removed_at").is_null()),
+        (WantedUsers(begins="u3-"), pl.col("user_id").str.starts_with("u3-")),
+        (WantedUsers(since=NOON), pl.lit(value=True)),
+        (WantedUsers(until=NOON), pl.lit(value=False)),
     ]
     question, condition = filters[wanted]
     expected = rows.filter(condition)

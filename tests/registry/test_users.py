@@ -15,7 +15,7 @@ from scanner.normalise import skeleton
 from scanner.registry import (
     Allocation,
     Holders,
-    Wanted,
+    WantedUsers,
     add_users,
     erase_users,
     holder_of,
@@ -377,7 +377,7 @@ def test_no_sequence_gives_a_message_twice_or_changes_one(
         given_rows = list_users(folder)
         assert set(given_rows["message"]) == ever
         assert set(given_rows["user_id"]) - {None} == known
-        assert pl.concat([given_rows.clear(), *pages(folder, Wanted())]).equals(given_rows)
+        assert pl.concat([given_rows.clear(), *pages(folder, WantedUsers())]).equals(given_rows)
         all_of_them = every_step or step == len(operations) - 1
         for name in "abcdef" if all_of_them else "abcdef"[step % 6]:
             assert users_of(folder, [name]).equals(given_rows.filter(pl.col("user_id") == name))

@@ -12,9 +12,10 @@ from scanner.evidence.precision import Precision, precision
 from scanner.results import decided
 from scanner.results.decided import Made, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
-from scanner.results.flag_list import Wanted, newest, sums
+from scanner.results.flag_list import newest, sums
 from scanner.results.newest import bring_up_to_date
 from scanner.results.upkeep import compact
+from scanner.results.wanted_flags import WantedFlags
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
 from tests.support.command_line import call
@@ -130,7 +131,7 @@ def test_merged_files_hold_the_same_decisions(folder, flags):
 
 def test_a_flag_is_open_unclear_or_decided(folder, flags):
     def ids(state="open", **more) -> list[str]:
-        return sorted(newest(folder, 1.0, Wanted(state=state, **more), None, fold=False).rows["doc_id"])
+        return sorted(newest(folder, 1.0, WantedFlags(state=state, **more), None, fold=False).rows["doc_id"])
 
     assert ids() == ["doc-0", "doc-1", "doc-2", "doc-3"]
     decide(folder, flags[1], made("unclear"))
@@ -139,7 +140,7 @@ def test_a_flag_is_open_unclear_or_decided(folder, flags):
     assert ids() == ["doc-0", "doc-3"]
     assert ids(users=("bob",)) == []
     assert (ids("unclear"), ids("decided")) == (["doc-1"], ["doc-2"])
-    assert sums(folder, 1.0, Wanted(state="open"), None, "user").totals.documents == 2
+    assert sums(folder, 1.0, WantedFlags(state="open"), None, "user").totals.documents == 2
     code, out, _ = call("flagged", folder, "--open", "--format", "csv")
     assert (code, out.count("doc-")) == (0, 2)
     assert "doc-1" in call("flagged", folder, "--unclear", "--format", "csv")[1]

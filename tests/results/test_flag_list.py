@@ -21,9 +21,10 @@ from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
 from scanner.results.data_files import write_file
-from scanner.results.flag_list import Wanted, newest, places, sums
+from scanner.results.flag_list import newest, places, sums
 from scanner.results.newest import bring_up_to_date
 from scanner.results.transactions import Entry, commit
+from scanner.results.wanted_flags import WantedFlags
 from schemas.tables import FLAGS, SCANS, SHARDS
 from schemas.words import Naming
 from tests.support.command_line import call
@@ -86,15 +87,15 @@ def ids(found) -> list[str]:
 
 
 def test_copies_of_one_text_are_one_row_the_newest(flags):
-    found = newest(flags, 1.0, Wanted(), 20)
+    found = newest(flags, 1.0, WantedFlags(), 20)
     assert ids(found) == ["doc-0", "doc-1", "doc-4", "doc-6"]
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
     assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", *COUNTS}
     assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
     assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4)
-    assert ids(newest(flags, 1.0, Wanted(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
-    assert ids(newest(flags, 1.0, Wanted(), 2)) == ["doc-0", "doc-1"]
-    assert ids(newest(flags, 10**-10, Wanted(), 20)) == ["doc-1"]
+    assert ids(newest(flags, 1.0, WantedFlags(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
+    assert ids(newest(flags, 1.0, WantedFlags(), 2)) == ["doc-0", "doc-1"]
+    assert ids(newest(flags, 10**-10, WantedFlags(), 20)) == ["doc-1"]
 
 
 def test_near_duplicates_and_their_accounts_are_counted_beside_a_flag(folder):
@@ -109,13 +110,13 @@ def test_near_duplicates_and_their_accounts_are_counted_beside_a_flag(folder):
     accounts = ["a1", "a2", "a3", "a1", "a1"]
     which = [0, 1, 2, 2, 3]
     put(folder, [flag(i, t, sketch=of_each[t], account_id=accounts[i], message=5) for i, t in enumerate(which)])
-    found = newest(folder, 1.0, Wanted(), 20).rows.select(*COUNTS)
+    found = newest(folder, 1.0, WantedFlags(), 20).rows.select(*COUNTS)
     assert found.rows() == [(1, 1, 4, 3, 3), (1, 1, 4, 3, 3), (2, 2, 4, 3, 3), (1, 1, 1, 1, 1)]
-    assert newest(folder, 1.0, Wanted(accounts=("a2",)), 20).rows.select(*COUNTS).rows() == [(1, 1, 1, 1, 1)]
+    assert newest(folder, 1.0, WantedFlags(accounts=("a2",)), 20).rows.select(*COUNTS).rows() == [(1, 1, 1, 1, 1)]
     code, out, _ = call("flagged", folder)
     assert code == 0
     assert ("1 of 4 alike" in out, "2 of 4 alike" in out) == (True, True)
-    assert newest(folder, 1.0, Wanted(), 1).rows.select(*COUNTS).rows() == [(1, 1, 4, 3, 3)]
+    assert newest(folder, 1.0, WantedFlags(), 1).rows.select(*COUNTS).rows() == [(1, 1, 4, 3, 3)]
 
 
 def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder):
@@ -124,13 +125,13 @@ def test_who_is_named_beside_another_is_shown_with_a_p_value_of_their_own(folder
     alice = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     put(folder, [flag(0, 1, user_id="alice", **{k: alice[k] for k in ("key_id", "message")}, named=[alice, carol])])
     for rate in (1.0, 10**-7.4):
-        (row,) = newest(folder, rate, Wanted(users=("carol",)), None).rows.iter_rows(named=True)
+        (row,) = newest(folder, rate, WantedFlags(users=("carol",)), None).rows.iter_rows(named=True)
         assert {name: row[name] for name in carol} == carol
         assert (row["score"], row["log10_p"], row["doc_id"]) == (None, None, "doc-0")
-        (row,) = sums(folder, rate, Wanted(users=("carol",)), None, "user").rows.iter_rows(named=True)
+        (row,) = sums(folder, rate, WantedFlags(users=("carol",)), None, "user").rows.iter_rows(named=True)
         assert (row["user_id"], row["log10_p_global"], row["documents"]) == ("carol", -7.5, 1)
-    assert ids(newest(folder, 10**-7.6, Wanted(users=("carol",)), None)) == []
-    (row,) = newest(folder, 1.0, Wanted(users=("carol", "alice")), None).rows.iter_rows(named=True)
+    assert ids(newest(folder, 10**-7.6, WantedFlags(users=("carol",)), None)) == []
+    (row,) = newest(folder, 1.0, WantedFlags(users=("carol", "alice")), None).rows.iter_rows(named=True)
     assert (row["user_id"], row["key_id"], row["score"] is None) == ("alice", "key", False)
 
 
@@ -159,34 +160,34 @@ def of_several(folder):
 
 
 def test_a_text_of_two_keys_is_found_under_each(of_several):
-    listed = newest(of_several, 1.0, Wanted(keys=("late",)), None)
+    listed = newest(of_several, 1.0, WantedFlags(keys=("late",)), None)
     shown = listed.rows.select("doc_id", "user_id", "key_id", "message", "log10_p_global", "copies").rows()
     assert shown == [("doc-0", "alice", "late", 3, -8.0, 2), ("doc-2", "carol", "late", 8, -9.5, 1)]
     assert (listed.totals.documents, listed.totals.texts) == (3, 2)
-    (row,) = newest(of_several, 1.0, Wanted(keys=("late",), users=("alice",)), None).rows.iter_rows(named=True)
+    (row,) = newest(of_several, 1.0, WantedFlags(keys=("late",), users=("alice",)), None).rows.iter_rows(named=True)
     assert (row["key_id"], row["message"], row["log10_p_global"], row["score"]) == ("late", 3, -8.0, None)
-    (row,) = newest(of_several, 1.0, Wanted(users=("alice",)), None).rows.iter_rows(named=True)
+    (row,) = newest(of_several, 1.0, WantedFlags(users=("alice",)), None).rows.iter_rows(named=True)
     assert (row["key_id"], row["message"], row["log10_p_global"]) == ("key", 1, -9.0)
-    assert ids(newest(of_several, 1.0, Wanted(keys=("key",), users=("carol",)), None)) == []
-    assert ids(newest(of_several, 10**-7.9, Wanted(keys=("late",)), None)) == ["doc-0", "doc-2"]
-    assert ids(newest(of_several, 10**-8.1, Wanted(keys=("late",)), None)) == ["doc-2"]
+    assert ids(newest(of_several, 1.0, WantedFlags(keys=("key",), users=("carol",)), None)) == []
+    assert ids(newest(of_several, 10**-7.9, WantedFlags(keys=("late",)), None)) == ["doc-0", "doc-2"]
+    assert ids(newest(of_several, 10**-8.1, WantedFlags(keys=("late",)), None)) == ["doc-2"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "by_user"),
     [
-        (Wanted(), {"alice": (2, 1, 2, -9.0), "carol": (3, 2, 2, -9.5)}),
-        (Wanted(keys=("late",)), {"alice": (2, 1, 2, -8.0), "carol": (3, 2, 2, -9.5)}),
-        (Wanted(keys=("key",)), {"alice": (2, 1, 2, -9.0)}),
-        (Wanted(users=("carol",)), {"carol": (3, 2, 2, -9.5)}),
-        (Wanted(user_part="AR"), {"carol": (3, 2, 2, -9.5)}),
+        (WantedFlags(), {"alice": (2, 1, 2, -9.0), "carol": (3, 2, 2, -9.5)}),
+        (WantedFlags(keys=("late",)), {"alice": (2, 1, 2, -8.0), "carol": (3, 2, 2, -9.5)}),
+        (WantedFlags(keys=("key",)), {"alice": (2, 1, 2, -9.0)}),
+        (WantedFlags(users=("carol",)), {"carol": (3, 2, 2, -9.5)}),
+        (WantedFlags(user_part="AR"), {"carol": (3, 2, 2, -9.5)}),
     ],
 )
 def test_a_text_of_two_users_counts_for_each_and_once_in_all(of_several, wanted, by_user):
     found = sums(of_several, 1.0, wanted, None, "user")
     rows = found.rows.select("user_id", "documents", "texts", "accounts", "log10_p_global").rows()
     assert {row[0]: row[1:] for row in rows} == by_user
-    alone = wanted == Wanted(keys=("key",))
+    alone = wanted == WantedFlags(keys=("key",))
     assert (found.totals.documents, found.totals.texts) == ((2, 1) if alone else (3, 2))
     accounts = sums(of_several, 1.0, wanted, None, "account").rows
     documents = dict(accounts.select("account_id", "documents").rows())
@@ -197,18 +198,18 @@ def test_a_text_of_two_users_counts_for_each_and_once_in_all(of_several, wanted,
 @pytest.mark.parametrize(
     ("wanted", "documents"),
     [
-        (Wanted(since=NOW - timedelta(hours=3)), [0, 1, 2, 3]),
-        (Wanted(before=NOW - timedelta(hours=3)), [4, 5, 6]),
-        (Wanted(since=NOW - timedelta(hours=4), before=NOW - timedelta(hours=2)), [3, 4]),
-        (Wanted(users=("bob",)), [1, 2]),
-        (Wanted(users=("bob", "alice")), [0, 1, 2, 3, 5]),
-        (Wanted(user_part="O"), [1, 2]),
-        (Wanted(user_part="A", users=("bob",)), []),
-        (Wanted(accounts=("a1",)), [0, 3, 4, 5]),
-        (Wanted(account_part="A1"), [0, 3, 4, 5]),
-        (Wanted(keys=("late",)), [1, 2]),
-        (Wanted(documents=("doc-6", "nosuch")), [6]),
-        (Wanted(users=("alice",), keys=("late",)), []),
+        (WantedFlags(since=NOW - timedelta(hours=3)), [0, 1, 2, 3]),
+        (WantedFlags(before=NOW - timedelta(hours=3)), [4, 5, 6]),
+        (WantedFlags(since=NOW - timedelta(hours=4), before=NOW - timedelta(hours=2)), [3, 4]),
+        (WantedFlags(users=("bob",)), [1, 2]),
+        (WantedFlags(users=("bob", "alice")), [0, 1, 2, 3, 5]),
+        (WantedFlags(user_part="O"), [1, 2]),
+        (WantedFlags(user_part="A", users=("bob",)), []),
+        (WantedFlags(accounts=("a1",)), [0, 3, 4, 5]),
+        (WantedFlags(account_part="A1"), [0, 3, 4, 5]),
+        (WantedFlags(keys=("late",)), [1, 2]),
+        (WantedFlags(documents=("doc-6", "nosuch")), [6]),
+        (WantedFlags(users=("alice",), keys=("late",)), []),
     ],
 )
 def test_each_filter_and_what_it_counts(flags, wanted, documents):
@@ -219,7 +220,7 @@ def test_each_filter_and_what_it_counts(flags, wanted, documents):
 
 def test_an_alarm_over_any_copy_stands_beside_the_text(folder):
     put(folder, [flag(0, 1), flag(1, 1, scan_id="bad", path="/in/b.parquet"), flag(2, 2)], alarmed=("bad",))
-    found = newest(folder, 1.0, Wanted(), 20)
+    found = newest(folder, 1.0, WantedFlags(), 20)
     assert found.rows.select("doc_id", "audit").rows() == [("doc-0", "alarm"), ("doc-2", "no alarm")]
     assert found.totals.alarmed == 1
     assert "AUDIT ALARM: 1 document of scans" in call("flagged", folder)[1]
@@ -242,16 +243,16 @@ def test_sums_are_those_of_a_plain_count(flags, by):
         )
         for values, same in groups.items()
     }
-    found = sums(flags, 1.0, Wanted(), None, by)
+    found = sums(flags, 1.0, WantedFlags(), None, by)
     shown = found.rows.select(*group, "documents", "texts", "accounts", "users", "first", "last", "log10_p_global")
     assert {row[: len(group)]: row[len(group) :] for row in shown.rows()} == expected
     assert found.rows["texts"].is_sorted(descending=True)
-    assert found.totals._replace(entries=0) == newest(flags, 1.0, Wanted(), 1).totals._replace(entries=0)
-    assert len(sums(flags, 1.0, Wanted(), 1, by).rows) == 1
+    assert found.totals._replace(entries=0) == newest(flags, 1.0, WantedFlags(), 1).totals._replace(entries=0)
+    assert len(sums(flags, 1.0, WantedFlags(), 1, by).rows) == 1
 
 
 FILTERS = st.builds(
-    Wanted,
+    WantedFlags,
     since=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
     before=st.none() | st.integers(0, 6).map(lambda hours: NOW + timedelta(hours=hours)),
     state=st.none(),
@@ -288,7 +289,7 @@ def key_of(row: dict) -> tuple:
 
 
 def test_filters_are_in_the_read_of_the_flags(flags):
-    plan = results.flagged(flags, 1.0, Wanted(users=("bob",)).expression()).explain()
+    plan = results.flagged(flags, 1.0, WantedFlags(users=("bob",)).expression()).explain()
     reads = [part for part in plan.split("Parquet SCAN") if "/flags/" in part.partition("\n")[0]]
     picked = ["bob" in read.partition("SELECTION")[2].partition("\n")[0] for read in reads]
     # two reads are filtered: documents scanned once, and documents with a wanted row; joins limit the others
@@ -507,7 +508,7 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
         assert {"doc-0", "doc-5"} <= set(out.split())
     by_user = call("flagged", folder, "--group-by", "user")[1]
     assert "2 documents of canaries" in by_user
-    for wanted in (Wanted(), Wanted(users=(CANARY, "alice")), Wanted(state="open")):
+    for wanted in (WantedFlags(), WantedFlags(users=(CANARY, "alice")), WantedFlags(state="open")):
         unfolded = newest(folder, 1.0, wanted, None, fold=False, canaries=False)
         assert places(folder, 1.0, wanted) == in_places(unfolded) != []
     (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]
@@ -522,10 +523,10 @@ def test_of_one_time_the_surest_comes_first_and_documents_in_order(folder):
     at = {"scanned_at": NOW}
     p = {1: -7.0, 2: -9.0, 3: -8.0, 4: -9.0}
     put(folder, [flag(i, i, log10_p_global=log10_p, **at) for i, log10_p in p.items()])
-    assert ids(newest(folder, 1.0, Wanted(), None))[2:] == ["doc-3", "doc-1"]
-    assert ids(newest(folder, 1.0, Wanted(), None, fold=False))[2:] == ["doc-3", "doc-1"]
+    assert ids(newest(folder, 1.0, WantedFlags(), None))[2:] == ["doc-3", "doc-1"]
+    assert ids(newest(folder, 1.0, WantedFlags(), None, fold=False))[2:] == ["doc-3", "doc-1"]
     copies = [flag(i, 9, log10_p_global=-20.0, **at) for i in (5, 6, 7)]
     put(str(folder) + "-copies", copies)
-    assert ids(newest(str(folder) + "-copies", 1.0, Wanted(), None, fold=False)) == ["doc-5", "doc-6", "doc-7"]
+    assert ids(newest(str(folder) + "-copies", 1.0, WantedFlags(), None, fold=False)) == ["doc-5", "doc-6", "doc-7"]
     for place in (folder, str(folder) + "-copies"):
-        assert places(place, 1.0, Wanted()) == in_places(newest(place, 1.0, Wanted(), None, fold=False))
+        assert places(place, 1.0, WantedFlags()) == in_places(newest(place, 1.0, WantedFlags(), None, fold=False))

@@ -11,12 +11,12 @@ from scanner import results
 from scanner.registry import load_registry, new_key
 from scanner.results import newest
 from scanner.results.data_files import write_file
-from scanner.results.flag_list import Wanted
 from scanner.results.flag_list import newest as newest_list
 from scanner.results.newest import OLDER_ROWS, bring_up_to_date
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, committed
 from scanner.results.upkeep import compact
+from scanner.results.wanted_flags import WantedFlags
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.command_line import call
 from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, rows_of, write
@@ -187,7 +187,7 @@ def test_names_of_scans_under_other_keys_are_put_together(tmp_path):
     assert row["named"] == [alice, later[1], bob, later[2], nobody]
     assert row["named_again"] == [later[0], entry("two", 3, "alice", -6.3)]
     for user in ("alice", "bob", "carol"):
-        (found,) = newest_list(folder, 1.0, Wanted(users=(user,)), None).rows["user_id"]
+        (found,) = newest_list(folder, 1.0, WantedFlags(users=(user,)), None).rows["user_id"]
         assert found == user
     (strict,) = results.flagged(folder, 1e-10).collect().iter_rows(named=True)
     assert (strict["naming"], strict["named"]) == ("undecided", None)

@@ -17,7 +17,8 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed, SecretError
 from scanner.exports.one_flag import item_id
 from scanner.exports.sending import Answer, Outbox, Receiver
-from scanner.results.flag_list import Wanted, newest
+from scanner.results.flag_list import newest
+from scanner.results.wanted_flags import WantedFlags
 from scanner.review import inbox, webhook
 from scanner.review.signature import Signatures
 from scanner.review.webhook import MOST_BYTES, WebhookServer
@@ -106,7 +107,7 @@ def test_a_decision_made_elsewhere_comes_back_and_a_repeat_is_the_same_decision(
         assert (row["decided_by"], row["source"]) == ("mod@example.com", "webhook:coop")
         assert row["note"] == (f"because {number}" if number % 2 else None)
         assert row["user_ids"][0] == flag["user_id"]
-    left = newest(night.results, 1e-6, Wanted(state="open"), None, fold=False).rows
+    left = newest(night.results, 1e-6, WantedFlags(state="open"), None, fold=False).rows
     assert set(left["row"]) == {flag["row"] for flag in flags} - {row["row"] for row in found}
     assert hook.server.summary() == "4 recorded, 4 recorded before"
 
