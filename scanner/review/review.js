@@ -3,10 +3,10 @@
 "use strict";
 const html = document.documentElement, form = document.querySelector(".decide"), said = document.querySelector("#said");
 if (form) {
-  html.dataset.fresh = "";
-  setTimeout(() => delete html.dataset.fresh, 500);
+  html.dataset.fresh = "yes";
+  setTimeout(() => html.dataset.fresh = "no", 500);
   form.addEventListener("submit", event => {
-    const early = "fresh" in html.dataset;
+    const early = html.dataset.fresh === "yes";
     if (early) event.preventDefault();
     said.textContent = early ? "Not recorded: this flag has just come up. Look at it, then decide." : "Recording…";
   });

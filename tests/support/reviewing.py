@@ -33,7 +33,7 @@ def opened(browser, **options):
 def loaded(page) -> None:
     """Wait until a page shows a flag and listens to keys."""
     page.wait_for_load_state()
-    page.locator("html:not([data-fresh]) form.decide").wait_for()
+    page.locator("html[data-fresh=no] form.decide").wait_for()
 
 
 def quiet(page) -> list[object]:
