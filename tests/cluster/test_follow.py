@@ -171,7 +171,7 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
         assert night.quarantine().height == 0
 
         for i in range(8):
-            night.write(f"much{i}", [plain(60, 1000 * i + j) for j in range(200)])
+            night.write(f"much{i}", [plain(60, 1000 * i + j) for j in range(60)])
         wait_for(lambda: seen(night, 31), process)
         stopped = time.monotonic()
         process.send_signal(signal.SIGTERM)

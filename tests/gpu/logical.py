@@ -92,14 +92,14 @@ def scan(folder: Path, share: float) -> dict[str, Any]:
 def main(folder: Path) -> None:
     registry = folder / "registry"
     fix_secrets(registry, "green", "gum", "grouped")
-    new_key(registry, "green", format="greenlist", window=1, gamma="1/4", messages=700, tokenizer=TOKENIZER)
-    new_key(registry, "gum", format="gumbel", window=2, messages=300, tokenizer=TOKENIZER)
-    new_key(registry, "grouped", format="gumbel-v2", window=1, groups=12, messages=144, tokenizer=TOKENIZER)
+    new_key(registry, "green", format="greenlist", window=1, gamma="1/4", messages=200, tokenizer=TOKENIZER)
+    new_key(registry, "gum", format="gumbel", window=2, messages=100, tokenizer=TOKENIZER)
+    new_key(registry, "grouped", format="gumbel-v2", window=1, groups=5, messages=25, tokenizer=TOKENIZER)
     add_users(registry, None, ["alice"])
     (folder / "in").mkdir()
     generator = np.random.default_rng(1)
     for number in range(3):  # a shard each
-        texts = [" ".join(generator.choice(WORDS, length)) for length in (7, 2, 10)]
+        texts = [" ".join(generator.choice(WORDS, length)) for length in (6, 2)]
         pq.write_table(pa.table({"text": texts}), folder / "in" / f"{number}.parquet")
     ray.init(
         address="local", num_cpus=4, num_gpus=1, include_dashboard=False, object_store_memory=100 * 2**20,

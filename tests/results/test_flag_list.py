@@ -262,7 +262,7 @@ FILTERS = st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SHARDS_OF_NIGHTS, FILTERS, st.sampled_from([1.0, 1e-7, 1e-8]))
 def test_what_is_asked_for_is_picked_of_what_stands(tmp_path_factory, nights, wanted, rate):
     """Filters go into the read. An earlier row must not stand because a filter drops the later row that hides it."""

@@ -48,7 +48,7 @@ def test_tiles_of_the_green_list_by_brute_force(count):
 
 @pytest.mark.parametrize("pair", [greenlist(2, Fraction(3, 8)), gumbel(2)], ids=["greenlist", "gumbel"])
 def test_the_cpu_finds_the_same_bit_for_bit(pair):
-    documents = random_documents(3, [8, 3, 0, 2], vocabulary=2**32 - 1)
+    documents = random_documents(3, [5, 3, 0, 2], vocabulary=2**32 - 1)
     tokens, positions, _ = laid_out(pair, documents)
     assert_same(on_device(pair, documents, 3001), pair.fast.best_two(tokens, positions, 3001))
     assert_same(on_device(pair, [], 3001), pair.fast.best_two(*laid_out(pair, [])[:2], 3001))

@@ -37,10 +37,15 @@ def assert_searched_alike(one: Pair, documents, count: int, dedup: str = "ngram"
     "one", [*(pair("greenlist", 1, gamma=gamma) for gamma in GREENS), pair("gumbel", 1)], ids=lambda one: one.fast.label
 )
 def test_without_groups(one):
-    """Very short texts, in which many messages tie; a text of more steps than threads take at a time; a marked text."""
+    """Very short texts, in which many messages tie, and a marked text."""
     own = marked(one.fast, 32, 20, 4)
-    documents = [*random_documents(33, [2, 0, 1, 135], vocabulary=2**32 - 1), own]
+    documents = [*random_documents(33, [2, 0, 1], vocabulary=2**32 - 1), own]
     assert_searched_alike(one, documents, 33)
+
+
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_more_steps_than_threads_take_at_a_time(method):
+    assert_searched_alike(pair(method, 1), random_documents(33, [135], vocabulary=2**32 - 1), 5)
 
 
 @pytest.mark.parametrize(("method", "groups"), [("greenlist", 300), ("greenlist", 2), ("gumbel", 19)])
@@ -49,7 +54,7 @@ def test_with_groups(method, groups):
     one = pair(method, 2, groups)
     three = [0, min(1, groups - 1), groups**2 - 1]
     spliced = [token for message in three for token in marked(one.fast, message, 40, 8, seed=message)]
-    documents = [*random_documents(groups, [8, 0, 2]), spliced]
+    documents = [*random_documents(groups, [3, 0]), spliced]
     assert_searched_alike(one, documents, groups**2)
 
 
@@ -94,7 +99,7 @@ def laid_out(one: Pair, documents, count: int) -> device_runs.Runs:
 
 def test_counters_of_more_digits_count_alike():
     one = pair("greenlist", 1)
-    runs = laid_out(one, random_documents(8, [40]), 300)
+    runs = laid_out(one, random_documents(8, [20]), 100)
     short, *longer = (device_runs.all_counts(runs, rule_of(one.fast), levels) for levels in device_runs.LEVELS)
     assert short.max() > 3
     assert all((short == counts).all() for counts in longer)
@@ -127,7 +132,7 @@ def test_sums_bound_every_score_from_above_and_closely():
 def test_runs_are_taken_in_as_many_parts_as_there_is_memory_for(monkeypatch):
     monkeypatch.setattr(device_runs, "SUMS_BYTES", 2 * 32 * 50)
     for method in ("greenlist", "gumbel"):
-        assert_searched_alike(pair(method, 1), random_documents(6, [5, 3, 9, 2, 2]), 50)
+        assert_searched_alike(pair(method, 1), random_documents(6, [2, 3, 5, 1]), 50)
 
 
 def test_documents_too_long_for_the_device_are_searched_on_the_cpu(monkeypatch):
