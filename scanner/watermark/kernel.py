@@ -2,6 +2,8 @@
 
 numba's own cache looks only at the file of the function that is called. After an upgrade that changed a cipher alone it
 would go on with old ciphers inside new scores, so the cache lies in a folder named by a digest of this whole package.
+Kernels lie there by their place in the package: numba's own folders are named by the path of the sources, which is a
+new one for each upload of `ray job submit`.
 When several processes need a kernel at the same time, as workers of a first scan do, one compiles it and the others
 wait.
 """
@@ -17,17 +19,20 @@ from typing import Any, Literal, TextIO, TypeVar, cast
 
 import numba
 from numba.core import config as _config
+from numba.core.caching import UserProvidedCacheLocator
 from numba.core.compiler_lock import global_compiler_lock
 
 config: Any = _config  # its settings are not in the type stubs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+_PACKAGE = Path(__file__).parent
+
+
 def _digest() -> str:
     sources = hashlib.sha256()
-    package = Path(__file__).parent
-    for file in sorted(package.rglob("*.py")):
-        sources.update(str(file.relative_to(package)).encode() + b"\0" + file.read_bytes())
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        sources.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
     return sources.hexdigest()[:16]
 
 
@@ -35,8 +40,8 @@ def _cache_folder() -> str:
     """NUMBA_CACHE_DIR where it is set; else beside the sources, where that can be written; else in the user's cache."""
     if config.CACHE_DIR:
         folder = Path(config.CACHE_DIR)
-    elif os.access(Path(__file__).parent, os.W_OK):
-        folder = Path(__file__).parent / "__pycache__"
+    elif os.access(_PACKAGE, os.W_OK):
+        folder = _PACKAGE / "__pycache__"
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "brickscan"
     return str(folder / f"kernels-{_digest()}")
@@ -86,12 +91,29 @@ def _one_process(name: str) -> Iterator[None]:
         yield
 
 
+class ByPlaceInPackage(UserProvidedCacheLocator):  # type: ignore[misc]
+    """The folder of a kernel within the cache: the same wherever this package lies."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Name of the folder of a source file's kernels: its modules' names, or numba's own for other sources."""
+        folder = Path(py_file).absolute().parent
+        if folder.is_relative_to(_PACKAGE.absolute()):
+            return ".".join(folder.relative_to(_PACKAGE.absolute().parent).parts)
+        return str(super().get_suitable_cache_subpath(py_file))
+
+
+_LOCATORS = f"{__name__}.{ByPlaceInPackage.__name__},UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
+"""Kinds of places for the cache, of which numba takes the first that can be written."""
+
+
 def _compile(function: Function, inline: Literal["never", "always"]) -> Function:
-    before, config.CACHE_DIR = config.CACHE_DIR, _FOLDER
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+    config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = _FOLDER, _LOCATORS
     try:
         compiled: Any = numba.njit(cache=True, nogil=True, inline=inline)(function)
     finally:
-        config.CACHE_DIR = before
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
     # looks into the cache first: once another process has compiled, it is found there
     find_or_compile, name = compiled.compile, f"{function.__module__}.{function.__qualname__}"
 

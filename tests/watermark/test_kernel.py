@@ -1,6 +1,7 @@
-"""A change of one kernel file leaves no kernel behind that was compiled from the old one; none is compiled twice."""
+"""A change of one kernel file leaves no old kernel behind; none is compiled twice, wherever the same sources lie."""
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,16 @@ for kernel in gc.get_objects():
 """
 
 
-def first_draws(root: Path, processes: int) -> tuple[int, Counter[str]]:
+def first_draws(root: Path, processes: int, **environment: str) -> tuple[int, Counter[str]]:
     """The first draw of processes that run at the same time, and how often they compiled each kernel in all."""
     running = [
-        subprocess.Popen([sys.executable, "-c", PROBE], cwd=root, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", PROBE],
+            cwd=root,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(processes)
     ]
     said = [process.communicate()[0].splitlines() for process in running]
@@ -48,6 +55,9 @@ def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     before, compiled = first_draws(tmp_path, 3)
     assert set(compiled.values()) == {1}, "of processes that need a kernel at the same time, one compiles it"
     assert first_draws(tmp_path, 1) == (before, Counter())
+    moved = shutil.copytree(tmp_path, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("__pycache__"))
+    kept = str(tmp_path / "scanner" / "watermark" / "__pycache__")
+    assert first_draws(moved, 1, NUMBA_CACHE_DIR=kept) == (before, Counter()), "kernels serve the sources anywhere"
     ciphers = tmp_path / "scanner" / "watermark" / "native" / "ciphers.py"
     ciphers.write_text(ciphers.read_text().replace("0x61707865", "0x61707866"))
     assert first_draws(tmp_path, 1)[0] != before
