@@ -103,6 +103,7 @@ def demo(tmp_path_factory) -> pl.DataFrame:
     return texts.with_columns(folder=pl.lit(str(folder)))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("setting", [("demo-gumbel", 1.0, None), ("demo-greenlist", 0.8, 3.0)])
 def test_real_texts_need_about_as_many_tokens_as_is_said(demo, setting) -> None:
     """Half of the texts give the strength, the others are cut to the tokens needed; the paper's bound asks for more."""

@@ -63,6 +63,7 @@ def verdicts(detector, texts, created_at=None) -> list[dict]:
     return rows
 
 
+@pytest.mark.seconds
 def test_marked_text_names_its_user(detector, marked, plain, registry):
     alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
     texts = [marked(alice, 60, 1), plain(60, 2), marked(bob, 60, 3)]

@@ -119,6 +119,7 @@ def keys(registry):
     return [*found, KeyUnderTest(one, found[0].watermark, found[0].tokenizer)]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("rate", [1e-6, 0.3])
 @pytest.mark.parametrize("under_test", [[0], [2], [0, 1], [2, 1, 0], [0, 0, 2]])
 def test_whole_tables(registry, keys, marked, plain, rate, under_test, monkeypatch):

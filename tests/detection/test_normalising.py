@@ -107,6 +107,7 @@ def rows_of(registry, keys):
     return scan
 
 
+@pytest.mark.seconds
 def test_a_verdict_is_the_better_of_two_texts_under_twice_the_keys(rows_of, marked, plain, registry):
     alice = message_of(registry, "green", "alice")
     texts = [hidden(marked(alice, 60, 1)), marked(alice, 60, 2), plain(60, 3), plain(60, 4).replace(" ", "  ")]

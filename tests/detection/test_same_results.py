@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from jobs.demo.demo_keys import SECRETS, TOKENIZER
 from scanner.detection.detector import Detector
@@ -88,6 +89,7 @@ def tables(folder: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
+@pytest.mark.seconds
 def test_whole_tables_are_what_they_were(tmp_path):
     verdicts, quarantine = tables(tmp_path / "registry")
     assert len(verdicts) + len(quarantine) == ROWS

@@ -64,6 +64,7 @@ def overlap(span: dict, begin: int, end: int) -> float:
     return common / (max(span["char_to"], end) - min(span["char_from"], begin))
 
 
+@pytest.mark.seconds
 def test_a_marked_part_of_a_long_text_is_found_where_it_stands(look, users, marked, plain):
     before, part, after = plain(900, 1), marked(users["alice"], 80, 2), plain(700, 3)
     looked = look([before + part + after, plain(1_500, 4)])

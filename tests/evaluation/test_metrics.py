@@ -63,6 +63,7 @@ def test_nothing_and_a_single_cluster_say_little():
     assert mean(np.array([1.0, 2.0]), np.zeros(2)).high == np.inf
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.85])
 def test_intervals_hold_the_truth_with_clusters_on_both_sides(rate):
     """1,500 samples of 24 prompts under 2 of 8 keys each, both with effects of their own: at least 93 % must hold.

@@ -54,6 +54,7 @@ def test_a_list_as_it_was_written_is_counted(listed):
         assert out.startswith("3 commitments published, head ")
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "change",
     [

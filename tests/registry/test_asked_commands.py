@@ -58,6 +58,7 @@ def test_a_list_goes_on_where_it_ended(cli, registry, monkeypatch):
     assert shown(cli, "list", "--registry", registry, "--after", f"k2:{rows[-1][2]}") == []
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("options", "users"),
     [

@@ -92,6 +92,7 @@ def test_an_erased_name_leaves_the_head_and_neither_name_nor_salt(folder, make_k
         assert path.is_dir() or not any(part in path.read_bytes() for part in (b"alice", *salts))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_whatever_is_changed_is_told(kept, change):
     assert verify_users(kept).holds
@@ -125,6 +126,7 @@ def test_a_whole_chain_made_anew_is_missed_by_the_head_that_a_scan_wrote(kept):
     assert verify_users(kept, [head]).lost == (head,)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("change", ["user_id", "message", "at", "one more", "no names"])
 def test_an_index_that_says_something_else_than_the_events_is_told(folder, small_index, request, change):
     small_index()

@@ -53,6 +53,7 @@ def test_drawn_messages_are_free_and_distinct(key_of, count, taken, share, seed)
     assert size < free or set(drawn) == allowed - taken
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("taken", "size"),
     [([0, 5, 18, 20, 40], 3), ([0, 5, 18, 20, 40], 40), ([*range(19), *range(30, 39), 40, 41, 55], 2)],

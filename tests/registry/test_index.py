@@ -87,6 +87,7 @@ def test_a_large_registry_is_read_in_parts(filled, monkeypatch):
         assert len(opened) < len([name for name in files(filled) if name.endswith(".arrow")])
 
 
+@pytest.mark.seconds
 def test_names_whose_digests_are_equal_are_told_apart(folder, make_key, small_index, monkeypatch):
     monkeypatch.setattr(index, "digests", lambda names: np.array([len(name or "") % 2 for name in names], np.int64))
     small_index()
@@ -105,6 +106,7 @@ def test_names_whose_digests_are_equal_are_told_apart(folder, make_key, small_in
     assert verify_users(folder).holds
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("wanted", range(9))
 def test_pages_are_what_a_filter_of_all_rows_leaves(filled, wanted):
     remove_users(filled, ["u1-1", "u3-2"], NOON)

@@ -129,6 +129,7 @@ def test_merged_files_hold_the_same_decisions(folder, flags):
     assert len(results.decisions(folder).collect()) == 4
 
 
+@pytest.mark.seconds
 def test_a_flag_is_open_unclear_or_decided(folder, flags):
     def ids(state="open", **more) -> list[str]:
         return sorted(newest(folder, 1.0, WantedFlags(state=state, **more), None, fold=False).rows["doc_id"])

@@ -20,6 +20,7 @@ def test_a_folder_of_any_name(tmp_path, name):
     assert sorted(read(DeltaTable(folder)).filter(pl.col("n") > 0).collect()["n"]) == [1, 2]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     "keep", ["all commits", "a checkpoint", "no commit before the checkpoint", "a checkpoint of another form"]
 )

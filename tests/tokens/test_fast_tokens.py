@@ -92,6 +92,7 @@ def test_it_is_used_where_it_agrees(data, tmp_path):
     assert isinstance(load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), FastTokenizer)
 
 
+@pytest.mark.seconds
 def test_control_tokens_are_text(fast, data):
     control = {token["id"] for token in json.loads(data)["added_tokens"]}
     ids = fast.encode(["a <|im_start|> b <|endoftext|>"]).ids

@@ -84,6 +84,7 @@ def same(reference: HuggingFaceTokenizer, standing: Standing, texts: list[str]) 
     assert (told.offsets.tolist(), told.number.tolist()) == (by_bytes.offsets.tolist(), by_bytes.number.tolist())
 
 
+@pytest.mark.seconds
 def test_golden_strings(standing):
     reference, of_it = standing
     same(reference, of_it, [text[:300] for text in golden_strings(DEMO)[::7]])
@@ -116,6 +117,7 @@ def test_lengths_are_known_where_tokens_are_the_text():
     assert known == {"demo": True, "sentence piece": True, "trimmed": True, "lower case": False}
 
 
+@pytest.mark.seconds
 def test_white_space_is_of_its_token():
     reference = HuggingFaceTokenizer(trimmed())
     ids, stand = reference.places("a\n\n bc")

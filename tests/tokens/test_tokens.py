@@ -47,6 +47,7 @@ def test_chunks_change_nothing(slow, reference, texts, chunk):
         assert documents(slow.encode(texts)) == [reference(text) for text in texts]
 
 
+@pytest.mark.seconds
 def test_control_tokens_are_text(tokenizer):
     inner = tokenizers.Tokenizer.from_file(str(TOKENIZER))
     control = inner.token_to_id("<|im_start|>")

@@ -42,6 +42,7 @@ def test_counts_of_messages(count, window):
         assert_same_best(pair, batch, count, scores=None if count <= 128 else brute_force.scores)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
 @given(documents, windows, st.integers(1, 80), st.sampled_from(GAMMAS))
@@ -49,6 +50,7 @@ def test_greenlist(dedup, batch, window, count, gamma):
     assert_same_best(greenlist(window, gamma), batch, count, dedup)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
 @given(documents, windows, st.integers(1, 80))
@@ -121,6 +123,7 @@ def batch_of(pair, batch):
     return tokens, pair.positions(tokens)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("count", [2, 64, 65, 1000, 70_000])
 @pytest.mark.parametrize("length", [1, 2, 3])
 def test_ties_go_to_the_smallest_message(count, length):

@@ -48,6 +48,7 @@ def test_ngrams_of_many_texts_are_left_out_and_no_others(reach):
     assert filtered(sketch, [SHARED[: reach + 1], SHARED[:reach], []]) == [[*range(reach)], [*range(reach)], []]
 
 
+@pytest.mark.seconds
 def test_copies_of_a_text_count_once_and_learning_twice_changes_nothing():
     (text,) = corpus(1)
     copies = learnt([text] * 1000, np.full(1000, 7), 2)

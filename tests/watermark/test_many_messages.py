@@ -40,6 +40,7 @@ def test_a_hundred_thousand(name):
     assert_best_of(PAIRS[name], random_documents(1, [1, 2, 5, 12]), 100_000)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_million(name):
     assert_best_of(PAIRS[name], random_documents(2, [3, 7], vocabulary=2**32 - 1), 1_000_000)
@@ -52,6 +53,7 @@ def test_a_million_and_longer(name):
     assert_best_of(PAIRS[name], random_documents(4, [40, 3]), 3_000_017)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("count", [2**14 - 1, 2**14, 2**14 + 1, 2**15, 2**16 - 1, 2**16, 2**16 + 1, 2**17, 2**17 + 1])
 def test_edges_of_tiles(count):
     batch = random_documents(count, [3, 3, 4, 9, 20])

@@ -113,6 +113,7 @@ def seconds(tokens: Tokens, dedup: str) -> float:
     return min(times)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", ["ngram", "context"])
 @pytest.mark.parametrize("name", adversarial_texts(1))
 def test_no_text_makes_it_slow(name, dedup):

@@ -24,6 +24,7 @@ def assert_same_scores(pair, batch, wanted_messages, dedup):
         assert score == wanted or abs(score - wanted) <= sum_error(len(kept), wanted)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("dedup", DEDUPS)
 @many
 @given(documents, windows, st.sampled_from(GAMMAS), st.data())
@@ -51,6 +52,7 @@ def test_every_gamma():
         assert pair.fast.score(tokens, positions, 5).tolist() == [pair.plain.score(document, 5)], f"gamma = {gamma}"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("make", [greenlist, gumbel, log_gumbel])
 @pytest.mark.parametrize("length", [17, 255, 256, 257, 511, 512, 513, 1000])
 def test_documents_longer_than_a_chunk(make, length):

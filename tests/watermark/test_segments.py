@@ -136,6 +136,7 @@ def test_no_segment_that_passes_is_missed_under_one_message():
     assert len(of_segments) > 5
 
 
+@pytest.mark.seconds
 def test_the_law_of_the_best_segment():
     """20,000 documents of eight segments: p ≤ α no oftener than α; counted as one look, far oftener.
 

@@ -36,6 +36,7 @@ def test_against_the_series_in_60_digits(n):
             assert abs(got - wanted) <= 1e-11 * max(1, abs(wanted)), (n, a, scale)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("n", [1, 4, 12])
 def test_against_the_definition(n):
     for a in (0.1, 0.6):
@@ -95,6 +96,7 @@ def test_the_moment_match_is_too_small():
         assert true / reported == pytest.approx(factor, rel=0.04)
 
 
+@pytest.mark.seconds
 def test_weights_that_are_refused():
     for weight in (-0.1, 0.001, 0.9999, 1.5, float("nan")):
         with pytest.raises(ValueError, match=r"give 0, 1, or 0.01 to 0.99"):

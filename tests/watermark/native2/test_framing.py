@@ -64,6 +64,7 @@ def test_under_version_1_the_victim_is_named(attack, method, window):
     assert np.mean(framed) >= 0.9
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("window", "groups", "one_group"), CELLS)
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 @pytest.mark.parametrize("attack", [attacks.own_text, attacks.moved_tokens, attacks.queried_model, attacks.spliced])
