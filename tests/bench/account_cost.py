@@ -74,6 +74,7 @@ def write_posts(results: str, accounts: int, posts_each: int) -> tuple[str, ...]
         columns |= {"row": list(rows), "account": ids.of_accounts(names), "account_id": names}
         columns |= {"created_at": [NOW] * len(rows)}
         columns |= {"text": [texts[i].encode() for i in random.integers(0, len(texts), len(rows))]}
+        columns |= {name: [None] * len(rows) for name in ACCOUNT_POSTS.names if name not in columns}
         file = write_file(results, "account_posts", by_account([pa.RecordBatch.from_pydict(columns, ACCOUNT_POSTS)]))
         assert file is not None
         files.append(Entry(shards[-1], (file,)))

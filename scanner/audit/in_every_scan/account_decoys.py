@@ -11,12 +11,13 @@ import hashlib
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import Decoys, entropy_of
 from scanner.audit.in_every_scan.decoys import Counts
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.detection.accounts import Pooled, Posts
-from scanner.detection.under_test import Origin
+from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.watermark import only
 from scanner.watermark.pooled import by_post, log10_evidence
 from scanner.watermark.search import log10_p_best
@@ -45,23 +46,44 @@ class AccountDecoys(Counts):
             key_id = asked.test.key.key_id
             if key_id in self._decoys.one:
                 number = self._decoys.kinds[key_id].number
-                for account in (account for account, kind in drawn if kind == number):
-                    self._score(asked, posts, account, self._decoys.seed(self._piece, digests[account]))
+                accounts = [account for account, kind in drawn if kind == number]
+                if accounts:
+                    self._score(asked, posts, accounts, [self._decoys.seed(self._piece, digests[i]) for i in accounts])
 
-    def _score(self, asked: Pooled, posts: Posts, account: int, seed: bytes) -> None:
+    def _score(self, asked: Pooled, posts: Posts, accounts: Sequence[int], seeds: Sequence[bytes]) -> None:
+        """Score accounts, each under the decoy key of its seed, and count the hits of all of them at once."""
         key, kind = asked.test.key, self._decoys.kinds[asked.test.key.key_id]
-        message = int.from_bytes(seed[:8], "little") % key.messages
-        mark, law = kind.open(entropy_of(key, seed)), kind.law
-        first, last = posts.begins[account : account + 2].tolist()
-        positions = only(asked.positions, [account])
-        score = mark.score(asked.posts, positions, message)
-        log10_p = log10_p_best(law, score, positions.scored, 1)
-        hit = log10_p[:, None] <= _LOG10_ALPHA[None, :]
-        self._count("decoy_accounts", asked.test, hit, np.ones(1), self._decoys.chances(law, positions.scored, 1), 1)
-        of_posts = by_post(positions, asked.posts, first, last)
-        of_account, nights = np.array([0, last - first]), posts.nights[first:last]
-        of_each = mark.score(asked.posts, of_posts, message)
-        most = log10_evidence(law, law.largest(of_posts.scored), of_posts.scored, of_account, nights)
-        hit = log10_evidence(law, of_each, of_posts.scored, of_account, nights)[:, None] >= -_LOG10_ALPHA[None, :]
-        chance = np.where(most[:, None] >= -_LOG10_ALPHA[None, :], np.array(THRESHOLDS)[None, :], 0.0)
-        self._count("decoy_evidence", asked.test, hit, np.ones(1), chance, 1)
+        of_accounts, of_posts, scored = [], [], []
+        for account, seed in zip(accounts, seeds, strict=True):
+            mark, message = kind.open(entropy_of(key, seed)), int.from_bytes(seed[:8], "little") % key.messages
+            positions = only(asked.positions, [account])
+            each = by_post(positions, asked.posts, *posts.begins[account : account + 2].tolist())
+            of_accounts.append(mark.score(asked.posts, positions, message))
+            of_posts.append(mark.score(asked.posts, each, message))
+            scored.append(each.scored)
+        self._count_pooled(asked.test, np.concatenate(of_accounts), asked.positions.scored[accounts])
+        nights = np.concatenate([posts.nights[posts.begins[i] : posts.begins[i + 1]] for i in accounts])
+        begins = np.cumsum([0, *map(len, scored)])
+        self._count_evidence(asked.test, np.concatenate(of_posts), np.concatenate(scored), begins, nights)
+
+    def _count_pooled(self, test: KeyUnderTest, score: NDArray[np.generic], scored: NDArray[np.int64]) -> None:
+        """Count how often the pooled scores of accounts, [A], reach the levels."""
+        law = self._decoys.kinds[test.key.key_id].law
+        hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA
+        self._count("decoy_accounts", test, hit, np.ones(len(hit)), self._decoys.chances(law, scored, 1), 1)
+
+    def _count_evidence(
+        self,
+        test: KeyUnderTest,
+        score: NDArray[np.generic],
+        scored: NDArray[np.int64],
+        begins: NDArray[np.int64],
+        nights: NDArray[np.int64],
+    ) -> None:
+        """Count how often the evidence of accounts reaches the levels; the arguments are as of `log10_evidence`."""
+        law = self._decoys.kinds[test.key.key_id].law
+        hit, possible = (
+            log10_evidence(law, given, scored, begins, nights)[:, None] >= -_LOG10_ALPHA
+            for given in (score, law.largest(scored))
+        )
+        self._count("decoy_evidence", test, hit, np.ones(len(hit)), np.where(possible, THRESHOLDS, 0.0), 1)
