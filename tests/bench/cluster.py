@@ -1,5 +1,7 @@
 """Row 6 through a real embedded Ray, in wall-clock seconds: throughput, memory, the cost of a shard, the first commit.
 
+What many users cost a whole scan is measured in CPU seconds of all processes.
+
 The corpus is cut to `megabytes`, and scanned as ten files: hard links, which make ten documents of each.
 """
 
@@ -15,6 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +29,8 @@ from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.tokens import load_tokenizer, sha256_file
 from schemas.config import ClusterConfig
-from tests.bench.measure import Comparison
+from tests.bench.configured import ASKED, FOR_USERS, GROUPS, NO_AUDIT, ONE_MESSAGE, VERSION_1, VERSION_2, make_scan
+from tests.bench.measure import Comparison, Family
 from tests.support.inspection import inspect
 
 SHARDS, ROWS_OF_A_SMALL_ONE = 60, 4
@@ -47,6 +51,8 @@ def on_ray(tokenizer: Path, options: Namespace) -> Iterator[Comparison]:
                 yield from _throughput(folder, tokenizer, workers, once, ten, options.repeats)
                 if workers == 1:
                     yield _per_shard(folder, tokenizer, options)
+                    for name in VERSION_2:
+                        yield from _for_users(folder, tokenizer, name, once, options.repeats)
 
 
 def _part(corpus: Path, megabytes: float, out: Path) -> Path:
@@ -62,11 +68,10 @@ def _part(corpus: Path, megabytes: float, out: Path) -> Path:
     return out
 
 
-def _scan(folder: Path, tokenizer: Path, workers: int, paths: list[Path]) -> Outcome:
-    from tests.bench.scan import NO_AUDIT, make_scan
-
+def _scan(folder: Path, tokenizer: Path, workers: int, paths: list[Path], form: dict[str, Any] = VERSION_1) -> Outcome:
+    """Scan files under a new key of some form, as of `make_scan`."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        plan = make_plan(make_scan(Path(name), tokenizer, 1, 1, workers, paths, NO_AUDIT))
+        plan = make_plan(make_scan(Path(name), tokenizer, 1, workers, paths, NO_AUDIT, **form))
         return run_scan(plan, lambda work, totals: None)
 
 
@@ -116,6 +121,39 @@ def _throughput(
             )
 
 
+def _for_users(folder: Path, tokenizer: Path, name: str, once: Path, repeats: int) -> Iterator[Comparison]:
+    """Keys for 1,000 and 100,000 users beside a key of one message: CPU seconds of all processes, in turns.
+
+    A scan of one document, which takes as long as the actor's imports, is measured too, and told apart.
+    """
+    short = folder / "short.parquet"
+    pq.write_table(pq.ParquetFile(once).read_row_group(0).slice(0, 1), short)
+    forms = (ONE_MESSAGE, {"messages": 1000}, FOR_USERS)
+
+    clock = Family()
+
+    def spent(paths: list[Path], form: dict[str, Any]) -> float:
+        before = clock.seconds()
+        _scan(folder, tokenizer, 1, paths, VERSION_2[name] | form)
+        return clock.seconds() - before
+
+    for form in forms:
+        spent([short], form)  # compiles
+    runs = [[(spent([once], form), spent([short], form)) for form in forms] for _ in range(repeats)]
+    size = pq.read_table(once, columns=["text"])["text"].nbytes / 1e6
+    ones = [run[0] for run in runs]
+    for place, users in ((1, "1,000 messages"), (2, f"{GROUPS} groups, 100,000 users")):
+        own = [run[place] for run in runs]
+        ratios = [one[0] / many[0] for one, many in zip(ones, own, strict=True)]
+        texts = [(one[0] - one[1]) / (many[0] - many[1]) for one, many in zip(ones, own, strict=True)]
+        yield Comparison(
+            6, f"scan on Ray, {tokenizer.stem}, {name}, {users}", "MB/s", size / median(many for many, _ in own),
+            "one message", size / median(one for one, _ in ones), median(ratios),
+            (max(ratios) - min(ratios)) / median(ratios), repeats,
+            f"{ASKED}; without the start {median(texts):.2f} ({min(texts):.2f} to {max(texts):.2f})",
+        )  # fmt: skip
+
+
 def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Comparison:
     """Cost of a shard apart from its documents: many small files against one file of all their rows."""
     small = pq.ParquetFile(options.corpus).read_row_group(0).slice(0, SHARDS * ROWS_OF_A_SMALL_ONE)
@@ -137,14 +175,12 @@ def _per_shard(folder: Path, tokenizer: Path, options: Namespace) -> Comparison:
 
 def _first_commits(folder: Path, tokenizer: Path, once: Path) -> Iterator[Comparison]:
     """`python -m jobs.scan` in a new process with a Ray of its own: kernels to be compiled, then on disk."""
-    from tests.bench.scan import NO_AUDIT, make_scan
-
     found = []
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         for number in range(2):
             own = folder / f"first-{number}"
             own.mkdir()
-            config = make_scan(own, tokenizer, 1, 1, 1, [once], NO_AUDIT)
+            config = make_scan(own, tokenizer, 1, 1, [once], NO_AUDIT, **VERSION_1)
             begin = perf_counter()
             done = subprocess.run(
                 [sys.executable, "-m", "jobs.scan", "--config", str(config)],

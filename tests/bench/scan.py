@@ -7,14 +7,13 @@ Python's strings their UTF-8, so each repeat starts with a new tokenizer and new
 import resource
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import process_time
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from scanner.cluster.reports import Piece
 from scanner.cluster.worker import Worker
@@ -22,34 +21,25 @@ from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
-from scanner.registry import new_key
 from scanner.results.tables import open_tables
 from scanner.tokens import load_tokenizer, sha256_file
 from scanner.tokens.fast import SAMPLE_TEXTS
-from schemas.config import ScanAuditConfig
 from tests.bench import cluster
+from tests.bench.configured import (
+    ASKED,
+    AUDIT,
+    FOR_USERS,
+    GROUPS,
+    NO_AUDIT,
+    ONE_MESSAGE,
+    VERSION_1,
+    VERSION_2,
+    make_scan,
+)
 from tests.bench.measure import Comparison
 from tests.bench.tokenising import tokenizer_files
 from tests.support.inspection import inspect
 
-CONFIG = """\
-registry = "registry"
-results = "results"
-false_positive_rate = 1e-6
-[input]
-paths = ["{corpus}"]
-text = "text"
-{id}
-[cluster]
-workers = {workers}
-[audit]
-share = {share}
-all_messages_share = {all_messages_share}
-"""
-NO_AUDIT = (0.0, 0.0)  # shares of documents that decoys score, as in AUDIT
-AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
-GROUPS = 325
-"""Groups of a key for 100,000 users."""
 MANY_MESSAGES_DOCUMENTS = 200_000_000  # documents times messages that are scanned at most
 
 
@@ -64,33 +54,10 @@ def whole(options: Namespace) -> Iterator[Comparison]:
     ):  # fmt: skip
         yield from _in_process(paths[0], keys, messages, audit, options)
     for path in paths:
-        yield _for_users(path, options)
+        for name in VERSION_2:
+            yield _for_users(path, name, options)
     if options.ray:
         yield from cluster.on_ray(paths[0], options)
-
-
-def make_scan(
-    folder: Path, tokenizer: Path, keys: int, messages: int, workers: int, paths: Sequence[Path], audit: tuple,
-    **form: object,
-) -> Path:  # fmt: skip
-    """Write a registry and a scan's configuration into a folder. Returns the latter. form: version 1 by default."""
-    form = {"format": "greenlist"} | form
-    for number in range(keys):
-        new_key(
-            folder / "registry", f"k{number}", window=4, gamma="1/4", messages=messages, tokenizer=tokenizer, **form
-        )
-    config = folder / "scan.toml"
-    known = pq.read_schema(paths[0]).names
-    config.write_text(
-        CONFIG.format(
-            corpus='", "'.join(str(path.resolve()) for path in paths),
-            id='id = "doc_id"' if "doc_id" in known else "",
-            workers=workers,
-            share=audit[0],
-            all_messages_share=audit[1],
-        )
-    )
-    return config
 
 
 def shards_of(plan: Plan, megabytes: float) -> list[Shard]:
@@ -109,7 +76,9 @@ def _in_process(
     tokenizer: Path, keys: int, messages: int, audit: tuple[float, float], options: Namespace
 ) -> Iterator[Comparison]:
     with tempfile.TemporaryDirectory() as name:
-        plan = make_plan(make_scan(Path(name), tokenizer, keys, messages, 1, [options.corpus], audit))
+        plan = make_plan(
+            make_scan(Path(name), tokenizer, keys, 1, [options.corpus], audit, **VERSION_1, messages=messages)
+        )
         open_tables(plan.results)
         megabytes = options.megabytes if messages == 1 else min(options.megabytes, 4)
         most = max(MANY_MESSAGES_DOCUMENTS // (messages * keys), 64)
@@ -157,16 +126,14 @@ def _in_process(
         yield Comparison(6, what, "MB/s", rate, baseline, alone, ratio, spread, len(runs), note)
 
 
-def _for_users(tokenizer: Path, options: Namespace) -> Comparison:
+def _for_users(tokenizer: Path, format_name: str, options: Namespace) -> Comparison:
     """A key of version 2 for 100,000 users beside a key of one message: all work of a worker, in alternating pairs."""
-    forms = (("one", {"messages": 1}), ("users", {"messages": GROUPS**2, "groups": GROUPS}))
     with tempfile.TemporaryDirectory() as name:
         calls = []
-        for part, form in forms:
+        for part, form in (("one", ONE_MESSAGE), ("users", FOR_USERS)):
             config = make_scan(
-                Path(name) / part, tokenizer, keys=1, workers=1, paths=[options.corpus], audit=NO_AUDIT,
-                format="greenlist-v2", **form,
-            )  # fmt: skip
+                Path(name) / part, tokenizer, 1, 1, [options.corpus], NO_AUDIT, **VERSION_2[format_name] | form
+            )
             plan = make_plan(config)
             open_tables(plan.results)
             worker, shards = Worker(plan, "bench"), shards_of(plan, min(options.megabytes, 4))
@@ -179,9 +146,9 @@ def _for_users(tokenizer: Path, options: Namespace) -> Comparison:
     size = sum(shard.rows.text_bytes for shard in shards) / 1e6
     ratios = [one / users for one, users in runs]
     one, users = (size / median(column) for column in zip(*runs, strict=True))
-    what = f"scan, {tokenizer.stem}, {GROUPS} groups of version 2, 100,000 users"
+    what = f"scan, {tokenizer.stem}, {format_name}, {GROUPS} groups, 100,000 users"
     spread = (max(ratios) - min(ratios)) / median(ratios)
-    return Comparison(6, what, "MB/s", users, "one message", one, median(ratios), spread, len(runs), "asked: 0.4")
+    return Comparison(6, what, "MB/s", users, "one message", one, median(ratios), spread, len(runs), ASKED)
 
 
 def texts_of(plan: Plan, pieces: list[Piece], decode: bool = True) -> Iterator[Any]:

@@ -40,9 +40,10 @@ from scanner.watermark.search import corrected, passes, search
 from scanner.watermark.segments import Parts, Segments, least_of_parts
 from scanner.watermark.span_search import search_parts, spans_of
 from scanner.watermark.spans import SHORTEST, log10_in_document, running_sums
+from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.inputs import texts
 from tests.bench.mixed_draws import beside_winmax, power
-from tests.bench.scan import GROUPS, NO_AUDIT, make_scan, shards_of
+from tests.bench.scan import shards_of
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 RATE = 1e-6
@@ -216,18 +217,12 @@ def whole_scan(corpus: Path, pairs: int) -> Iterator[str]:
     """CPU seconds of all that a worker does, without parts, with either kind and with both, in turns."""
     kinds = {"windows": "windows = true", "segments": "segments = true", "both": "windows = true, segments = true"}
     parts = ["", *(f"spans = {{ {kind} }}\n" for kind in kinds.values())]
-    forms: dict[str, dict[str, int]] = {
-        "one message": {"messages": 1},
-        "100,000 users": {"messages": GROUPS**2, "groups": GROUPS},
-    }
-    for name, form in forms.items():
+    for name, form in (("one message", ONE_MESSAGE), ("100,000 users", FOR_USERS)):
         with tempfile.TemporaryDirectory() as folder:
             calls = []
             for number, of_parts in enumerate(parts):
-                config = make_scan(
-                    Path(folder) / str(number), TOKENIZER, keys=1, workers=1, paths=[corpus], audit=NO_AUDIT,
-                    format="greenlist-v2", **form,
-                )  # fmt: skip
+                own = Path(folder) / str(number)
+                config = make_scan(own, TOKENIZER, 1, 1, [corpus], NO_AUDIT, **VERSION_2["greenlist-v2"] | form)
                 config.write_text(of_parts + config.read_text())
                 plan = make_plan(config)
                 open_tables(plan.results)

@@ -3,6 +3,7 @@
 Text is marked as by `brickscan calibrate`: each token is the one of some random tokens that scores highest.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,9 +35,15 @@ def moved_tokens(mark: Watermark, messages: Messages, rng: np.random.Generator) 
     own, victims = messages[:, 0], messages[:, 1]
     length, step = 200 * (mark.rule.context + 1), mark.rule.context + 1
     texts = write(mark, own, length, rng)
-    for text, by in zip(texts, (own - victims).tolist(), strict=True):
-        text[step - 1 :: step] = (text[step - 1 :: step].astype(np.int64) + by).astype(np.uint32)
-    return Case(texts, victims, [{m} for m in own.tolist()])
+    moved = [move(text, by, step) for text, by in zip(texts, (own - victims).tolist(), strict=True)]
+    return Case(moved, victims, [{m} for m in own.tolist()])
+
+
+def move(text: Ids, by: int, step: int) -> Ids:
+    """A text in which every `step`-th token x is x + by."""
+    out = text.copy()
+    out[step - 1 :: step] = (text[step - 1 :: step].astype(np.int64) + by).astype(np.uint32)
+    return out
 
 
 def queried_model(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Case:
@@ -52,11 +59,13 @@ def queried_model(mark: Watermark, messages: Messages, rng: np.random.Generator)
 def spliced(mark: Watermark, messages: Messages, rng: np.random.Generator) -> Case:
     """Three accounts put their texts together, in pieces of 25 tokens."""
     thirds = [write(mark, messages[:, i], 150, rng) for i in range(3)]
-    texts = [
-        np.concatenate([of_one[at : at + 25] for at in range(0, 150, 25) for of_one in three])
-        for three in zip(*thirds, strict=True)
-    ]
+    texts = [splice(three) for three in zip(*thirds, strict=True)]
     return Case(texts, messages[:, 3], [set(row[:3].tolist()) for row in messages])
+
+
+def splice(texts: Sequence[Ids]) -> Ids:
+    """The first 150 tokens of several texts together, in pieces of 25 tokens by turns."""
+    return np.concatenate([text[at : at + 25] for at in range(0, 150, 25) for text in texts])
 
 
 def collage(

@@ -64,7 +64,6 @@ def test_under_version_1_the_victim_is_named(attack, method, window):
     assert np.mean(framed) >= 0.9
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize(("window", "groups", "one_group"), CELLS)
 @pytest.mark.parametrize("method", ["greenlist", "gumbel"])
 @pytest.mark.parametrize("attack", [attacks.own_text, attacks.moved_tokens, attacks.queried_model, attacks.spliced])
@@ -79,6 +78,21 @@ def test_under_version_2_nobody_is_named_but_whose_text_it_is(attack, method, wi
         assert np.mean([found == authors for found, authors in zip(names, case.authors, strict=True)]) >= 0.9
     if attack is attacks.spliced and not one_group:
         assert np.mean([len(found) for found in names]) >= 2
+
+
+@pytest.mark.parametrize(("version", "groups"), [(1, None), (2, None), (2, GROUPS)])
+@pytest.mark.parametrize("method", ["greenlist", "gumbel"])
+def test_120_tokens_of_another_hide_the_author_of_300_under_version_1_alone(method, version, groups):
+    """Where two messages of version 1 pass, nobody is named."""
+    mark = version_1(method, 4) if version == 1 else version_2(method, 4, groups)
+    rng = np.random.default_rng(5)
+    messages = people(TEXTS, groups, rng, one_group=False)[:, :2]
+    case = attacks.collage(mark, messages, (300, 120), 420, rng)
+    names, flagged = attacks.named(mark, case.texts, 2000 if groups is None else groups**2, RATE, RATE)
+    assert flagged.all()
+    for found, author, authors in zip(names, messages[:, 0].tolist(), case.authors, strict=True):
+        assert found <= authors
+        assert (author in found) == (version == 2)
 
 
 @pytest.mark.parametrize("window", [1, 4])

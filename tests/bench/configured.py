@@ -1,0 +1,69 @@
+"""Registries and configurations of the scans that benchmarks run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from scanner.registry import new_key
+from schemas.config import ScanAuditConfig
+
+CONFIG = """\
+registry = "registry"
+results = "results"
+false_positive_rate = 1e-6
+[input]
+paths = ["{corpus}"]
+text = "text"
+{id}
+[cluster]
+workers = {workers}
+[audit]
+share = {share}
+all_messages_share = {all_messages_share}
+"""
+NO_AUDIT = (0.0, 0.0)
+"""Shares of documents that decoys score, as in AUDIT."""
+AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
+"""Shares of documents that decoys score, for one message and for all."""
+
+VERSION_1: dict[str, Any] = {"format": "greenlist", "window": 4, "gamma": "1/4"}
+"""Key of version 1, as `new_key` takes it."""
+VERSION_2: dict[str, dict[str, Any]] = {
+    "greenlist-v2": {"format": "greenlist-v2", "window": 4, "gamma": "1/4"},
+    "gumbel-v2": {"format": "gumbel-v2", "window": 4},
+}
+"""Keys of version 2, by their format."""
+
+GROUPS = 325
+"""Groups of a key for 100,000 users."""
+ONE_MESSAGE: dict[str, Any] = {"messages": 1}
+"""Messages of a key that marks for everybody alike."""
+FOR_USERS: dict[str, Any] = {"messages": GROUPS**2, "groups": GROUPS}
+"""Messages of a key for 100,000 users."""
+ASKED = "asked: 0.4"
+"""Share of the speed of one message that is asked of a scan with 100,000 users."""
+
+
+def make_scan(
+    folder: Path, tokenizer: Path, keys: int, workers: int, paths: Sequence[Path], audit: tuple, **form: Any
+) -> Path:
+    """Write a registry and a scan's configuration into a folder. Returns the latter.
+
+    form: format, parameters and messages of the keys, as `new_key` takes them; messages: 1 by default.
+    """
+    for number in range(keys):
+        new_key(folder / "registry", f"k{number}", tokenizer=tokenizer, **ONE_MESSAGE | form)
+    config = folder / "scan.toml"
+    known = pq.read_schema(paths[0]).names
+    config.write_text(
+        CONFIG.format(
+            corpus='", "'.join(str(path.resolve()) for path in paths),
+            id='id = "doc_id"' if "doc_id" in known else "",
+            workers=workers,
+            share=audit[0],
+            all_messages_share=audit[1],
+        )
+    )
+    return config
