@@ -15,13 +15,15 @@ from tests.support.submitted import ROOT, Head, start_head, start_node, wait_for
 from tests.support.two_keys import message_of
 
 RAY = str(Path(sys.executable).with_name("ray"))
-KERNELS = ROOT / "scanner" / "watermark" / "__pycache__"  # other tests have compiled them
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Head]:
-    """A head and a second node of one CPU each, so that two workers need both."""
-    environment = {"NUMBA_CACHE_DIR": str(KERNELS)}
+def cluster(tmp_path_factory) -> Iterator[Head]:
+    """A head and a second node of one CPU each, so that two workers need both.
+
+    The first worker compiles the kernels anew: it would do all the work alone before the second has started.
+    """
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path_factory.mktemp("kernels"))}
     for head in start_head(environment, cpus=1):
         options = {
             "address": f"127.0.0.1:{head.port}",
