@@ -4,6 +4,7 @@ Nothing here decides: the verdict was given by the scan. The text is read again 
 is, byte for byte, the one that was scanned.
 """
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import recorded_tests
+from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
 from scanner.evidence.case import Case, Stored, find_case, stored
+from scanner.evidence.copied import Copied, copied_of, earlier_of_others
 from scanner.evidence.filter_then import filter_of
 from scanner.evidence.kept_texts import KeptTexts
 from scanner.evidence.weighing import RUN, OwnSaid, PartSaid, Weighed, weigh
@@ -59,7 +62,8 @@ class Explanation:
     with the same message, account and text; alike: flags with this text or near-duplicates, one piece of evidence,
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value; false_flags:
     how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked parts, rows of
-    schemas.evidence_tables.SPANS in the order in which they stand.
+    schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier flagged posts
+    of other accounts, None: no such post is alike, or the texts cannot be read.
     """
 
     case: Case
@@ -79,6 +83,7 @@ class Explanation:
     expected: float | None
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
+    copied: Copied | None = None
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -180,7 +185,7 @@ class Explainer:
         place = self.results, self.rate
         around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
         of_users, alike = naming_users(*place, rows), alike_with(*place, rows)
-        spans_of = self._spans(rows)
+        spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
         for case in cases:
             of_message, of_account, of_text = (
                 counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
@@ -207,6 +212,7 @@ class Explainer:
                 expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
+                copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -263,6 +269,26 @@ class Explainer:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
         return quoted / max(len(text), 1)
+
+    def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
+        """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
+        texts: list[tuple[str, str]] = []
+        for row in earlier:
+            with contextlib.suppress(Refused):
+                texts.append((row["account_id"], self.scored_text(Case(row, None))[0]))
+        if not texts:
+            return None
+        try:
+            _, tokens, test = self.scored_text(case)
+            common = self.common(case)
+        except Refused:
+            return None
+        rule, reference = test.watermark.rule, test.tokenizer.reference
+        positions = rule.positions(tokens, case.scan["dedup"] if case.scan else "ngram")
+        if common is not None:
+            positions = common.without(tokens, positions)
+        posts = ((account, reference.encode([text]).ids) for account, text in texts)
+        return copied_of(tokens.ids, positions.index, reach_of(rule), posts)
 
     @property
     def registry(self) -> str:

@@ -35,6 +35,7 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "carried_by": explained.carried_by,
         "parts": [{name: _plain(value) for name, value in part._asdict().items()} for part in explained.said_of_parts],
         "spans": [{name: span[name] for name in _OF_SPANS} for span in explained.spans],
+        "copied": None if explained.copied is None else explained.copied._asdict(),
         "runs": [{"begin": one.begin, "end": one.end, "level": one.level} for one in weighed.runs] if weighed else [],
         "no_text": explained.no_text,
         "not_weighed": explained.not_weighed,

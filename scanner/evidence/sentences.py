@@ -6,6 +6,7 @@ from typing import Any
 
 from scanner.detection.shares import recorded_tests
 from scanner.evidence.around import Around
+from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
 from scanner.printable import printable
@@ -235,7 +236,16 @@ def _others(explained: Explanation) -> str:
         counts.insert(0, counted(explained.of_message, "for this message"))
     if explained.of_account is not None:
         counts.append(counted(explained.of_account, "of this account"))
-    return "; ".join(counts) + ", this one among them"
+    return "; ".join(counts) + ", this one among them" + _copied(explained.copied)
+
+
+def _copied(copied: Copied | None) -> str:
+    """A sentence on what a text may have copied; empty: nothing that is known."""
+    if copied is None or not copied.posts:
+        return ""
+    posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
+    others = f"{copied.accounts:,} other account{'s' * (copied.accounts != 1)}"
+    return f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
 
 
 def _spans(explained: Explanation) -> str:

@@ -1,0 +1,115 @@
+"""N-grams of a flagged text that stand in earlier flagged posts of other accounts: what it may have copied.
+
+Whoever strings runs of others' marked text together is flagged for their mark. Earlier posts are found by their
+sketches, so that a run that is short beside its posts may be missed: the share is a lower bound.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from scanner.detection.sketches import PLACES
+from scanner.evidence.around import MESSAGE
+from scanner.results.queries import ask, standing_flags
+
+MOST_POSTS = 10
+"""Earlier posts that are read for a flag, the most alike ones."""
+
+MOST_ROWS = 200_000
+"""Flags whose sketches are held; where more have the messages that are asked for, nothing is told."""
+
+RUN = 5
+"""Least tokens of a run that counts as copied: shorter ones stand in unrelated texts too."""
+
+Place = tuple[str, int]
+
+_COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "scan_id", "sketch")
+
+
+class Copied(NamedTuple):
+    """What a text shares with earlier flagged posts of other accounts.
+
+    share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them.
+    """
+
+    share: float
+    posts: int
+    accounts: int
+
+
+def earlier_of_others(
+    results: str, rate: float, rows: Sequence[Mapping[str, Any]]
+) -> dict[Place, Sequence[Mapping[str, Any]]]:
+    """Earlier flagged posts of other accounts, for the same key and message, that share n-grams with flagged documents.
+
+    Args:
+        results: folder or URI.
+        rate: false-positive rate of the flags.
+        rows: of `flagged`.
+
+    Returns:
+        By path and row of a document: rows of flags, one a text, MOST_POSTS at most, the most alike first. A document
+        without an account or a message has none.
+
+    Raises:
+        Refused: there are no results.
+    """
+    keys, messages = ({row[name] for row in rows} - {None} for name in MESSAGE)
+    wanted = pl.col("key_id").is_in(list(keys)) & pl.col("message").is_in(list(messages))
+    told = wanted & pl.col("account_id").is_not_null()
+    posted = pl.coalesce("created_at", "scanned_at").alias("posted")
+    flags = standing_flags(results, rate, told).filter(pl.col("sketch").is_not_null()).select(*_COLUMNS, posted)
+    if not messages or len(found := ask(results, flags.head(MOST_ROWS + 1).collect)) > MOST_ROWS:
+        return {}
+    places = np.frombuffer(b"".join(found["sketch"]), "<u4").reshape(len(found), PLACES)
+    numbered = found.drop("sketch").with_row_index("number")
+    of_place = {(path, row): number for number, path, row in numbered.select("number", "path", "row").iter_rows()}
+    asked = ((row["path"], row["row"]) for row in rows)
+    return {place: _alike(numbered, places, of_place[place]) for place in asked if place in of_place}
+
+
+def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> Sequence[Mapping[str, Any]]:
+    """Earlier posts of other accounts that have a place of their sketch in common with one flag."""
+    own = numbered.row(number, named=True)
+    earlier = numbered.filter(
+        *(pl.col(name) == own[name] for name in MESSAGE),
+        pl.col("account_id") != own["account_id"],
+        pl.col("posted") < own["posted"],
+    )
+    equal = (places[earlier["number"].to_numpy()] == places[number]).sum(axis=1)
+    alike = earlier.with_columns(equal=pl.Series(equal)).filter(pl.col("equal") > 0)
+    ordered = alike.sort("equal", "posted", descending=[True, False]).unique("text_sha256", maintain_order=True)
+    return ordered.head(MOST_POSTS).to_dicts()
+
+
+def copied_of(
+    ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[tuple[str, NDArray[np.uint32]]]
+) -> Copied:
+    """What a text shares with posts.
+
+    Args:
+        ids: its tokens, uint32[T].
+        scored: places of its scored tokens.
+        reach: how many previous tokens decide a token's draw; a run has one token more, and RUN at least.
+        posts: the account and the tokens of each post.
+    """
+    length = max(reach + 1, RUN)
+    ends = set(scored.tolist())
+    own = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
+    there, accounts, holding = np.zeros(len(own), bool), set[str](), 0
+    for account, tokens in posts:
+        runs = set(_runs(tokens, length))
+        shared = np.array([run in runs for run in own], bool)
+        there |= shared
+        holding += bool(shared.any())
+        accounts |= {account} if shared.any() else set()
+    return Copied(float(there.mean()) if len(own) else 0.0, holding, len(accounts))
+
+
+def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:
+    """All runs of so many tokens, in order."""
+    data = np.ascontiguousarray(ids, "<u4").tobytes()
+    return [data[4 * at : 4 * (at + length)] for at in range(len(ids) - length + 1)]

@@ -1,0 +1,67 @@
+"""What a flagged text shares with earlier flagged posts of other accounts."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.evidence.copied import RUN, Copied, copied_of
+from tests.support.command_line import call
+from tests.support.two_keys import message_of
+
+TEXTS = st.lists(st.integers(0, 2), max_size=30)
+
+
+@given(TEXTS, st.lists(st.tuples(st.sampled_from("ab"), TEXTS), max_size=3), st.integers(0, 6), st.data())
+def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data):
+    length = max(reach + 1, RUN)
+    scored = data.draw(st.sets(st.integers(0, max(len(text) - 1, 0)))) if text else set()
+    found = copied_of(
+        np.array(text, np.uint32),
+        np.array(sorted(scored), np.int64),
+        reach,
+        [(account, np.array(post, np.uint32)) for account, post in posts],
+    )
+
+    def runs(tokens: list[int]) -> list[tuple[int, ...]]:
+        return [tuple(tokens[end - length + 1 : end + 1]) for end in range(length - 1, len(tokens))]
+
+    own = [tuple(text[end - length + 1 : end + 1]) for end in sorted(scored) if end >= length - 1]
+    holding = [(account, post) for account, post in posts if set(own) & set(runs(post))]
+    shared = [run for run in own if any(run in runs(post) for _, post in posts)]
+    assert found == Copied(
+        len(shared) / len(own) if own else 0.0, len(holding), len({account for account, _ in holding})
+    )
+
+
+@pytest.mark.usefixtures("without_ray")
+def test_runs_of_earlier_posts_of_others_are_counted(night, registry, marked, plain):
+    """Not those of the same account, of later posts, or of posts that are not flagged."""
+    alice = message_of(registry, "green", "alice")
+    first, own = marked(alice, 120, 1), marked(alice, 60, 2)
+    spliced = " ".join(first.split()[:60]) + own
+    texts = [first, spliced, first + plain(3, 1), own + plain(30, 2), plain(60, 3)]
+    posted = [datetime(2026, 8, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in (1, 3, 5, 2, 0)]
+    night.configure(columns='account = "account"\ntime = "posted"')
+    night.write("a", texts, account=["ann", "bo", "cy", "bo", "dee"], posted=posted)
+    night.scan()
+
+    def told(document: str) -> dict:
+        code, out, err = call("explain", night.config, document, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    assert told("a:0")["copied"] is None
+    copied = told("a:1")["copied"]
+    assert (copied["posts"], copied["accounts"]) == (1, 1)
+    assert copied["share"] == pytest.approx(56 / 116, abs=0.02)  # runs of five words, four of which span the splice
+    copied = told("a:2")["copied"]
+    assert (copied["posts"], copied["accounts"]) == (2, 2)
+    assert copied["share"] > 0.9
+    said = re.sub(r"\s+", " ", call("explain", night.config, "a:1")[1])
+    assert re.search(r"4\d% of what was scored stands in 1 earlier flagged post of 1 other account", said)
+    assert "earlier flagged" not in call("explain", night.results, "a:1")[1]
