@@ -48,7 +48,7 @@ def explain(results: str, document: str, page_file: Path | None, as_json: bool, 
     """
     if page_file is not None and as_json:
         raise click.UsageError("Give --html or --json; one of the two.")
-    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.explainer import Explainer
     from scanner.evidence.records import record_of
     from scanner.evidence.weighing import RUN
 

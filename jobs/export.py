@@ -15,7 +15,8 @@ from scanner.errors import Refused
 from scanner.printable import printable
 
 if TYPE_CHECKING:
-    from scanner.evidence.explanation import Explainer, Explanation
+    from scanner.evidence.explainer import Explainer
+    from scanner.evidence.explanation import Explanation
     from scanner.results.wanted_flags import WantedFlags
     from schemas.verdict import Verdict
 
@@ -58,7 +59,7 @@ def export(
         raise click.UsageError(f"--send goes with --format {' or '.join(_SENT)}; others are printed.")
     if again and not send:
         raise click.UsageError("--again goes with --send.")
-    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.explainer import Explainer
     from scanner.exports.bodies import csv_lines, label_studio_task
     from scanner.results.wanted_flags import WantedFlags
 

@@ -38,7 +38,7 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     found = replayed(config, document)
     if folder is not None and found.evidence_equal:
         from scanner.evidence.claim import write_claim
-        from scanner.evidence.explanation import Explainer
+        from scanner.evidence.explainer import Explainer
 
         write_claim(Explainer(config), found.case, folder)
     if as_json:

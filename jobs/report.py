@@ -27,7 +27,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
       brickscan report scan.toml --out report
       brickscan report scan.toml --date 2026-11-20 --out reports/2026-11-20
     """
-    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.explainer import Explainer
     from scanner.evidence.site import night_of, write_report
 
     place = results_at(results)

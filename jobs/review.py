@@ -29,7 +29,7 @@ def review(results: str, port: int, by: str | None) -> None:
     """
     with needs_extra("review"):
         from scanner.review.serving import ReviewServer
-    from scanner.evidence.explanation import Explainer
+    from scanner.evidence.explainer import Explainer
 
     place = results_at(results)
     if not scanned(place):

@@ -19,7 +19,7 @@ from scanner.detection.shares import recorded_tests
 from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.check_claim import Mark
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.registry import check_secret
 from scanner.watermark.formats import format_of
 

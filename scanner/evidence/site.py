@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scanner.errors import Refused
 from scanner.evidence.charts import bars_chart, rates_chart
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.evidence.one_night import MOST_ROWS, Night, night_of
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.records import record_of

@@ -5,7 +5,8 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from scanner.evidence.case import Case, find_case
-from scanner.evidence.explanation import Explainer, Explanation
+from scanner.evidence.explainer import Explainer
+from scanner.evidence.explanation import Explanation
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions

@@ -7,7 +7,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from scanner.errors import Refused
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.results.decided import LONGEST_NAME
 from scanner.review.access import Access
 from scanner.review.app import app_of

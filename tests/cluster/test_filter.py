@@ -15,7 +15,7 @@ from scanner.cluster.look_ahead import look_ahead
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.evidence.replaying import replay
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.evidence.page import page
 from scanner.evidence.records import record_of
 from scanner.evidence.replaying import replay

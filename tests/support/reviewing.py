@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlencode
 
-from scanner.evidence.explanation import Explainer
+from scanner.evidence.explainer import Explainer
 from scanner.review.serving import ReviewServer
 
 

@@ -1,0 +1,262 @@
+"""Explaining flags: their rows, scans, keys and texts are found again, and put together for a person.
+
+The text is read again from its file, and is shown only if it is, byte for byte, the one that was scanned.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from scanner.detection.filtering import Filter
+from scanner.detection.normalising import normalise
+from scanner.detection.open_plan import open_keys
+from scanner.detection.scan_plan import read_config, results_of
+from scanner.detection.sketches import reach_of
+from scanner.detection.under_test import KeyUnderTest
+from scanner.errors import Refused
+from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
+from scanner.evidence.case import Case, Stored, find_case, stored
+from scanner.evidence.copied import Copied, copied_of, earlier_of_others
+from scanner.evidence.explanation import Explanation
+from scanner.evidence.filter_then import filter_of
+from scanner.evidence.kept_texts import KeptTexts
+from scanner.evidence.weighing import RUN, Weighed, weigh
+from scanner.input.columns import Columns
+from scanner.input.documents import Reader, read_text
+from scanner.input.files import resolve
+from scanner.quoting import Part, parts_of
+from scanner.registry import find_key, load_registry
+from scanner.results.pieces import OF
+from scanner.results.queries import ask, spans
+from scanner.storage.locations import absolute
+from scanner.watermark import Tokens
+from scanner.watermark.common_ngrams import CommonNgrams
+from schemas.config import ScanConfig
+from schemas.registry import MasterKey, Registry
+from schemas.words import Naming
+
+MOST_TEXTS = 256
+"""Earlier posts that are held, since many flags may share runs with the same ones."""
+
+_OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
+_DOCUMENT = ("scan_id", "shard_id", "path", "row")
+
+
+class _Said(NamedTuple):
+    """The fields of an Explanation that follow from the text."""
+
+    text: str | None = None
+    why_none: str | None = None
+    not_from_file: str | None = None
+    parts: Sequence[Part] = ()
+    weighed: Weighed | None = None
+    not_weighed: str | None = None
+
+
+def _as_scored(case: Case, found: Stored) -> str:
+    text = read_text(found.text)[0] or ""
+    return text if case.row["variant"] is None else normalise(text)
+
+
+class Explainer:
+    """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
+
+    Args:
+        place: the file of a scan's configuration; or a folder or URI of results, with which no text is shown.
+        run: scored tokens that are weighed as one; below RUN a page shows material of the key.
+
+    Raises:
+        Refused: the configuration cannot be right.
+    """
+
+    def __init__(self, place: Path | str, run: int = RUN) -> None:
+        self._run = run
+        self._config: ScanConfig | None = None
+        self.results, self.rate = str(place), 1.0
+        if isinstance(place, Path):
+            self._config, self._base = read_config(place), place.absolute().parent
+            self.results, self.rate = results_of(self._config, place), self._config.false_positive_rate
+            self._folder = absolute("registry", self._config.registry, self._base)
+            paths = [path for path in self._config.input.paths if "{date}" not in path]
+            self._locations = [resolve(path, self._base, None) for path in paths]
+        self._reader, self._kept = Reader(), KeptTexts(self.results)
+        self._opened: dict[str, KeyUnderTest] = {}
+        self._filters: dict[str | None, Filter] = {}
+        self._tokens_of = lru_cache(MOST_TEXTS)(self._read_tokens)
+
+    def explain(self, document: str) -> Explanation:
+        """Explain a flagged document, named by its id or as PATH:ROW.
+
+        Raises:
+            Refused: there is no such flag, or no registry any more.
+        """
+        (explained,) = self.explain_cases([find_case(self.results, self.rate, document)])
+        return explained
+
+    def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
+        """Explain flags that were found. Raises as `explain` does."""
+        rows = [case.row for case in cases]
+        place = self.results, self.rate
+        around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
+        of_users, alike = naming_users(*place, rows), alike_with(*place, rows)
+        spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
+        for case in cases:
+            of_message, of_account, of_text = (
+                counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
+                for columns, counts in around.items()
+            )
+            said = self._text_of(case)
+            read = case.scan["documents"] if case.scan else None
+            stated = case.scan["false_positive_rate"] if case.scan else self.rate
+            yield Explanation(
+                case=case,
+                rate=min(self.rate, stated),
+                key=self._key_on_record(case),
+                text=said.text,
+                no_text=said.why_none,
+                not_from_file=said.not_from_file,
+                parts=said.parts,
+                weighed=said.weighed,
+                not_weighed=said.not_weighed,
+                of_user=of_users.get(case.row["user_id"]) if case.row["naming"] == Naming.NAMED else None,
+                of_message=of_message,
+                of_account=None if case.row["account_id"] is None else of_account,
+                of_text=of_text,
+                alike=alike.get(tuple(case.row[name] for name in OF)),
+                expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
+                false_flags=None if read is None else read * stated,
+                spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
+                copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
+            )
+
+    def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+        """Marked parts of flagged documents, by the columns of _DOCUMENT."""
+        wanted = pl.LazyFrame([{name: row[name] for name in _DOCUMENT} for row in rows])
+
+        def of_these() -> pl.DataFrame:
+            return spans(self.results).join(wanted, on=_DOCUMENT, how="semi").sort("char_from", "char_to").collect()
+
+        found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for span in ask(self.results, of_these).iter_rows(named=True) if rows else ():
+            found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
+        return found
+
+    def scored_text(self, case: Case) -> tuple[str, Tokens, KeyUnderTest]:
+        """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.
+
+        Raises:
+            Refused: there is no configuration, or the text is gone; SecretError, TokenizerError.
+        """
+        if self._config is None:
+            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+        text = _as_scored(case, self._stored(case, self._config))
+        test = self._open(self._key(case))
+        return text, test.tokenizer.reference.encode([text]), test
+
+    def common(self, case: Case) -> CommonNgrams | None:
+        """The n-grams that the scan of a flag left out under its key; None: none.
+
+        Raises:
+            Refused: they are not known any more; SecretError, TokenizerError.
+        """
+        if case.scan is None and self._config is not None and self._config.filter is not None:
+            raise Refused("its scan did not end, so that the n-grams that it left out are not on record; scan again")
+        test = self._open(self._key(case))
+        digest = (case.scan or {}).get("filter_sha256")
+        if digest not in self._filters:  # opened once, for all flags of a night
+            self._filters[digest] = filter_of(self.results, self._folder, self._registry, case)
+        return self._filters[digest].of(test.key.tokenizer.sha256, test.watermark.rule)
+
+    def stored_text(self, case: Case) -> bytes:
+        """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
+        if self._config is None:
+            raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
+        return self._stored(case, self._config).text
+
+    def quoted_share(self, case: Case) -> float | None:
+        """Share of a text's characters that stand in quoted lines; None: the text cannot be read."""
+        if self._config is None:
+            return None
+        try:
+            text = _as_scored(case, self._stored(case, self._config))
+        except Refused:
+            return None
+        quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
+        return quoted / max(len(text), 1)
+
+    def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
+        """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
+        posts: list[tuple[str, NDArray[np.uint32]]] = []
+        for row in earlier:
+            with contextlib.suppress(Refused):
+                posts.append((row["account_id"], self._tokens_of(*(row[name] for name in _OF_POST))))
+        if not posts:
+            return None
+        try:
+            _, tokens, test = self.scored_text(case)
+            common = self.common(case)
+        except Refused:
+            return None
+        rule = test.watermark.rule
+        positions = rule.positions(tokens, case.scan["dedup"] if case.scan else "ngram")
+        if common is not None:
+            positions = common.without(tokens, positions)
+        return copied_of(tokens.ids, positions.index, reach_of(rule), posts)
+
+    def _read_tokens(self, *post: object) -> NDArray[np.uint32]:
+        """Tokens of a flagged post, by the columns of _OF_POST. Raises as `scored_text` does."""
+        return self.scored_text(Case(dict(zip(_OF_POST, post, strict=True)), None))[1].ids
+
+    @property
+    def registry(self) -> str:
+        """Folder or URI of the registry that the configuration names."""
+        return self._folder
+
+    def _stored(self, case: Case, config: ScanConfig) -> Stored:
+        text_alone = Columns(config.input.text, None, None, None)
+        return stored(case, text_alone, self._locations, self._reader, self._kept)
+
+    @cached_property
+    def _registry(self) -> Registry:
+        return load_registry(self._folder)
+
+    def _key(self, case: Case) -> MasterKey:
+        return find_key(self._registry, case.row["key_id"])
+
+    def _key_on_record(self, case: Case) -> MasterKey | None:
+        try:
+            return self._key(case) if self._config else None
+        except Refused:
+            return None
+
+    def _open(self, key: MasterKey) -> KeyUnderTest:
+        if key.key_id not in self._opened:
+            (self._opened[key.key_id],) = open_keys(self._folder, [key], fast=False)
+        return self._opened[key.key_id]
+
+    def _text_of(self, case: Case) -> "_Said":
+        if self._config is None:
+            return _Said(why_none="name the scan's configuration instead of its results to see the text")
+        try:
+            found = self._stored(case, self._config)
+        except Refused as error:
+            return _Said(why_none=str(error))
+        text = _as_scored(case, found)
+        parts, message = parts_of(text), case.row["message"]
+        if message is None:  # undecided: the best may be a stranger
+            return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag")
+        try:
+            test, common = self._open(self._key(case)), self.common(case)
+        except Refused as error:  # a missing key keeps no other flag from being explained
+            return _Said(text, None, found.not_from_file, parts, None, str(error))
+        dedup = case.scan["dedup"] if case.scan else self._config.dedup
+        tokenizer = test.tokenizer.reference
+        about = text, message, test.key.messages, dedup, parts
+        weighed = weigh(test.watermark, tokenizer, *about, self._run, common)
+        return _Said(text, None, found.not_from_file, parts, weighed)
