@@ -70,7 +70,7 @@ def calibrate(
 
 
 @click.command(name="python -m jobs.calibrate")
-@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.config.CalibrationConfig.")
+@click.option("--config", required=True, type=_CONFIG, help="TOML file, see schemas.calibration.CalibrationConfig.")
 @_date
 @_tests
 @_down_to

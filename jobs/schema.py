@@ -8,7 +8,7 @@ from jobs.text import tell
 
 _OF = {
     "scan": "schemas.config:ScanConfig",
-    "calibrate": "schemas.config:CalibrationConfig",
+    "calibrate": "schemas.calibration:CalibrationConfig",
     "verdict": "schemas.verdict:Verdict",
     "evaluate": "schemas.evaluation:EvaluationConfig",
 }

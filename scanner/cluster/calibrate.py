@@ -34,7 +34,7 @@ from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format
 from scanner.watermark.common_ngrams import LEAST_REACH
 from scanner.watermark.formats import format_of
-from schemas.config import LawConfig, PiecesConfig
+from schemas.calibration import LawConfig, PiecesConfig
 from schemas.registry import AuditedFilter, MasterKey
 
 PIECE_THRESHOLDS = tuple(10.0 ** (-k / 4) for k in range(29))

@@ -23,13 +23,13 @@ from jobs.cli import brickscan
 from scanner import results
 from scanner.cluster.endings import ExitCode
 from scanner.results.data_files import SCHEMAS
-from schemas import audit_tables, config, evaluation, evidence_tables, filter_tables, tables
+from schemas import audit_tables, calibration, config, evaluation, evidence_tables, filter_tables, tables
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 WIDTH = 110
 CONFIGURATIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("brickscan scan", config.ScanConfig),
-    ("brickscan calibrate", config.CalibrationConfig),
+    ("brickscan calibrate", calibration.CalibrationConfig),
     ("brickscan evaluate", evaluation.EvaluationConfig),
 )
 TABLES = (tables, audit_tables, evidence_tables, filter_tables)

@@ -22,7 +22,7 @@ from scanner.storage.toml import read_toml
 from scanner.tokens import load_tokenizer
 from scanner.watermark import Format
 from scanner.watermark.native.version2 import of_the_paper
-from schemas.config import CalibrationConfig, RegistryAuditConfig
+from schemas.calibration import CalibrationConfig, RegistryAuditConfig
 from schemas.registry import MasterKey
 
 KEY_STRIDE = 2**32
@@ -101,7 +101,7 @@ def plan_calibration(
     """Read a configuration, and open once every file that it names. Relative paths start at the configuration's folder.
 
     Args:
-        config_file: TOML, see schemas.config.CalibrationConfig.
+        config_file: TOML, see schemas.calibration.CalibrationConfig.
         date: fills {date} in the corpus's paths.
         law_tests: null p-values of each format, in place of the configured number.
 
