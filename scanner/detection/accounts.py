@@ -173,6 +173,8 @@ class AccountJudge:
 
     def _filtered(self, posts: Posts, test: KeyUnderTest, tokens: Tokens, positions: Positions) -> Positions:
         """The positions of accounts, each post's without the n-grams that its own filter leaves out."""
+        if not any(posts.filters):
+            return positions
         of_posts = by_post(positions, tokens)
         for sha256 in dict.fromkeys(posts.filters):
             filtered = NO_FILTER if sha256 is None else self._open_filter(sha256)

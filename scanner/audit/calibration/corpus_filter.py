@@ -48,17 +48,17 @@ def lessons(
         least = np.sort(np.concatenate(orders))[:most] if orders else np.zeros(0, np.uint64)
         halves.append(
             [
-                _lesson(number, part, places[order <= least[-1]])
-                for number, (part, places, order) in enumerate(zip(digests, of_half, orders, strict=True))
+                _lesson(at, part, places[order <= least[-1]])
+                for at, (part, places, order) in enumerate(zip(digests, of_half, orders, strict=True))
                 if len(least) and (order <= least[-1]).any()
             ]
         )
     return halves
 
 
-def _lesson(number: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> Lesson:
+def _lesson(part: int, digests: NDArray[np.uint64], places: NDArray[np.int64]) -> Lesson:
     bits = digests[places] // np.uint64(HALVES) % np.uint64(TEXTS_A_CELL)
-    return Lesson(number, places, bits.astype(np.uint8))
+    return Lesson(part, places, bits.astype(np.uint8))
 
 
 def common_in(
