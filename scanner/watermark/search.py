@@ -269,6 +269,9 @@ def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: f
     naming[(count > 0) & ~proven] = Naming.ASSUMED
     naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = Naming.NAMED
     key, candidate = _best_named(found, named)
+    # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
+    independent = np.array([under_key.independent for under_key in found])
+    naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
     return Decision(key, candidate, count > 0, named, naming)
 
 

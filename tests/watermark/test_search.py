@@ -89,6 +89,17 @@ def test_a_candidate_is_named_if_it_passes_by_what_it_shares_with_no_other(own, 
     assert decided.naming.tolist() == [naming]
 
 
+@pytest.mark.parametrize(("of_group", "beside", "naming"), [(-9.0, -8.0, "undecided"), (-8.0, -9.0, "ambiguous")])
+def test_where_a_group_passes_best_its_message_may_be_a_strangers_whatever_passes_under_other_keys(
+    of_group, beside, naming
+):
+    (said,) = found((of_group, 0.0), independent=True)
+    decided = decide([said._replace(log10_p_own=np.zeros((1, 2))), *found((beside, 0.0))], RATE, 1e-4)
+    assert decided.flagged.tolist() == [True]
+    assert not any(of_key.any() for of_key in decided.named)
+    assert decided.naming.tolist() == [naming]
+
+
 def test_an_assumed_law_flags_and_names_nobody():
     (said,) = found((-9.0, 0.0), assumed=True)
     best_of_all = np.array([[1e-3, NAN]])
