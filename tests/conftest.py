@@ -28,8 +28,8 @@ settings.register_profile("same", derandomize=True, deadline=None, suppress_heal
 settings.load_profile("same")
 
 NOT_QUICK = re.compile(
-    r"ray_cluster|without_ray|\bimport ray\b|subprocess|multiprocessing|inspect\(|audited_scan|torch|\bnight\b|\btiny\b"
-    r"|\.png"
+    r"ray_cluster|without_ray|\bimport ray\b|scanner\.cluster|subprocess|multiprocessing|inspect\(|audited_scan|torch"
+    r"|from transformers|from scanner\.generation|\btiny|\bnight\b|\.png"
 )
 """Words of a test file that needs Ray, a process (drawing asks one for fonts) or seconds for an import."""
 
@@ -39,10 +39,15 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path: Path, config):
-    """With --quick, leave out files that need Ray, a process or torch before they are imported, which takes seconds."""
-    if config.getoption("--quick") and collection_path.name.startswith("test_"):
-        return True if NOT_QUICK.search(collection_path.read_text(encoding="utf-8")) else None
-    return None
+    """With --quick, leave out files that need Ray, a process or torch before they are imported, which takes seconds.
+
+    A folder without other files is left out too, and its conftest.py not imported.
+    """
+    if not config.getoption("--quick"):
+        return None
+    files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
+    tests = [path.read_text(encoding="utf-8") for path in files if path.match("test_*.py")]
+    return True if tests and all(map(NOT_QUICK.search, tests)) else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -92,7 +97,7 @@ def no_process(request) -> Iterator[None]:
         raise AssertionError("a test of `make check` starts no process; see tests/conftest.py")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", refuse)
+        patch.setattr(subprocess.Popen, "__init__", refuse)  # the class stays, since Ray makes one of its own of it
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
             patch.setattr(os, name, refuse)
         yield

@@ -131,6 +131,7 @@ def call(*options: object) -> str:
     return found.output
 
 
+@pytest.mark.seconds
 def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
     file, registry = tmp_path / "marked.parquet", f"{demo['folder'][0]}/registry"
     own = demo.filter(key_id="demo-gumbel", temperature=1.0)

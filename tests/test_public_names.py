@@ -21,15 +21,18 @@ PROMISED = {
 
 TYPES_ALONE = {"Dedup"}  # typing.Literal holds no docstring
 
+TAKES_SECONDS = {"scanner.generation": pytest.mark.seconds}  # imports torch
+
 PACKAGES = [f"scanner.{found.name}" for found in pkgutil.iter_modules(scanner.__path__) if found.ispkg]
 
 
-@pytest.mark.parametrize("module", sorted(PROMISED))
+@pytest.mark.parametrize("module", [pytest.param(name, marks=TAKES_SECONDS.get(name, ())) for name in PROMISED])
 def test_what_is_promised_is_there(module):
     found = importlib.import_module(module)
     assert {name for name in PROMISED[module] if not hasattr(found, name)} == set()
 
 
+@pytest.mark.seconds
 def test_the_public_names_of_a_package_are_there_and_documented():
     seen = 0
     for package in PACKAGES:

@@ -27,7 +27,7 @@ def faults_of(source: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(source.splitlines(), 1):
         if COMMENT_WITH_OF.search(line):
             yield number, line.strip()
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source)):
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -36,6 +36,14 @@ def faults_of(source: str) -> Iterator[tuple[int, str]]:
             of_a_constant = isinstance(before, ast.Assign | ast.AnnAssign)
             if STARTS_WITH_OF.search(text) or (of_a_constant and NO_NOUN.match(text)):
                 yield statement.lineno, text
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and the statements in it, without their expressions, which are most of a tree and hold no docstring."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _statements(child)
 
 
 def _text_of(statement: ast.stmt | None) -> str:

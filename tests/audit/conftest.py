@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.detection import open_plan
-from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
+from scanner.tokens import Tokenizer
 from scanner.watermark import Tokens
+from tests.support.opened import demo_tokenizer
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
@@ -18,8 +19,7 @@ RAW = pa.schema([("doc_id", pa.binary()), ("text", pa.binary())])
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    path = DEMO / "tokenizer.json"
-    return load_tokenizer(path, sha256_file(path))
+    return demo_tokenizer()
 
 
 @pytest.fixture(scope="module")

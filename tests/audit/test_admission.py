@@ -17,17 +17,22 @@ from scanner.errors import Refused
 from scanner.registry import load_registry, new_key
 from scanner.results import tables
 from scanner.watermark.formats import format_of
-from tests.audit.conftest import DEMO
 from tests.support.counted import THRESHOLDS, sums
 
 
 @pytest.fixture
-def registry(tmp_path):
+def no_tokens(tmp_path):
+    """A tokenizer file without tokens: nothing is read with it."""
+    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
+    return tmp_path / "tokenizer.json"
+
+
+@pytest.fixture
+def registry(tmp_path, no_tokens):
     for name in ("k1", "k2"):
         new_key(
-            tmp_path / "registry", name, format="greenlist", window=4, gamma="1/4", messages=100,
-            tokenizer=DEMO / "tokenizer.json",
-        )  # fmt: skip
+            tmp_path / "registry", name, format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=no_tokens
+        )
     return tmp_path / "registry"
 
 
@@ -149,18 +154,16 @@ def sums_of(count):
     return np.zeros((count, 2)), np.ones(count), np.tile(THRESHOLDS, (count, 1))
 
 
-def test_another_key_of_that_name_has_no_audit(registry, tmp_path):
+def test_another_key_of_that_name_has_no_audit(registry, no_tokens):
     rows = audit(registry, {"k1": 1.0})
     shutil.rmtree(registry)
-    other = new_key(
-        registry, "k1", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=DEMO / "tokenizer.json"
-    )
+    other = new_key(registry, "k1", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=no_tokens)
     with pytest.raises(Refused, match="'k1' has no audit there"):
         admission_of(other, frame(rows))
 
 
-def test_a_key_without_a_commitment_is_known_by_name_parameters_and_time(tmp_path):
-    folder, fresh = tmp_path / "registry", {"messages": 1, "tokenizer": DEMO / "tokenizer.json"}
+def test_a_key_without_a_commitment_is_known_by_name_parameters_and_time(tmp_path, no_tokens):
+    folder, fresh = tmp_path / "registry", {"messages": 1, "tokenizer": no_tokens}
     for name in ("stack", "other"):
         new_key(folder, name, format="vllm-gumbel", **fresh)
     stack, other = load_registry(folder).keys

@@ -11,11 +11,11 @@ from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input import documents
 from scanner.input.documents import read_text
-from scanner.registry import Holders, list_users, load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.registry import Holders, list_users
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
 from schemas.words import Naming
 from tests import reference
+from tests.support.opened import opened
 from tests.support.two_keys import MESSAGES, message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
@@ -24,10 +24,7 @@ RATE = 1e-6
 
 @pytest.fixture(scope="module")
 def keys(registry) -> list[KeyUnderTest]:
-    return [
-        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
-        for key in load_registry(registry).keys
-    ]
+    return opened(registry)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from scanner.detection.existence import OfFile
 from scanner.detection.sketches import sketch
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import read_text
-from scanner.registry import Holders, load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.registry import Holders
 from schemas.tables import DOCUMENTS, QUARANTINE, VERDICTS
+from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
@@ -111,10 +111,7 @@ def verdict(detector, tokens, found, i, at):
 
 @pytest.fixture(scope="module")
 def keys(registry):
-    found = [
-        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
-        for key in load_registry(registry).keys
-    ]
+    found = opened(registry)
     one = found[0].key.model_copy(update={"messages": 1})
     return [*found, KeyUnderTest(one, found[0].watermark, found[0].tokenizer)]
 

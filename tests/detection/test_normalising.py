@@ -13,9 +13,9 @@ from scanner.detection.detector import Detector
 from scanner.detection.normalising import normalise
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.registry import Holders, load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.registry import Holders
 from schemas.tables import DOCUMENTS
+from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
 ORIGIN = Origin("scan", "shard", "/in/a.parquet")
@@ -80,10 +80,7 @@ def test_what_is_normalised_stays_so_and_hides_nothing(text):
 
 @pytest.fixture(scope="module")
 def keys(registry) -> list[KeyUnderTest]:
-    return [
-        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
-        for key in load_registry(registry).keys
-    ]
+    return opened(registry)
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 from scanner.detection.detector import Detector
 from scanner.detection.naming import Entry, Names, of_one_user, passing_of, to_be_looked_at
 from scanner.detection.open_plan import open_prover
-from scanner.detection.under_test import KeyUnderTest, Origin
-from scanner.registry import Holders, Named, load_registry, new_key, open_key, restore_users
-from scanner.tokens import load_tokenizer
+from scanner.detection.under_test import Origin
+from scanner.registry import Holders, Named, new_key, restore_users
 from scanner.watermark.format import Basis
 from scanner.watermark.search import Found
 from schemas.tables import DOCUMENTS
 from schemas.user_tables import USER_EVENTS
+from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER, words_of_one_token
 from tests.watermark.pairs import ragged
 
@@ -59,8 +59,7 @@ def registry(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def keys(registry):
-    tokenizer = load_tokenizer(TOKENIZER, load_registry(registry).keys[0].tokenizer.sha256)
-    return [KeyUnderTest(key, open_key(registry, key), tokenizer) for key in load_registry(registry).keys]
+    return opened(registry)
 
 
 @pytest.fixture(scope="module")

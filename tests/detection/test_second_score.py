@@ -18,14 +18,13 @@ from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.generation import load_model, token_log_probabilities
 from scanner.input.files import list_files
-from scanner.registry import load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
 from tests import reference2
 from tests.chaos.worker import PLAN, FaultySecondWorker
 from tests.support.encodings import found
 from tests.support.groups import GROUPS, USERS, held, make_key, writer
 from tests.support.night import Night
+from tests.support.opened import opened
 from tests.support.submitted import files_of, ray_logs, secrets_of
 from tests.support.two_keys import message_of, words_of_one_token
 
@@ -36,8 +35,8 @@ LN_R = '[second_score]\nscore = "ln_r"'
 @pytest.fixture(scope="module")
 def gum(registry):
     """The Gumbel key, opened, its record and its tokenizer."""
-    key = next(key for key in load_registry(registry).keys if key.key_id == "gum")
-    return open_key(registry, key), key, load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256)
+    gum = next(test for test in opened(registry) if test.key.key_id == "gum")
+    return gum.watermark, gum.key, gum.tokenizer
 
 
 @pytest.fixture(scope="module")

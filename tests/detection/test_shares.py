@@ -12,15 +12,15 @@ from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_prover
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights, recorded_tests
-from scanner.detection.under_test import KeyUnderTest, Origin
+from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.evidence.replaying import replay
-from scanner.registry import Holders, load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.registry import Holders
 from scanner.watermark.search import corrected, passes
 from schemas.tables import DOCUMENTS
 from tests import reference
 from tests.support.command_line import call
+from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
 RATE = 1e-6
@@ -30,10 +30,7 @@ UNEQUAL = "variants = { normalised = true }\nweights = { document = 0.8, as_writ
 @pytest.fixture
 def said(registry):
     """Gives verdicts on texts under both keys, proved, by the weights that a test states."""
-    under_test = [
-        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
-        for key in load_registry(registry).keys
-    ]
+    under_test = opened(registry)
 
     def scan(texts: list[str], weights: Weights) -> list[dict]:
         detector = Detector(

@@ -11,10 +11,9 @@ from scanner.detection.detector import Detector
 from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
 from scanner.detection.shares import Weights
-from scanner.detection.under_test import KeyUnderTest, Looked, Origin
+from scanner.detection.under_test import Looked, Origin
 from scanner.quoting import parts_of
-from scanner.registry import Holders, load_registry, open_key, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.registry import Holders
 from scanner.watermark import passing_spans
 from scanner.watermark.passing_spans import Span
 from scanner.watermark.search import corrected
@@ -23,6 +22,7 @@ from scanner.watermark.spans import looks
 from schemas.evidence_tables import SPANS
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
+from tests.support.opened import opened
 from tests.support.two_keys import message_of
 
 RATE = 1e-6
@@ -31,10 +31,7 @@ SPANS_TOO = Weights(document=0.5, span=0.5)
 
 @pytest.fixture(scope="module")
 def look(registry) -> Callable[..., Looked]:
-    under_test = [
-        KeyUnderTest(key, open_key(registry, key), load_tokenizer(tokenizer_path(registry, key), key.tokenizer.sha256))
-        for key in load_registry(registry).keys
-    ]
+    under_test = opened(registry)
     holders = Holders.load(registry, [test.key.key_id for test in under_test])
 
     def scan(texts: list[str], weights: Weights = SPANS_TOO) -> Looked:
@@ -125,6 +122,7 @@ def test_a_marked_quotation_is_told_from_own_words(look, users, marked, plain):
 SEGMENTS = SPANS_TOO._replace(segments=True)
 
 
+@pytest.mark.seconds
 def test_a_marked_quotation_is_one_look_that_fits(look, users, marked, plain):
     """Also where windows are not tested; the proof counts the positions whose tokens begin in the quotation."""
     quotation = "".join(f"> {marked(users['alice'], 40, seed)}\n" for seed in range(3))

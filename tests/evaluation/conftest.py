@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel
 
 from tests.generation.conftest import VOCABULARY, tiny, tiny_folder
 
@@ -17,6 +15,9 @@ PROMPTS = [f"w{3 + i} w{40 + i} w{20 + i} w{60 - i} w{50 - i}" for i in range(12
 @pytest.fixture(scope="session")
 def sentence_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sentence model's folder: BERT over the words w3 … w96, which reads 40 tokens at most."""
+    import torch
+    from transformers import BertConfig, BertModel
+
     folder = tmp_path_factory.mktemp("sentence-model")
     torch.manual_seed(2)
     config = BertConfig(

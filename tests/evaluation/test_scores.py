@@ -17,12 +17,13 @@ from scanner.evaluation.identification import identification_figures, search_tex
 from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import Named
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.tokens import sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
+from tests.support.opened import demo_tokenizer
 
 SEED = "scores"
 SETTINGS = {
@@ -103,7 +104,7 @@ def test_users_are_named_as_a_scan_names_them(setting):
     mark = setting.watermark(key_secret(SEED, 0))
     own = [7, 11, 19, 23, 49, 0, 31, 8, 9, 10]
     tokens = texts_of(mark, own, [12, 20, 22, 24, 26, 30, 40, 60, 80, 100])
-    tokenizer = load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    tokenizer = demo_tokenizer()
     decoder = Tokenizer.from_file(str(TOKENIZER))
     bounds = tokens.offsets
     texts = [decoder.decode(tokens.ids[a:b].tolist()) for a, b in pairwise(bounds)]

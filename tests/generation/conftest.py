@@ -1,16 +1,19 @@
-"""A tiny language model with random weights, made here: it knows no language, and so has the entropy to be marked."""
+"""A tiny language model with random weights, made here: it knows no language, and so has the entropy to be marked.
+
+Fixtures import torch, which takes seconds, so that tests which need none do not wait for it.
+"""
 
 import os
 from pathlib import Path
-
-os.environ["HF_HUB_OFFLINE"] = "1"
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from scanner.generation import LocalModel, load_model
+if TYPE_CHECKING:
+    from scanner.generation import LocalModel
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports transformers
 
 VOCABULARY = 97
 
@@ -18,6 +21,9 @@ VOCABULARY = 97
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's folder as `save_pretrained` writes it, with a tokenizer of words w3 … w96 and no chat template."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     folder = tmp_path_factory.mktemp("tiny-model")
     torch.manual_seed(1)
     config = LlamaConfig(
@@ -41,5 +47,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_folder: Path) -> LocalModel:
+def tiny(tiny_folder: Path) -> "LocalModel":
+    from scanner.generation import load_model
+
     return load_model(tiny_folder)

@@ -6,15 +6,15 @@ import pytest
 
 from scanner.registry import load_registry, new_key
 from tests.support.command_line import call
-from tests.support.two_keys import TOKENIZER
 
 
 def add(folder, key_id):
-    new_key(folder, key_id, format="greenlist-v2", window=4, gamma="1/4", messages=20, tokenizer=TOKENIZER)
+    tokenizer = folder.parent / "tokenizer.json"
+    new_key(folder, key_id, format="greenlist-v2", window=4, gamma="1/4", messages=20, tokenizer=tokenizer)
 
 
 @pytest.fixture
-def listed(tmp_path):
+def listed(tmp_path, tokenizer):
     """A folder with a list of three keys, published one by one, and a copy of the list after each key."""
     for number, key_id in enumerate(("spring", "summer", "autumn"), start=1):
         add(tmp_path / "registry", key_id)
@@ -38,9 +38,9 @@ def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed)
         assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
 
 
-def test_what_is_published_is_published_once_and_short_keys_never(listed):
+def test_what_is_published_is_published_once_and_short_keys_never(listed, tokenizer):
     before = (listed / "list.txt").read_bytes()
-    short = new_key(listed / "registry", "short", format="vllm-gumbel", messages=1, tokenizer=TOKENIZER)
+    short = new_key(listed / "registry", "short", format="vllm-gumbel", messages=1, tokenizer=tokenizer)
     assert short.commitment is None
     code, out, _ = call("keys", "publish", listed / "list.txt", "--registry", listed / "registry")
     assert (code, out.splitlines()[-1].endswith("; 0 of them new")) == (0, True)

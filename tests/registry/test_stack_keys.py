@@ -108,6 +108,7 @@ def test_a_configuration_that_is_wrong_is_refused_by_field_and_leaves_nothing(fo
     assert not (folder / "registry/secrets/chat.key").exists()
 
 
+@pytest.mark.seconds
 def test_more_users_than_32_bits_can_tell_apart_are_told(folder):
     for users, told in ((100, False), (100_000, True)):
         code, out, err = add(folder, f"users-{users}", "--format", "sglang-user-keys", "--messages", users)
@@ -144,6 +145,7 @@ def test_the_list_of_formats_names_all(folder):
     assert [line.split()[0] for line in out.splitlines()[1:]] == list(FORMATS)
 
 
+@pytest.mark.seconds
 def test_configurations_of_transformers(folder):
     """Green lists need the logits' width too. With the published keys of SynthID, anyone can make the mark."""
     published = [654, 400, 836, 123, 340, 443, 597, 160, 57]

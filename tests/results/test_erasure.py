@@ -57,6 +57,7 @@ def test_a_name_among_others_is_erased_too(folder):
     assert all(b"alice" not in file.read_bytes() for file in Path(table_uri(folder, "verdicts")).glob("*.parquet"))
 
 
+@pytest.mark.seconds
 def test_it_gets_its_turn_beside_a_scan_that_is_first_each_time(named, monkeypatch):
     """A rewritten file is offered again and not written again; rows of the scan that name alice are erased too."""
     written = []

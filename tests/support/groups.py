@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.detection.under_test import KeyUnderTest
-from scanner.registry import list_users, load_registry, new_key, open_key, restore_users
-from scanner.tokens import load_tokenizer
+from scanner.registry import list_users, new_key, restore_users
 from scanner.watermark.native.numbered import Numbered
 from schemas.registry import is_reserved
 from schemas.user_tables import USER_EVENTS
+from tests.support.opened import opened
 from tests.support.two_keys import TOKENIZER
 from tests.watermark.pairs import ragged
 
@@ -35,10 +35,10 @@ def make_key(folder, form: str, **parameters) -> tuple[str, KeyUnderTest]:
     secret = folder / "secrets" / "k.key"
     secret.write_text(hashlib.sha256(b"groups").hexdigest())
     secret.chmod(0o600)
-    made = new_key(folder, "k", format=form, messages=GROUPS**2, tokenizer=TOKENIZER, **parameters)
+    new_key(folder, "k", format=form, messages=GROUPS**2, tokenizer=TOKENIZER, **parameters)
     give_messages(folder)
-    tokenizer = load_tokenizer(TOKENIZER, made.tokenizer.sha256)
-    return folder, KeyUnderTest(load_registry(folder).keys[0], open_key(folder, made), tokenizer)
+    (under_test,) = opened(folder)
+    return folder, under_test
 
 
 def writer(key, words):

@@ -87,6 +87,7 @@ def test_golden_strings(data):
     assert len(set("".join(strings))) > 20_000
 
 
+@pytest.mark.seconds
 def test_it_is_used_where_it_agrees(data, tmp_path):
     pytest.importorskip("fastokens")
     assert isinstance(load_tokenizer(TOKENIZER, sha256_file(TOKENIZER)), FastTokenizer)
@@ -150,6 +151,7 @@ def test_only_the_first_texts_are_compared(monkeypatch, slow, data, first):
     assert_same(slow.encode(["even"]), fast.encode(["odd word"]))
 
 
+@pytest.mark.seconds
 def test_what_it_refuses_is_read_by_the_reference(monkeypatch, slow, data, caplog):
     install(monkeypatch, lambda: Imitation(slow, refuse="forbidden"))
     fast = FastTokenizer(data, slow)

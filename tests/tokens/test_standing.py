@@ -56,7 +56,11 @@ TOKENIZERS = {
 }
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+LARGE = [pytest.param(name, marks=pytest.mark.seconds) for name in ("trimmed", "lower case")]
+"""Variants of the demo's tokenizer, which take a second to make."""
+
+
+@pytest.fixture(scope="module", params=["demo", "sentence piece", *LARGE])
 def standing(request) -> tuple[HuggingFaceTokenizer, Standing]:
     reference = HuggingFaceTokenizer(TOKENIZERS[request.param]())
     return reference, Standing(reference)
@@ -95,6 +99,7 @@ def test_mixed_texts(standing, texts):
     same(*standing, texts)
 
 
+@pytest.mark.seconds
 def test_tokens_beyond_the_vocabulary_are_asked_of_the_reference():
     """An added token stands beyond the model's vocabulary and may be any text."""
     told = json.loads(DEMO)
@@ -112,6 +117,7 @@ def test_texts_without_segments(standing):
         assert told.many.tolist() == [0] * len(texts)
 
 
+@pytest.mark.seconds
 def test_lengths_are_known_where_tokens_are_the_text():
     known = {name: lengths_of(make()) is not None for name, make in TOKENIZERS.items()}
     assert known == {"demo": True, "sentence piece": True, "trimmed": True, "lower case": False}

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 from scanner.errors import TokenizerError
 from scanner.tokens import HuggingFaceTokenizer, load_tokenizer, sha256_file
 from scanner.tokens import reference as module
+from tests.support.opened import demo_tokenizer
 from tests.support.two_keys import TOKENIZER
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return load_tokenizer(TOKENIZER, sha256_file(TOKENIZER))
+    return demo_tokenizer()
 
 
 @pytest.fixture(scope="module")

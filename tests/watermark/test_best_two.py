@@ -91,6 +91,7 @@ def test_seventy_thousand_tokens(pair):
     assert_best_of_the_one_message_path(pair, random_documents(70, [70_000, 10]), 9)
 
 
+@pytest.mark.seconds
 def test_many_documents():
     lengths = np.random.default_rng(9).integers(0, 40, 3000)
     for pair in both(1):

@@ -17,6 +17,7 @@ def largest_miss(draws: np.ndarray) -> float:
     return float(np.abs(terms - exact).max())
 
 
+@pytest.mark.seconds
 def test_every_fraction_of_one_power_of_two_and_both_ends():
     fractions = (np.uint32(2**24) + np.arange(2**23, dtype=np.uint32) * np.uint32(2)) - np.uint32(1)
     ends = np.concatenate([np.arange(2**18, dtype=np.uint32), ~np.arange(2**18, dtype=np.uint32)])

@@ -77,6 +77,7 @@ def test_the_rank_is_exact(count):
     assert decided.flagged.tolist() == (rank == LEAST_RANK).tolist()
 
 
+@pytest.mark.seconds
 def test_unmarked_text_is_done_after_a_few():
     """Where scores are exchangeable, 1/l of the texts are left for the l-th decoy to score."""
     rng = np.random.default_rng(6)
