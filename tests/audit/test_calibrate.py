@@ -73,6 +73,7 @@ def rows_of(folder: Path) -> pl.DataFrame:
     return results.audits(str(folder / "audit")).collect()
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_unmarked_corpus_passes(tmp_path, human_texts, capsys):
     fix_secrets(tmp_path / "registry", "k1")
@@ -151,6 +152,7 @@ def private(secret: Path, folder: Path) -> Path:
     return copy
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_the_same_seed_gives_the_same_counts(tmp_path, human_texts):
     def counts(seed: str) -> list[tuple[object, ...]]:
@@ -191,6 +193,7 @@ def test_much_work_is_cut_into_calls_that_take_seconds(tmp_path, human_texts, mo
     assert whole == (most == 10**6)
 
 
+@pytest.mark.costly
 def test_sigterm_ends_it_with_143_a_sentence_and_nothing_written(tmp_path, human_texts):
     config = make(tmp_path, human_texts, tests=10**9)
     command = [sys.executable, "-m", "jobs.calibrate", "--config", str(config)]

@@ -73,6 +73,7 @@ def test_a_constant_bit_is_caught(broken):
     assert run(broken, AUDIT + "print(*verdicts, sep=',')").split(",") == ["too small", "too small", "too small"]
 
 
+@pytest.mark.costly
 def test_a_scan_catches_it_by_its_decoys_and_by_nothing_else(broken):
     """Decoys of all messages catch it under 40 of 40 secrets; decoys' best messages alone under 36."""
     assert run(broken, LIVE).splitlines() == ["alarm,True", "no decoys,False"]

@@ -87,6 +87,7 @@ def unlucky(signature: Tokens) -> bytes:
     return max(secrets, key=lambda secret: GreenList(secret, 2, Fraction(1, 4)).score(signature, positions, 0)[0])
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp_path, plain, tokenizer, capsys):
     signature = plain(30, 1)

@@ -60,6 +60,7 @@ def test_counts_are_those_of_a_scan(short):
     assert (found.by_message().clusters == 3).all()
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_parts_add_up(short):
     mark, cut = Gumbel(SECRET, 1), 500

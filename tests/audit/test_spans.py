@@ -21,6 +21,7 @@ def scanned(folder, texts: list[str], more: str = SPANS):
     return audit, counts
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_law_of_spans_is_tested_in_every_scan_and_holds(tmp_path, human_texts):
     """2,400 texts, scored under one message of a key and under all of them."""
@@ -45,6 +46,7 @@ def test_windows_counted_as_one_look_raise_the_alarm(tmp_path, human_texts, monk
     assert wrong == {"decoy_spans"}
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_segments_counted_as_one_look_raise_the_alarm_and_else_do_not(tmp_path, human_texts, monkeypatch):
     """600 texts of six paragraphs each; the best paragraph counts."""

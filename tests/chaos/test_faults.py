@@ -16,6 +16,8 @@ from tests.chaos.driver import MOMENTS
 from tests.chaos.processes import output_of
 from tests.chaos.worker import REASONS, FaultyWorker
 
+pytestmark = pytest.mark.costly
+
 
 def scan(night) -> None:
     assert run_scan(make_plan(night.config), lambda *_: None, worker=FaultyWorker).exit_code == 0

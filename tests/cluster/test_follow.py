@@ -152,6 +152,7 @@ def spans_of(night) -> list[tuple[str, int, str]]:
     return [(Path(path).name, row, user) for path, row, user in spans.rows()]
 
 
+@pytest.mark.costly
 def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(night, plain, marked, ray_folder):
     night.configure(more="spans = { windows = true }")
     alice = message_of(night.registry, "green", "alice")

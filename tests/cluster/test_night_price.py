@@ -104,6 +104,7 @@ def test_what_is_no_file_of_figures_is_refused(tmp_path, content):
         list(night_lines(file, 1, 200, 1e9, 0))
 
 
+@pytest.mark.costly
 def test_it_measures_what_a_worker_does(tmp_path, monkeypatch):
     monkeypatch.setattr(quick, "GROUPED", quick.GROUPED[:1])
     monkeypatch.setattr(quick, "_MOST", 64)

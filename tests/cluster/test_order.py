@@ -51,6 +51,7 @@ def night(night, plain):
     return night
 
 
+@pytest.mark.costly
 def test_neither_clock_nor_listing_order_matter(night, monkeypatch):
     night.scan(worker=Diary)
     first, order = night.verdicts(), claimed(night)

@@ -213,6 +213,7 @@ def test_a_pack_that_fails_is_taken_apart_and_no_neighbour_is_blamed():
     assert done + sum(report.counts.documents for one in pieces.values() for report in one.reports) == 21 * 10 - 1
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_scan_of_small_files_writes_few_files_and_the_same_rows(night, plain, monkeypatch):
     for i in range(40):

@@ -172,6 +172,7 @@ def test_two_documents_that_raise(run):
     assert documents(finished) == 7
 
 
+@pytest.mark.costly
 def test_nobody_knows_whose_a_document_is_that_kills_whoever_looks(run):
     (finished,) = run({1: "die always"}, shard(0, 2)).values()
     assert finished.lost == [(1, "killed_worker", finished.lost[0].detail, UNKNOWN)]
@@ -184,6 +185,7 @@ def test_large_documents_come_last_and_alone(run, tmp_path):
     assert diary(tmp_path) == [(0, 4), (4, 8), (8, 12), (1, 2), (2, 3), (5, 6)]
 
 
+@pytest.mark.costly
 def test_not_all_large_documents_of_a_file_are_tried_where_others_failed(run, tmp_path):
     """The cost of one file is bounded. Its sound rows are scanned, and the ids of its lost documents are kept."""
     deadly = dict.fromkeys(range(1, 30), "large and deadly")
@@ -228,6 +230,7 @@ def test_there_are_more_workers_once_the_cluster_has_room(tmp_path, monkeypatch)
     assert len({line.split()[3] for line in (tmp_path / "diary").read_text().splitlines()}) == 2
 
 
+@pytest.mark.costly
 def test_what_waited_behind_a_killer_is_not_to_blame(run, tmp_path):
     found = run({0: "die"}, shard(0, 1), shard(1, 2), workers=1)
     assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "killed_worker")]
@@ -301,6 +304,7 @@ def test_it_says_when_nothing_happens(tmp_path):
     slow.close()
 
 
+@pytest.mark.costly
 def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_path, monkeypatch):
     monkeypatch.setattr(todo, "ATTEMPTS", 2)
     found = run({1: "hang"}, shard(0, 2), shard(2, 4), stall_seconds=0.5)
@@ -326,6 +330,7 @@ def test_what_waits_behind_a_slow_piece_has_its_own_time(run, tmp_path):
     assert len(diary(tmp_path)) == 2
 
 
+@pytest.mark.costly
 def test_a_document_that_eats_memory_ends_at_the_limit_and_the_rest_is_scanned(run):
     found = run({2: "eat", -2: str(2**30)}, shard(0, 4))
     ((row, reason, *_),) = found["shard-0"].lost
@@ -333,12 +338,14 @@ def test_a_document_that_eats_memory_ends_at_the_limit_and_the_rest_is_scanned(r
     assert documents(found["shard-0"]) == 3
 
 
+@pytest.mark.costly
 def test_what_comes_after_a_document_that_ate_memory_has_all_of_it(run):
     found = run({0: "hoard", 1: "need much", -2: str(2**30)}, shard(0, 1), shard(1, 2), workers=1)
     assert [(lost.row, lost.reason) for lost in found["shard-0"].lost] == [(0, "out_of_memory")]
     assert (documents(found["shard-1"]), found["shard-1"].lost, found["shard-1"].retries) == (1, [], 0)
 
 
+@pytest.mark.costly
 def test_what_comes_after_a_document_that_lost_a_worker_its_device_is_scanned(run):
     found = run({1: "lose the device"}, shard(0, 3), shard(3, 5), shard(5, 7), workers=1, on_devices=True)
     ((row, reason, detail, _),) = found["shard-0"].lost

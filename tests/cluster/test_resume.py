@@ -85,6 +85,7 @@ def test_a_killed_driver_loses_nothing_and_doubles_nothing(night, full):
     assert same(night.verdicts(), full.expected)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("signalled", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, code):
     process = start(night)
@@ -150,6 +151,7 @@ def test_sigterm_while_the_input_is_listed(night):
     assert night.verdicts().height == 0
 
 
+@pytest.mark.costly
 def test_two_drivers_of_the_same_night(night, full):
     other = start(night)
     night.scan()

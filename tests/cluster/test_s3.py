@@ -203,6 +203,7 @@ def test_a_night_on_s3_with_a_killed_driver_and_two_at_once(s3, far_registry, ni
     assert encodings.found(secrets_of(registry), everything) == set()
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, plain, tmp_path):
     """Input, results and registry are on S3; then the input is deleted."""

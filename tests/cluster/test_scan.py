@@ -203,6 +203,7 @@ class Fragile(Worker):
         yield from (event for event in events)  # Ray needs a generator
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_documents_that_kill_their_worker(night, plain, monkeypatch):
     monkeypatch.setattr(todo, "ATTEMPTS", 2)  # each worker takes seconds to start

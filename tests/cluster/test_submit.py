@@ -14,6 +14,8 @@ from tests.support.night import Night
 from tests.support.submitted import ROOT, Head, start_head, start_node, wait_for
 from tests.support.two_keys import message_of
 
+pytestmark = pytest.mark.costly
+
 RAY = str(Path(sys.executable).with_name("ray"))
 
 

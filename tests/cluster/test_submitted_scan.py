@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import polars as pl
+import pytest
 from ray import cloudpickle
 
 from scanner import results
@@ -15,6 +16,8 @@ from scanner.cluster.metrics import NAMES
 from scanner.detection.scan_plan import make_plan
 from tests.support.encodings import found
 from tests.support.faulty_scan import PLANTED
+
+pytestmark = pytest.mark.costly
 
 LINE = re.compile(r"^ray_(brickscan_[a-z_]+)\{(.*)\} ([-+.e0-9]+)$", re.MULTILINE)
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}

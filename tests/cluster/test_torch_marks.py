@@ -19,6 +19,8 @@ from schemas.registry import Admission
 from tests.support.command_line import call
 from tests.support.night import Night
 
+pytestmark = pytest.mark.costly
+
 LETTERS = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.,;"
 SIZE = 160
 PARAMETERS = {

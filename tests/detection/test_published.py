@@ -61,6 +61,7 @@ def guessed(texts: np.ndarray, said: np.ndarray, green: np.ndarray) -> float:
     return float(np.mean((slope > np.median(slope)) == green))
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_rows_without_a_window_tell_the_green_list_and_their_verdicts_tell_none_of_it():
     mark = GreenListFormat(window=0, gamma="1/2").open(bytes(range(32)))

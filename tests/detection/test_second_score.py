@@ -144,6 +144,7 @@ def test_flagged_documents_get_their_ln_r_score_once_and_verdicts_stay(mixed, gu
     assert scores(mixed).equals(rows)
 
 
+@pytest.mark.costly
 def test_flags_of_groups_get_a_score_of_whom_they_name_and_none_where_that_is_undecided(tmp_path):
     """The score counts all steps of the named message: a third are its group's, the others its own."""
     folder, key = make_key(tmp_path / "registry", "gumbel-v2", groups=GROUPS)
@@ -166,6 +167,7 @@ def test_flags_of_groups_get_a_score_of_whom_they_name_and_none_where_that_is_un
     assert row["log10_p_not_independent"] == pytest.approx(plain.log10_p(score, row["scored"]), rel=1e-9)
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_neyman_pearson_asks_the_model_and_shows_no_key(mixed, gum, byte_model, capfd):
     began = time.time()
@@ -233,6 +235,7 @@ def test_an_interrupted_pass_goes_on_from_what_was_committed(mixed, monkeypatch)
     assert scores(mixed).select("path", "row").n_unique() == scores(mixed).height == 3
 
 
+@pytest.mark.costly
 def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_score(
     night, registry, gumbel_text, ray_cluster, monkeypatch
 ):
@@ -250,6 +253,7 @@ def test_a_text_that_eats_memory_or_never_ends_gets_a_fault_and_the_others_a_sco
     assert [str(fault).split(":")[0] for fault in rows["fault"]] == ["None", "out_of_memory", "timed_out"]
 
 
+@pytest.mark.costly
 def test_without_the_gpus_that_it_asks_for_it_is_computed_on_cpus_and_says_so(
     night, registry, gumbel_text, ray_cluster, caplog
 ):

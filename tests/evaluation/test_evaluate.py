@@ -138,6 +138,7 @@ sys.exit(run(module, ["--config", sys.argv[1]]))
 """Script that drives an evaluation until two batches of texts are written, and then waits to be ended."""
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("prompts", "without_ray")
 def test_a_run_that_was_told_to_end_and_then_killed_goes_on_where_it_was(tmp_path, tiny_folder, capsys):
     """Two drivers, each in its own process, the first with Ray; this process finishes what they leave."""
@@ -221,6 +222,7 @@ class Doubler:
         return self._factor * number
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_actors_do_every_item_once_and_tell_what_goes_wrong():
     assert sorted(on_actors(Doubler, (2,), range(100, 123), 1)) == [(i, 2 * i) for i in range(100, 123)]

@@ -54,6 +54,7 @@ def test_processes_that_add_users_give_distinct_messages(folder, make_key, proce
     assert not (rows["message"] % 20 == 19).any()
 
 
+@pytest.mark.costly
 @HOW_MANY
 def test_adding_removing_erasing_and_merging_files_at_once(folder, make_key, processes):
     make_key(messages=1500)

@@ -262,6 +262,7 @@ FILTERS = st.builds(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=20)
 @given(SHARDS_OF_NIGHTS, FILTERS, st.sampled_from([1.0, 1e-7, 1e-8]))
 def test_what_is_asked_for_is_picked_of_what_stands(tmp_path_factory, nights, wanted, rate):

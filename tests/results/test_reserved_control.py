@@ -29,6 +29,7 @@ def told(q: np.ndarray, null: np.ndarray, level: float) -> tuple[float, float]:
     return (kept & null).sum() / max(kept.sum(), 1), (kept & ~null).sum() / MARKED
 
 
+@pytest.mark.costly
 def test_the_rate_holds_under_a_broken_law_that_benjamini_hochberg_does_not_see():
     """2,000 nights of 1,500 marked texts and 100 false flags, and 500 nights with 1,000 false flags."""
     random = np.random.default_rng(17)

@@ -183,6 +183,7 @@ def test_compactions_a_scan_and_an_erasure_at_once(folder):
     assert rows_of(folder) == list(range(40))
 
 
+@pytest.mark.costly
 def test_several_erasures_at_once_leave_no_name_and_count_each_row_once(folder):
     """Each erasure at once deletes the files that held its names, while the others read them."""
     for i in range(30):
