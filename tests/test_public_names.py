@@ -21,7 +21,7 @@ PROMISED = {
 
 TYPES_ALONE = {"Dedup"}  # typing.Literal holds no docstring
 
-TAKES_SECONDS = {"scanner.generation": pytest.mark.seconds}  # imports torch
+TAKES_SECONDS = {"scanner.generation": pytest.mark.seconds}  # imports a library of models
 
 PACKAGES = [f"scanner.{found.name}" for found in pkgutil.iter_modules(scanner.__path__) if found.ispkg]
 
