@@ -20,6 +20,7 @@ from typing import Any, Literal, TextIO, TypeVar, cast
 import numba
 from numba.core import config as _config
 from numba.core.caching import UserProvidedCacheLocator
+from numba.core.codegen import get_host_cpu_features
 from numba.core.compiler_lock import global_compiler_lock
 
 config: Any = _config  # its settings are not in the type stubs
@@ -48,6 +49,19 @@ def _cache_folder() -> str:
 
 
 _FOLDER = _cache_folder()
+
+
+def _features() -> str:
+    """Features of this machine's processor, and vectors of 512 bits wherever it has them: LLVM prefers those of 256.
+
+    Ciphers side by side gain a quarter by the wide ones, and no kernel lost by them (Xeon of family 6, model 167).
+    """
+    features = str(get_host_cpu_features())
+    return f"{features},-prefer-256-bit" if "+avx512f" in features.split(",") else features
+
+
+if config.CPU_FEATURES is None:
+    config.CPU_FEATURES = _features()
 
 
 def compiled_before() -> bool:

@@ -9,6 +9,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numba
+import numpy as np
+import pytest
+
 import scanner
 from scanner.watermark import kernel
 
@@ -72,3 +76,17 @@ def test_a_process_that_was_stopped_while_it_compiled_stops_no_other(tmp_path, m
         began = time.monotonic()
         assert doubled(21) == 42
     assert time.monotonic() - began >= 0.1
+
+
+def test_vectors_are_as_wide_as_the_processor_has_them():
+    if "+avx512f" not in kernel.config.CPU_FEATURES.split(","):
+        pytest.skip("no vectors of 512 bits here")
+
+    @numba.njit
+    def rounds(values):
+        for i in range(len(values)):
+            values[i] = (values[i] ^ np.uint32(3)) + np.uint32(5)
+
+    rounds(np.zeros(64, np.uint32))
+    (code,) = rounds.inspect_asm().values()
+    assert "zmm" in code

@@ -43,17 +43,23 @@ def _quarter_round(a: uint32, b: uint32, c: uint32, d: uint32) -> tuple[uint32, 
 
 
 @kernel
+def _diagonals(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
+    x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = x
+    x0, x5, xa, xf = _quarter_round(x0, x5, xa, xf)
+    x1, x6, xb, xc = _quarter_round(x1, x6, xb, xc)
+    x2, x7, x8, xd = _quarter_round(x2, x7, x8, xd)
+    x3, x4, x9, xe = _quarter_round(x3, x4, x9, xe)
+    return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf
+
+
+@kernel
 def _double_round(x: tuple[uint32, ...]) -> tuple[uint32, ...]:
     x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf = x
     x0, x4, x8, xc = _quarter_round(x0, x4, x8, xc)
     x1, x5, x9, xd = _quarter_round(x1, x5, x9, xd)
     x2, x6, xa, xe = _quarter_round(x2, x6, xa, xe)
     x3, x7, xb, xf = _quarter_round(x3, x7, xb, xf)
-    x0, x5, xa, xf = _quarter_round(x0, x5, xa, xf)
-    x1, x6, xb, xc = _quarter_round(x1, x6, xb, xc)
-    x2, x7, x8, xd = _quarter_round(x2, x7, x8, xd)
-    x3, x4, x9, xe = _quarter_round(x3, x4, x9, xe)
-    return x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf
+    return _diagonals((x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf))
 
 
 @inlined
@@ -80,6 +86,28 @@ def _block(key: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint
     """ChaCha8 block."""
     s = _start(key, c0, c1, n0, n1)
     return _sum(_double_round(_double_round(_double_round(_double_round(s)))), s)
+
+
+@inlined
+def three_columns(key: tuple[uint32, ...], c1: uint32, n0: uint32, n1: uint32) -> tuple[uint32, ...]:
+    """Columns 1, 2 and 3 after the first half of round one: what blocks share whose counters share a high word."""
+    s = _start(key, uint32(0), c1, n0, n1)
+    x1, x5, x9, xd = _quarter_round(s[1], s[5], s[9], s[13])
+    x2, x6, xa, xe = _quarter_round(s[2], s[6], s[10], s[14])
+    x3, x7, xb, xf = _quarter_round(s[3], s[7], s[11], s[15])
+    return x1, x5, x9, xd, x2, x6, xa, xe, x3, x7, xb, xf
+
+
+@inlined
+def block_after(
+    key: tuple[uint32, ...], shared: tuple[uint32, ...], c0: uint32, c1: uint32, n0: uint32, n1: uint32
+) -> tuple[uint32, ...]:
+    """ChaCha8 block, a tenth of which is done; shared: by `three_columns` of the same key and words."""
+    s = _start(key, c0, c1, n0, n1)
+    x1, x5, x9, xd, x2, x6, xa, xe, x3, x7, xb, xf = shared
+    x0, x4, x8, xc = _quarter_round(s[0], s[4], s[8], s[12])
+    x = _diagonals((x0, x1, x2, x3, x4, x5, x6, x7, x8, x9, xa, xb, xc, xd, xe, xf))
+    return _sum(_double_round(_double_round(_double_round(x))), s)
 
 
 @kernel

@@ -1,26 +1,14 @@
-"""Gumbel scores of all numbers of runs (SPEC_2 §1, §3): sums that bound every score from above, then a shortlist.
-
-Which bounds, and why they hold: bounds.py for short documents, the terms of gumbel.py for long ones.
-"""
-
-import math
+"""Gumbel scores of all numbers of runs (SPEC_2 §1, §3): bounds on every score from above, then a shortlist."""
 
 import numpy as np
-from numpy import float32, uint32
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
-from scanner.watermark.native.bounds import LONGEST, MOST_OF_A_TERM, PER_LN2
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
-from scanner.watermark.native.gumbel import TERM_ERROR, approximate_terms
 from scanner.watermark.native.lanes import blocks_of_runs
 from scanner.watermark.native.one_message import term
-from scanner.watermark.native.runs import Asked, Steps, begin_run, next_block
-
-BITS = 4
-"""log2 of the numbers that a block holds."""
-
-_TERMS_PER_LN2 = 2.0**23 / math.log(2.0)
+from scanner.watermark.native.run_bounds import BITS, bound_run, units_of
+from scanner.watermark.native.runs import Asked, Steps, begin_run
 
 
 @kernel
@@ -35,94 +23,20 @@ def best_of_runs(key: NDArray[np.uint32], steps: Steps, asked: Asked) -> tuple[N
     for r in range(len(asked.first)):
         begin, end = steps.offsets[asked.documents[r]], steps.offsets[asked.documents[r] + 1]
         ids, nonces, first = steps.ids[begin:end], steps.nonces[begin:end], asked.first[r]
-        if len(ids) <= LONGEST:
-            bound_run(key, ids, nonces, first, bounds)
-        else:
-            sum_run(key, ids, nonces, first, bounds)
-            bounds += len(ids) * TERM_ERROR
+        bound_run(key, ids, nonces, first, bounds)
         a, b = _largest_two(bounds[: asked.length])
-        reached = score_of_number(key, ids, nonces, first + a)
+        best = reached = score_of_number(key, ids, nonces, first + a)
         if asked.least > 1 and b >= 0:
-            reached = min(reached, score_of_number(key, ids, nonces, first + b))
+            reached = min(best, score_of_number(key, ids, nonces, first + b))
         enough = units_of(min(reached, asked.floors[r]), len(ids))
         for number in range(asked.length):
             if bounds[number] >= enough:
-                _insert(number, score_of_number(key, ids, nonces, first + number), numbers[r], scores[r])
+                score = best if number == a else score_of_number(key, ids, nonces, first + number)
+                _insert(number, score, numbers[r], scores[r])
         for place in range(asked.least, asked.most):
             if scores[r, place] < asked.floors[r]:
                 numbers[r, place], scores[r, place] = -1, 0.0
     return numbers, scores
-
-
-@kernel
-def bound_run(
-    key: NDArray[np.uint32],
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    first: int,
-    bounds: NDArray[np.int64],
-) -> None:
-    """Bound the score of one document of up to LONGEST steps for each number of a run, in units of ln 2 / 2^11.
-
-    Args:
-        key: uint32[8].
-        ids: uint32[T].
-        nonces: uint64[T].
-        first: the first number of a block.
-        bounds: int64[16 · blocks], written.
-    """
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    bounds[:] = len(ids) * MOST_OF_A_TERM
-    for p in range(0, len(ids), CHUNK):
-        lanes = min(CHUNK, len(ids) - p)
-        begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
-        for b in range(len(bounds) >> BITS):
-            chacha8_lanes(key, inputs, lanes, block)
-            next_block(inputs)
-            for k in range(1 << BITS):
-                bounds[(b << BITS) + k] -= _bits(block[k * CHUNK : k * CHUNK + lanes])
-
-
-@kernel
-def sum_run(
-    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
-) -> None:
-    """Like `bound_run`, for documents of any length: scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
-    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
-    scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
-    sums[:] = 0
-    for p in range(0, len(ids), CHUNK):
-        lanes = min(CHUNK, len(ids) - p)
-        begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
-        for b in range(len(sums) >> BITS):
-            chacha8_lanes(key, inputs, lanes, block)
-            next_block(inputs)
-            for k in range(1 << BITS):
-                approximate_terms(block[k * CHUNK : k * CHUNK + lanes], scratch, terms)
-                total = np.int64(0)
-                for i in range(lanes):
-                    total += np.int64(terms[i])
-                sums[(b << BITS) + k] += total
-
-
-@kernel
-def _bits(draws: NDArray[np.uint32]) -> np.int64:
-    """Sum of exponent and 11 bits of the fraction of each (2^32 − w) as a float, which is at most one too small."""
-    total = uint32(0)
-    for i in range(len(draws)):
-        rest = float32(uint32(~draws[i] | uint32(1)))
-        total = uint32(total + uint32(rest.view(np.uint32) >> uint32(12)))
-    return np.int64(total)
-
-
-@kernel
-def units_of(score: float, scored: int) -> int:
-    """A number whose bound is smaller than this has a smaller score than `score`, over so many positions.
-
-    It leaves more room than the error of logarithms and sums in double precision.
-    """
-    score *= 1.0 - 1e-9 - scored * 2.0**-50
-    return int(score * (PER_LN2 if scored <= LONGEST else _TERMS_PER_LN2)) - 2
 
 
 @kernel

@@ -5,10 +5,13 @@ from numpy import uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
+from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
 from scanner.watermark.native.counters import at_least, first_bits
 from scanner.watermark.native.green_runs import count_run, levels_of, words_of
-from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
-from scanner.watermark.native.gumbel_runs import BITS, score_of_number, sum_run
+from scanner.watermark.native.gumbel import TERM_ERROR, UNIT, approximate_terms
+from scanner.watermark.native.gumbel_runs import score_of_number
+from scanner.watermark.native.run_bounds import BITS
+from scanner.watermark.native.runs import begin_run, next_block
 
 
 @kernel
@@ -89,3 +92,25 @@ def gumbel_hits(
                     score = score_of_number(chacha[d], own_ids, own_nonces, number)
                     hits[d, j] += np.int64(score >= limit)
     return hits, first_score
+
+
+@kernel
+def sum_run(
+    key: NDArray[np.uint32], ids: NDArray[np.uint32], nonces: NDArray[np.uint64], first: int, sums: NDArray[np.int64]
+) -> None:
+    """Like `bound_run`, but scores to within TERM_ERROR a step, in units of ln 2 / 2^23."""
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    scratch, terms = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.uint32)
+    sums[:] = 0
+    for p in range(0, len(ids), CHUNK):
+        lanes = min(CHUNK, len(ids) - p)
+        begin_run(ids[p : p + lanes], nonces[p : p + lanes], first, BITS, inputs)
+        for b in range(len(sums) >> BITS):
+            chacha8_lanes(key, inputs, lanes, block)
+            next_block(inputs)
+            for k in range(1 << BITS):
+                approximate_terms(block[k * CHUNK : k * CHUNK + lanes], scratch, terms)
+                total = np.int64(0)
+                for i in range(lanes):
+                    total += np.int64(terms[i])
+                sums[(b << BITS) + k] += total

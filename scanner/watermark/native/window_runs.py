@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.bounds import MOST_OF_A_TERM
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
-from scanner.watermark.native.gumbel_runs import BITS
 from scanner.watermark.native.lanes import log2
 from scanner.watermark.native.one_message import below
+from scanner.watermark.native.run_bounds import BITS
 from scanner.watermark.native.runs import Steps, begin_run
 
 WIDTH = 32

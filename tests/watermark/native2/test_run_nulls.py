@@ -9,7 +9,6 @@ from scanner.audit.calibration.law import fresh_entropy
 from scanner.audit.statistics.expectation import levels
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.bounds import LONGEST
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents
 
@@ -58,7 +57,7 @@ def test_edges_are_exact():
     """Critical scores are scores or the next double, which approximate sums alone could not tell apart."""
     form = make_format("gumbel-v2", {"window": 1})
     secret = fresh_entropy(b"seed of the tests", form.label(), NUMBERS[:1])[0]
-    for length in (50, LONGEST + 100):
+    for length in (50, 2100):
         tokens = ragged(random_documents(1, [length]))
         positions = scored_positions(tokens, 1, "ngram")
         scores = np.array([form.open(secret).score(tokens, positions, m)[0] for m in range(100)])
