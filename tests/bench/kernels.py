@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from scanner.watermark import GreenList, Gumbel, Positions, Tokens, scored_positions
+from scanner.watermark.abilities import DrawsKeys
 from scanner.watermark.format import Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.native.secret import commitment
@@ -15,7 +16,7 @@ from scanner.watermark.native.version2 import groups_for
 from scanner.watermark.pvalues import log10_any_of
 from scanner.watermark.search import log10_p_best
 from tests import reference
-from tests.bench.inputs import SECRET, WINDOW, documents
+from tests.bench.inputs import SECRET, VOCABULARY, WINDOW, documents
 from tests.bench.measure import Comparison, Work, compare
 
 GAMMA = Fraction(1, 4)
@@ -87,8 +88,9 @@ def every_format(options: Namespace) -> Iterator[Comparison]:
     """As `one_message`, for documents of 256 tokens, with each format's rule of positions and its law."""
     tokens = documents(256, TOKENS)
     for name, entry in FORMATS.items():
-        form = make_format(name, dict(entry.suggested))
-        mark = form.open(form.draw_key(bytes(32)))
+        sized = {"vocab_size": VOCABULARY} if "vocab_size" in entry.model_fields else {}
+        form = make_format(name, {**entry.suggested, **sized})
+        mark = form.open((form.draw_key if isinstance(form, DrawsKeys) else form.decoy_key)(bytes(32)))
 
         def score(mark: Watermark = mark) -> None:
             positions = mark.rule.positions(tokens, "ngram")
