@@ -23,7 +23,8 @@ def _drawn_by_trial(
     """Draw from all messages that are not reserved until enough are free; taken and repeated ones do not count."""
     drawn = np.zeros(0, np.int64)
     while len(drawn) < count:
-        more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn)) + 8))
+        # for one user two: each may lie in another part of every run, which is then opened
+        more = _message(rng.integers(0, messages - reserved_count(messages), size=2 * (count - len(drawn))))
         more = more[is_free(more)]
         both = np.concatenate([drawn, more])
         drawn = both[np.sort(np.unique(both, return_index=True)[1])]
