@@ -8,6 +8,7 @@ from scanner.audit.in_every_scan.found_canaries import CANARY_SAID
 from scanner.registry import make_canaries
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_night_whose_canaries_carry_each_others_messages_ends_with_5(night, own_registry, marked, plain):
     made = make_canaries(own_registry, ["green"], 2, 0.9).made

@@ -198,12 +198,14 @@ def test_not_all_large_documents_of_a_file_are_tried_where_others_failed(run, tm
     assert len([part for part in diary(tmp_path) if part[1] - part[0] == 1]) == LARGE_LOST * LARGE_ATTEMPTS
 
 
+@pytest.mark.costly
 def test_an_accident_is_no_fault_of_the_document(run, tmp_path):
     (finished,) = run({2: "die once"}, shard(0, 5)).values()
     assert (documents(finished), finished.lost) == (5, [])
     assert diary(tmp_path) == [(0, 5), (0, 5)]
 
 
+@pytest.mark.costly
 def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
     monkeypatch.setattr(todo, "ATTEMPTS", 1)
     monkeypatch.setattr(pool.Nodes, "gone", lambda _, node_id: Gone.TAKEN if node_id else None)
@@ -212,6 +214,7 @@ def test_a_node_that_is_taken_is_no_attempt(run, tmp_path, monkeypatch):
     assert diary(tmp_path) == [(0, 5), (0, 5)]
 
 
+@pytest.mark.costly
 def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeypatch):
     monkeypatch.setattr(pool, "START_ATTEMPTS", 1)
     monkeypatch.setattr(pool, "node_of", lambda _: "a node")  # a dead actor cannot say its node
@@ -220,6 +223,7 @@ def test_workers_that_start_on_nodes_that_die_do_not_start_for_ever(run, monkeyp
         run({-1: "die"}, shard(0, 4))
 
 
+@pytest.mark.costly
 def test_there_are_more_workers_once_the_cluster_has_room(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "GROW_SECONDS", 0.0)
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
@@ -255,6 +259,7 @@ def test_a_secret_that_a_worker_cannot_read_stops_it_all(run):
         run({-1: "secret"}, shard(0, 4))
 
 
+@pytest.mark.costly
 def test_a_worker_that_refuses_when_others_have_worked_fails_the_scan(run, tmp_path):
     with pytest.raises(ScanFailed, match="a worker cannot begin: secret file x"):
         run({-1: "secret once dead", 0: "die"}, shard(0, 4), workers=1)
@@ -281,6 +286,7 @@ def test_it_says_what_workers_do_that_are_not_ready(run, monkeypatch, caplog):
     assert "workers have started, and for" in caplog.text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("script", [{}, {4: "die once"}, {3: "raise", 4: "large"}])
 def test_it_tells_how_far_it_is_within_a_shard(tmp_path, script):
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
@@ -316,6 +322,7 @@ def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_pa
     assert diary(tmp_path).count((1, 2)) == todo.ATTEMPTS
 
 
+@pytest.mark.costly
 def test_a_sign_of_life_sets_another_time(run, tmp_path, monkeypatch):
     monkeypatch.setattr(todo, "ATTEMPTS", 1)
     found = run({0: "slow, as told", 1: "hang after a word"}, shard(0, 1), shard(1, 2), stall_seconds=2.5)
@@ -324,6 +331,7 @@ def test_a_sign_of_life_sets_another_time(run, tmp_path, monkeypatch):
     assert diary(tmp_path).count((0, 1)) == 1
 
 
+@pytest.mark.costly
 def test_what_waits_behind_a_slow_piece_has_its_own_time(run, tmp_path):
     found = run({0: "slow", 1: "slow"}, shard(0, 1), shard(1, 2), workers=1, stall_seconds=3.5)
     assert not any(finished.lost for finished in found.values())
@@ -355,6 +363,7 @@ def test_what_comes_after_a_document_that_lost_a_worker_its_device_is_scanned(ru
     assert [found[name].retries for name in ("shard-3", "shard-5")] == [0, 0]
 
 
+@pytest.mark.costly
 def test_no_worker_is_ended_because_the_driver_was_held_up(tmp_path):
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
     held_up = Pool(lambda: actor.remote(tmp_path, dict.fromkeys(range(4), "slow")), 2, stall_seconds=4)

@@ -109,6 +109,7 @@ def test_racing_drivers_commit_each_shard_once(s3):
     assert sorted(shard for shards in won for shard in shards) == sorted(f"shard-{i}" for i in range(10))
 
 
+@pytest.mark.costly
 def test_upkeep_and_erasure(s3):
     folder = f"{BUCKET}/upkeep"
     open_tables(folder)
@@ -224,6 +225,7 @@ def test_flags_on_s3_are_explained(s3, far_registry, night, registry, marked, pl
             s3.delete_dir("night/explained")
 
 
+@pytest.mark.costly
 def test_users_of_a_registry_on_s3(s3, tmp_path, registry, monkeypatch):
     monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)  # so that an index is made
     new_key(tmp_path, "k", format="gumbel", window=1, messages=200, tokenizer=TOKENIZER)

@@ -331,7 +331,11 @@ OPERATIONS = st.lists(
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("every_step", [False, pytest.param(True, marks=pytest.mark.long)], ids=["", "every step"])
-@pytest.mark.parametrize("small", [False, True], ids=["in the newest events", "in an index of small parts"])
+@pytest.mark.parametrize(
+    "small",
+    [pytest.param(False, marks=pytest.mark.costly), True],
+    ids=["in the newest events", "in an index of small parts"],
+)
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(operations=OPERATIONS)
 def test_no_sequence_gives_a_message_twice_or_changes_one(

@@ -231,6 +231,7 @@ def test_a_flag_is_kept_that_a_better_one_under_other_keys_only_stands_before(em
     assert flags_of(empty) == [("/in/a", 0, scan_of(3))]
 
 
+@pytest.mark.costly
 def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch):
     """The flag stands at each moment while the later night goes, also if the call is interrupted at any table."""
     folder = str(tmp_path / "results")

@@ -24,6 +24,7 @@ def decided(night) -> list[tuple]:
     return results.decisions(night.results).select("doc_id", "decided_by", "decision", "note").collect().rows()
 
 
+@pytest.mark.costly
 def test_all_flags_are_decided_by_keys_alone(browser, night):
     """Markup in ids, accounts, names, texts and the file's name stays text; no other host is asked."""
     with serving(night, "<b>ruth</b>") as app:
@@ -64,6 +65,7 @@ def test_all_flags_are_decided_by_keys_alone(browser, night):
     assert rows[1][3] == "c: 'quoted' <script>alert(1)</script>\n\u202e=1+1"
 
 
+@pytest.mark.costly
 def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
     with serving(night, "ruth") as app:
         context = opened(browser, java_script_enabled=False)
@@ -140,6 +142,7 @@ def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window
         context.close()
 
 
+@pytest.mark.costly
 def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
     with serving(night, "ruth") as one, serving(night, "omar") as other:
         contexts = [opened(browser), opened(browser)]
@@ -167,6 +170,7 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
     assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "confirmed")]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("after_the_commit", [False, True])
 def test_a_kill_in_the_middle_of_a_decision_loses_and_doubles_nothing(browser, night, monkeypatch, after_the_commit):
     """No answer comes; the app starts again on its port, and the browser sends the form again."""

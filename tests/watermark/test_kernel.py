@@ -51,6 +51,7 @@ def first_draws(root: Path, processes: int, **environment: str) -> tuple[int, Co
     return draw, compiled
 
 
+@pytest.mark.costly
 def test_a_changed_cipher_is_compiled_anew_where_it_is_used(tmp_path):
     root = Path(scanner.__file__).parents[1]
     for package in ("schemas", "scanner/watermark"):
