@@ -27,8 +27,8 @@ check: lint
 test: lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-# tests of the default suite's kind that take three CPU seconds and more each: drivers, workers and nodes that die, jobs
-# that are submitted, kernels that are interpreted; continuous integration runs them after `make test`
+# tests that take a CPU second and more each: drivers, workers and nodes that die, jobs that are submitted, kernels that are
+# interpreted; continuous integration runs them after `make test`
 test-costly: .venv/installed-dev
 	$(BIN)/python -m pytest -m "costly and not long" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 

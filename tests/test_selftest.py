@@ -94,6 +94,7 @@ def test_answers_that_test_nothing_are_refused(tmp_path, capsys, text):
     assert "holds no cases" in capsys.readouterr().err
 
 
+@pytest.mark.costly
 def test_the_command_counts_and_exits(tmp_path):
     subset = tmp_path / "subset.json"
     subset.write_text(json.dumps({"draws": GROUPS["draws"]}))

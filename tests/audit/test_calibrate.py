@@ -236,6 +236,7 @@ def test_what_cannot_be_right_is_refused(tmp_path, capsys, change, said, without
     assert not (tmp_path / "audit" / "audits").exists()
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_too_little_text_is_refused(tmp_path, capsys):
     config = make(tmp_path, ["some text"])

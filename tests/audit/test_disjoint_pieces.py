@@ -85,6 +85,7 @@ def test_a_vanilla_text_whose_p_is_tiny_when_repeats_are_scored():
     assert times[0][1] == tuple(line[:3])
 
 
+@pytest.mark.costly
 def test_they_are_drawn(cut):
     counts = {
         how: piece_counts(how, SECRETS, cut, ALPHAS)

@@ -23,6 +23,7 @@ def tails(scored: int, gamma: Fraction) -> list[Fraction]:
     return [sum(chances[s:], Fraction(0)) for s in range(scored + 1)]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 @few
 @given(st.integers(0, 60), st.sampled_from(GAMMAS), st.sampled_from([1, 2, 1000]))

@@ -41,6 +41,7 @@ def test_messages_are_spread_evenly():
     assert sampled_messages(1000, 4).tolist() == [0, 250, 500, 750]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_counts_are_those_of_a_scan(short):
     mark = GreenList(SECRET, 2, QUARTER)

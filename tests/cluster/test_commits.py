@@ -246,6 +246,7 @@ def test_a_file_with_a_new_time_is_tried_again_and_the_query_of_the_readme_tells
     assert (of_file.height, set(of_file["scan_id"])) == (ROWS - 1, {"second"})
 
 
+@pytest.mark.costly
 def test_a_replacement_works_in_a_folder_of_any_name(tmp_path, registry, monkeypatch):
     (tmp_path / "a b é").mkdir()
     night = Night(tmp_path / "a b é", registry)

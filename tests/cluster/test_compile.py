@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCAN_HERE = """
 import sys
 from pathlib import Path
@@ -39,6 +41,7 @@ print(len(before), sorted(compiled() - before))
 """
 
 
+@pytest.mark.costly
 def test_no_document_waits_for_a_kernel_to_be_compiled(night, plain, marked):
     night.configure(audit="share = 1.0\nall_messages_share = 1.0")
     night.write("a", [marked(1, 60, 1), *(plain(60, i) for i in range(6)), "short"])

@@ -68,6 +68,7 @@ def scored(night) -> pl.Series:
     return night.verdicts()["scored"]
 
 
+@pytest.mark.costly
 def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, marked, registry):
     write(nightly, FIRST, "a", signed(plain, 1000))
     assert scan(nightly, FIRST).exit_code == 0
@@ -124,6 +125,7 @@ def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):
     assert filters.fixed(nightly.results, SECOND) is None
 
 
+@pytest.mark.costly
 def test_no_filter_knows_texts_of_its_own_night(nightly, plain, marked, registry):
     """A marked passage that goes round is left out on the night after, and never on its own night."""
     write(nightly, FIRST, "a", [plain(40, 9)])

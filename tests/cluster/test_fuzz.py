@@ -49,6 +49,7 @@ def ending(rows: int | None, verdicts: list[tuple[int, bytes]], refused: list[in
     return "scanned, with another text" if other else "scanned as it was"
 
 
+@pytest.mark.costly
 def test_every_mutant_ends_in_verdicts_or_in_quarantine(night, tmp_path):
     night.configure(columns='account = "account"', more="allow_empty = true")
     sources = sound_files(tmp_path)

@@ -17,6 +17,7 @@ def ask(night, lines: str) -> None:
     night.config.write_text(night.config.read_text() + lines)  # the file's last section is [cluster]
 
 
+@pytest.mark.costly
 def test_it_scores_on_cpus_and_says_so_once(night, plain, caplog):
     for number in range(3):
         night.write(f"f{number}", [plain(30, number)])
@@ -50,6 +51,7 @@ def test_what_ray_cannot_give_is_refused(night, lines, complaint):
         read_toml(night.config, ScanConfig)
 
 
+@pytest.mark.costly
 def test_a_warning_of_many_workers_is_given_once(caplog):
     import ray
 

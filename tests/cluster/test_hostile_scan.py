@@ -79,6 +79,7 @@ def test_no_file_ends_a_night_and_no_document_is_lost_or_doubled(night):
     assert outcome_of(night) == found
 
 
+@pytest.mark.costly
 def test_rows_that_no_page_holds_cost_one_row_for_the_file_and_few_others(night):
     """A footer may promise any number of rows, as long as its numbers agree."""
     file = File(written(night.input / "a.parquet", row_group_size=100))

@@ -39,6 +39,7 @@ def die(number: int) -> int:
     os._exit(number)
 
 
+@pytest.mark.costly
 def test_workers_of_an_embedded_cluster_are_as_nice_as_this_process():
     assert list(spread([Call("a", niceness, ())], 1)) == [("a", niceness())]
 
@@ -81,6 +82,7 @@ def test_what_goes_wrong_is_told():
         list(spread([Call("the first", fail, (7,)), Call("b", double, (1,))], 1))
 
 
+@pytest.mark.costly
 def test_a_call_that_kills_every_worker_is_told():
     with pytest.raises(ScanFailed, match="the deadly one failed"):
         list(spread([Call("the deadly one", die, (1,))], 1))

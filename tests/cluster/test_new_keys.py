@@ -64,6 +64,7 @@ def shards(night) -> pl.DataFrame:
     return results.newest.ranges_ever(night.results).sort("scanned_at", "path").collect()
 
 
+@pytest.mark.costly
 def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_registry, scanned, plain):
     before, rows = flagged(night)[0], night.verdicts()
     assert scanned.totals.counts.documents == 53
@@ -99,6 +100,7 @@ def test_only_the_new_key_looks_at_what_older_ones_have_looked_at(night, own_reg
         assert found.equal, (doc, [field for field in found.fields if not field.equal])
 
 
+@pytest.mark.costly
 def test_a_second_new_key_looks_alone_too_and_an_end_between_is_gone_on_with(night, own_registry, scanned, monkeypatch):
     add_key(own_registry, "late")
     from scanner.cluster.commits import Committer
@@ -127,6 +129,7 @@ def test_a_second_new_key_looks_alone_too_and_an_end_between_is_gone_on_with(nig
     assert night.scan().work.left == ()
 
 
+@pytest.mark.costly
 def test_keys_that_are_named_one_after_the_other_look_once_each(night, own_registry, scanned, plain):
     """A scan with `keys = ["late"]` is the look of the new key; a later scan under all keys has nothing left to do."""
     add_key(own_registry, "late")
@@ -144,6 +147,7 @@ def test_what_changes_the_verdicts_of_old_keys_scans_under_all_again(night, own_
     assert {shard.keys for shard in night.scan().work.left} == {()}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("rule", ["min_scored = 17", 'dedup = "context"'])
 @pytest.mark.parametrize("new_key_too", [False, True])
 def test_a_second_rule_for_what_was_scanned_is_refused(night, own_registry, scanned, plain, rule, new_key_too):
@@ -198,6 +202,7 @@ def test_the_audit_counts_texts_once_and_canaries_under_their_own_key(night, own
     assert second.audit.traffic.texts == first.audit.traffic.texts
 
 
+@pytest.mark.costly
 def test_parts_stand_that_every_key_found_whenever_it_came(night, own_registry, marked, plain, late_marked):
     """One text has a part marked under `green` and one under a later key; each part is listed once."""
     alice = message_of(own_registry, "green", "alice")

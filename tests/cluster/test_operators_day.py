@@ -13,6 +13,7 @@ from tests.support.two_keys import message_of
 pytestmark = pytest.mark.usefixtures("without_ray")
 
 
+@pytest.mark.costly
 def test_the_days_until_a_night_runs(night, registry, marked, plain):
     alice = message_of(registry, "green", "alice")
     posts = [marked(alice, 60, 1), plain(60, 2), plain(60, 3), None]

@@ -194,6 +194,7 @@ class Scripted:
         yield Report(counts=Counts(documents=piece.stop - piece.start))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_pack_that_fails_is_taken_apart_and_no_neighbour_is_blamed():
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)

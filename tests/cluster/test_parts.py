@@ -40,6 +40,7 @@ def shared(night, plain):
     return night
 
 
+@pytest.mark.costly
 def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
     """The second driver runs while the first commits, the third while the second does, and the third dies then."""
     night = shared
@@ -78,6 +79,7 @@ def test_three_drivers_at_once_one_of_which_dies(shared, monkeypatch):
     assert same(night.verdicts(), expected)
 
 
+@pytest.mark.costly
 def test_a_file_that_lands_between_two_listings_is_found_by_the_scan_without_part(shared, plain):
     night = shared
     assert night.scan(part=THIRDS[0]).exit_code == 0
@@ -107,6 +109,7 @@ def test_a_part_is_refused_where_none_of_its_files_has_the_columns(shared):
     assert not results.exist(shared.results)
 
 
+@pytest.mark.costly
 def test_accounts_and_canaries_that_are_due_wait_for_the_scan_of_all_files(night, own_registry, marked, plain):
     made = make_canaries(own_registry, ["green"], 2, 0.9).made
     night.configure(more="accounts = { nights = 1 }", columns='account = "account"', audit="canaries = 60")

@@ -162,6 +162,7 @@ def test_a_document_that_kills_is_found_and_the_rest_is_scanned(run, tmp_path):
     assert [tried.count(part) for part in ((0, 4), (0, 2), (2, 4), (0, 1), (1, 2))] == [3, 1, 1, 1, 3]
 
 
+@pytest.mark.costly
 def test_two_documents_that_raise(run):
     (finished,) = run({3: "raise", 4: "raise"}, shard(0, 9)).values()
     whose = [Identity(f"document {row}", "account", b"digest") for row in (3, 4)]
@@ -243,17 +244,20 @@ def test_what_waited_behind_a_killer_is_not_to_blame(run, tmp_path):
     assert diary(tmp_path).count((1, 2)) == 1
 
 
+@pytest.mark.costly
 def test_a_faulty_file_is_told(run):
     found = run({1: "gone"}, shard(0, 4), shard(4, 8))
     assert found["shard-0"].fault.reason == "vanished"
     assert found["shard-4"].fault is None
 
 
+@pytest.mark.costly
 def test_results_that_cannot_be_written_stop_it_all(run):
     with pytest.raises(ScanFailed, match="no space left"):
         run({0: "full"}, shard(0, 4), shard(4, 8))
 
 
+@pytest.mark.costly
 def test_a_secret_that_a_worker_cannot_read_stops_it_all(run):
     with pytest.raises(Refused, match="a worker cannot begin: secret file x"):
         run({-1: "secret"}, shard(0, 4))
@@ -266,12 +270,14 @@ def test_a_worker_that_refuses_when_others_have_worked_fails_the_scan(run, tmp_p
     assert diary(tmp_path) == [(0, 4)]
 
 
+@pytest.mark.costly
 def test_workers_that_die_at_once_stop_it_all(run, monkeypatch):
     monkeypatch.setattr(pool, "START_ATTEMPTS", 2)
     with pytest.raises(ScanFailed, match="workers died while they started"):
         run({-1: "die"}, shard(0, 4))
 
 
+@pytest.mark.costly
 def test_it_says_when_no_worker_can_start(run, monkeypatch, caplog):
     monkeypatch.setattr(pool, "_COMPLAIN_EVERY", 1)
     monkeypatch.setattr(pool, "_WAIT_SECONDS", 0.01)
@@ -303,6 +309,7 @@ def test_it_tells_how_far_it_is_within_a_shard(tmp_path, script):
     assert sorted(one.documents for one in finished) == [6, 6]
 
 
+@pytest.mark.costly
 def test_it_says_when_nothing_happens(tmp_path):
     actor = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(Scripted)
     slow = Pool(lambda: actor.remote(tmp_path, {0: "slow"}), 1)
@@ -389,6 +396,7 @@ def test_a_worker_may_take_its_share_of_the_smallest_machine_that_lives(monkeypa
     assert worker_memory(ScanClusterConfig(worker_memory_mb=3000)) == 3000 * 2**20
 
 
+@pytest.mark.costly
 def test_a_limit_that_no_worker_can_keep_stops_it_all(run):
     with pytest.raises(ScanFailed, match=r"a worker cannot begin: it takes \d+ MiB before .* cluster.worker_memory_mb"):
         run({-2: str(2**20)}, shard(0, 4))

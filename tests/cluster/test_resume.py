@@ -106,6 +106,7 @@ def test_an_interrupted_driver_says_that_it_can_go_on(night, full, signalled, co
     assert same(night.verdicts(), full.expected)
 
 
+@pytest.mark.costly
 def test_sigterm_while_ray_starts(night):
     process = start(night)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -134,6 +135,7 @@ sys.exit(run(module, ["--config", sys.argv[1]]))
 """
 
 
+@pytest.mark.costly
 def test_sigterm_while_the_input_is_listed(night):
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_LISTING, str(night.config)],
@@ -163,6 +165,7 @@ def test_two_drivers_of_the_same_night(night, full):
     assert scans.select("exit_code", "shards").rows() == [(0, SHARDS)] * 2
 
 
+@pytest.mark.costly
 def test_a_cluster_that_is_not_there_is_told_at_once(night):
     config = night.folder / "elsewhere.toml"
     config.write_text(night.config.read_text() + 'address = "127.0.0.1:1"\n')

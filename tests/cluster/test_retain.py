@@ -38,6 +38,7 @@ def scans_in(folder: str, name: str) -> set[str]:
     return set(pl.read_delta(results.table_uri(folder, name))["scan_id"])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("keep_flags", [False, True])
 def test_a_scan_ends_by_dropping_old_nights_once_a_day(night, plain, keep_flags):
     night.write("a", [plain(40, 1)])

@@ -95,6 +95,7 @@ def test_of_two_commits_to_one_snapshot_one_wins(s3):
     assert rows_of(folder) == list(range(10))
 
 
+@pytest.mark.costly
 def test_racing_drivers_commit_each_shard_once(s3):
     folder = f"{BUCKET}/race"
     open_tables(folder)

@@ -268,6 +268,7 @@ def test_a_scan_that_fails_is_on_record(night, plain, monkeypatch):
     assert night.scan().totals.counts.documents == 1
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_an_interrupted_scan_keeps_what_is_finished(night, plain):
     for i in range(6):

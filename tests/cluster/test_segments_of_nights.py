@@ -35,6 +35,7 @@ def spans_in(night) -> pl.DataFrame:
     return read_whole(night.results, "spans").collect().sort("path", "row", "key_id", "log10_p")
 
 
+@pytest.mark.costly
 def test_a_later_key_finds_its_own_quotations_and_those_of_others_stand(night, own_registry, quoting, words, plain):
     file = own_registry / "keys.toml"
     made = f"{datetime.now(UTC) - timedelta(days=30):%Y-%m-%dT%H:%M:%SZ}"
@@ -98,6 +99,7 @@ def test_a_canary_that_is_named_by_a_quotation_alone_is_found(night, own_registr
     assert outcome.exit_code == 0
 
 
+@pytest.mark.costly
 def test_packs_of_small_files_have_the_rows_of_files_alone(night, registry, quoting, plain, monkeypatch):
     alice = message_of(registry, "green", "alice")
     night.configure(more=SEGMENTS)

@@ -74,6 +74,7 @@ def counted_words(mark, words, number: int) -> str:
     return "".join(" " + word for word in counting[:number])
 
 
+@pytest.mark.costly
 def test_a_format_without_a_law_tests_nothing_and_flags_nobody(toy, tmp_path, words, plain):
     toy.registry = tmp_path / "lawless"
     key = new_key(toy.registry, "lawless", format="lawless", salt=3, messages=1, tokenizer=TOKENIZER)
@@ -90,6 +91,7 @@ def test_a_format_without_a_law_tests_nothing_and_flags_nobody(toy, tmp_path, wo
     assert q_values(toy.results, toy.last_scan()["scan_id"]).collect().is_empty()
 
 
+@pytest.mark.costly
 def test_a_key_with_a_law_gives_the_verdict_before_one_without(toy, words, plain):
     """The documents are scanned under the lawless key alone first, then under both keys."""
     (tested,) = load_registry(toy.registry).keys

@@ -117,6 +117,7 @@ def test_a_path_with_a_date_needs_none(night, texts):
     assert call("check", night.config, "--text", night.folder / "plain.txt")[0] == 0
 
 
+@pytest.mark.costly
 def test_it_starts_no_ray_and_makes_no_table(night, texts):
     code = "import sys; from jobs.cli import main\ntry: main()\nfinally: print('ray' in sys.modules, file=sys.stderr)"
     line = [sys.executable, "-c", code, "check", str(night.config), "--text", str(night.folder / "marked.txt")]
@@ -126,6 +127,7 @@ def test_it_starts_no_ray_and_makes_no_table(night, texts):
     assert not Path(night.results).exists()
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_driver_of_a_scan_opens_no_key(night, texts, monkeypatch):
     def derived(*_: object) -> None:

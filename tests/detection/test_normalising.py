@@ -70,6 +70,7 @@ def test_few_changes_are_left_alone():
     assert normalise("two  spaces" + "x" * 88) == "two spaces" + "x" * 88
 
 
+@pytest.mark.costly
 @given(st.text())
 def test_what_is_normalised_stays_so_and_hides_nothing(text):
     once = normalise(text)

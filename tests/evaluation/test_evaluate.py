@@ -58,6 +58,7 @@ def kept(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in sorted((folder / "out" / "texts").iterdir())}
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_both_experiments_give_tables_a_report_and_plots(tmp_path, prompts, tiny_folder, sentence_folder, capsys):
     human = ["w0 " * 300, "\n", None, "people wrote this " * 80]

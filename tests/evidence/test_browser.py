@@ -84,6 +84,7 @@ def pages(report: Path) -> list[Path]:
     return [report / "index.html", *flags]
 
 
+@pytest.mark.costly
 def test_nothing_loads_and_nothing_runs(context, report):
     page = context.new_page()
     asked, said = [], []
@@ -96,6 +97,7 @@ def test_nothing_loads_and_nothing_runs(context, report):
     assert said == []
 
 
+@pytest.mark.costly
 def test_nothing_runs_where_scripts_may(browser, report):
     """In a browser with scripts, the pages' own policy keeps scripts out."""
     context = browser.new_context(offline=True)
@@ -113,6 +115,7 @@ def test_nothing_runs_where_scripts_may(browser, report):
     context.close()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("media", WIDTHS)
 def test_no_page_is_wider_than_its_window(context, report, media):
     page = context.new_page()

@@ -84,6 +84,7 @@ def test_every_flag_comes_out_equal(scanned):
         assert (code, "DIFFERS" in out) == (0, False), out
 
 
+@pytest.mark.costly
 def test_what_cannot_be_shown_says_why(scanned, own_registry):
     for command in ("explain", "replay"):
         code, _, err = call(command, scanned.config, "a:2")
@@ -178,6 +179,7 @@ def test_flags_of_normalised_texts_come_out_equal(night, own_registry, marked):
     assert "normalised" in out
 
 
+@pytest.mark.costly
 def test_the_time_by_which_a_document_existed_is_compared(night, own_registry, marked, monkeypatch):
     """The time is the document's own, its file's, or an earlier scan's. Sabotage: a row has another time, or none."""
     from scanner.evidence import replaying
@@ -232,6 +234,7 @@ def test_what_differs_is_no_claim_and_json_has_no_nan(scanned, monkeypatch, tmp_
     assert (score["recorded"], score["equal"], "NaN" in out) == (None, False, False)
 
 
+@pytest.mark.costly
 def test_a_key_that_is_gone_keeps_no_other_flag_from_its_page(scanned, own_registry, marked, tmp_path):
     secret = own_registry / "secrets" / "green.key"
     secret.rename(tmp_path / "elsewhere")

@@ -38,6 +38,7 @@ def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data)
     )
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_runs_of_earlier_posts_of_others_are_counted(night, registry, marked, plain):
     """Not those of the same account, of later posts, or of posts that are not flagged."""

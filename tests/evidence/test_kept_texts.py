@@ -111,6 +111,7 @@ def test_a_kept_text_is_shown_only_if_it_is_the_one_that_was_scanned(night, text
     assert "The text is not shown" in said("explain", night.config, "a:0")[1]
 
 
+@pytest.mark.costly
 def test_an_erased_name_takes_its_texts_along(night, own_registry, texts, marked):
     bobs = marked(message_of(own_registry, "green", "bob"), 80, 3)
     night.configure(more=KEEP)
@@ -163,6 +164,7 @@ def test_texts_of_a_run_that_died_leave_with_its_flags(night, texts, monkeypatch
     assert kept(night)["scan_id"].to_list() == ["second"] * 4 * again_keeps
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("keep_flags", [True, False])
 def test_flags_of_a_night_that_was_dropped(night, texts, tmp_path, keep_flags):
     """Kept flags are explained and replayed as before, by their kept texts; dropped ones are said to be gone."""

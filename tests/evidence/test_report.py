@@ -41,6 +41,7 @@ SCAN = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     alice = message_of(registry, "green", "alice")
@@ -232,6 +233,7 @@ def test_nothing_is_said_beyond_the_entropy_of_a_key():
     assert seldom(row | {"log10_p_global": -200.0, "basis": "key-64-bits"}) == "more than 1.8·10^19"
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_a_file_is_decoded_once_for_all_its_flags(night, registry, marked, plain, tmp_path, monkeypatch):
     """A row group is decoded from its first row on: to decode 100,000 rows anew for each flag took half a second."""

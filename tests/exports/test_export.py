@@ -175,6 +175,7 @@ def export(night: Night, *arguments: str) -> tuple[int, str, str]:
     return call("export", night.config, "--format", *arguments)
 
 
+@pytest.mark.costly
 def test_a_verdict_is_what_its_schema_says_and_replays(scanned):
     code, out, err = export(scanned, "verdict")
     assert (code, err) == (0, "")
@@ -230,6 +231,7 @@ def test_nothing_is_sent_unless_it_is_asked_for(scanned, console):
     assert export(scanned, "csv", "--send")[0] == 2
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("form", ["coop", "ozone"])
 def test_each_flag_is_sent_once(scanned, console, form):
     most = {"coop": 10, "ozone": 9}[form]  # one account is no DID
@@ -239,6 +241,7 @@ def test_each_flag_is_sent_once(scanned, console, form):
     assert (len(console.taken), f"{most} sent before" in out) == (most, True)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("form", "again"), [("coop", False), ("coop", True), ("ozone", False)])
 def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
     """The connection is cut after three reports were answered, and a fourth was taken without an answer."""
@@ -255,6 +258,7 @@ def test_nothing_is_sent_twice_after_a_kill(scanned, console, form, again):
     assert (code, "1 in doubt" in out) == (int(not again), form == "coop" and not again)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("status", [307, 500])
 def test_a_receiver_that_fails_or_sends_elsewhere_ends_the_run_and_gets_one_report(scanned, console, status):
     """A redirect is not followed. The report may have been taken, so no second one is sent."""
@@ -268,6 +272,7 @@ def test_a_receiver_that_fails_or_sends_elsewhere_ends_the_run_and_gets_one_repo
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.costly
 def test_a_process_that_dies_before_or_after_it_sent_leaves_a_doubt_and_no_second_report(scanned, console, monkeypatch):
     def dies(*_args) -> Answer:
         raise KeyboardInterrupt
@@ -288,6 +293,7 @@ def test_no_repr_of_a_receiver_shows_its_token(scanned):
         assert TOKEN not in repr(receiver)
 
 
+@pytest.mark.costly
 def test_a_wrong_token_and_a_wrong_place_are_told_and_mended(scanned, console):
     (scanned.folder / "token").write_text("other")
     code, out, err = export(scanned, "coop", "--send")

@@ -108,6 +108,7 @@ def test_the_marks_are_those_of_the_truth(
         assert (watermark.law.log10_p(others, scored) > -4).all()
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_canaries_are_nobody_and_their_texts_carry_their_messages(tmp_path: Path, truth: pl.DataFrame) -> None:
     make_registry(tmp_path / "registry", canaries=True)

@@ -285,6 +285,7 @@ def test_more_tokens_than_the_keys_tokenizer_knows_are_refused() -> None:
         GumbelProcessor(Gumbel(SECRET, 1), [0], [2], vocabulary=90)(ids, logits)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("gamma", [Fraction(1, 4), Fraction(1, 2)])
 @pytest.mark.parametrize("delta", [1.0, 3.0])
 def test_the_share_of_green_tokens_on_flat_logits(gamma: Fraction, delta: float) -> None:

@@ -416,6 +416,7 @@ except MemoryError:
 """
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 @pytest.mark.parametrize(("spare", "found"), [(16, "out of memory"), (512, "{rows}")])
 def test_rows_are_not_corrupt_because_memory_ran_out(tmp_path, spare, found):

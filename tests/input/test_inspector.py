@@ -221,6 +221,7 @@ print(inspecting._answer(pa.py_buffer(Path(sys.argv[1]).read_bytes()), 2**30, Co
 """
 
 
+@pytest.mark.costly
 def test_a_footer_that_needs_too_much_memory_is_unreadable(tmp_path):
     """A column chunk takes three bytes in a footer, and hundreds of bytes once it is read."""
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")

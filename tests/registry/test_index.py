@@ -87,6 +87,7 @@ def test_a_large_registry_is_read_in_parts(filled, monkeypatch):
         assert len(opened) < len([name for name in files(filled) if name.endswith(".arrow")])
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_names_whose_digests_are_equal_are_told_apart(folder, make_key, small_index, monkeypatch):
     monkeypatch.setattr(index, "digests", lambda names: np.array([len(name or "") % 2 for name in names], np.int64))
@@ -263,6 +264,7 @@ def test_a_change_that_came_second_leaves_nothing_in_the_index(filled, monkeypat
     assert verify_users(filled).holds
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_the_log_and_the_index_hold_few_files_after_many_changes(folder, make_key, small_index):
     small_index()

@@ -366,6 +366,7 @@ def make_three(folder, tokenizer, name):
         new_key(folder, f"{name}-{n}", format="gumbel", window=2, messages=10, tokenizer=tokenizer, secret=None)
 
 
+@pytest.mark.costly
 def test_two_makers_at_once_lose_no_key(folder, tokenizer):
     context = multiprocessing.get_context("spawn")
     makers = [context.Process(target=make_three, args=(folder, tokenizer, f"maker-{n}")) for n in range(3)]

@@ -122,6 +122,7 @@ def test_an_erasure_whose_files_were_erased_meanwhile_is_done_again(folder, make
     assert list_users(folder)["user_id"].to_list() == [None, None]
 
 
+@pytest.mark.costly
 def test_losing_every_time_ends_and_writes_nothing(folder, make_key, monkeypatch):
     monkeypatch.setattr(ledger, "_LONGEST_WAIT", 0.0)
     make_key()

@@ -212,6 +212,7 @@ def test_a_lost_file_is_an_error_not_an_empty_table(folder, make_key):
         Holders.load(folder, ["k1"])
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
     monkeypatch.setattr(ledger_module, "_MOST_NEW_FILES", 5)
@@ -227,6 +228,7 @@ def test_many_small_calls_stay_few_files(folder, make_key, monkeypatch):
 NAMES = st.text(st.sampled_from("aAbB \t\u0430\uff41\u200b\x00~1"), min_size=1, max_size=4).filter(str.strip)
 
 
+@pytest.mark.costly
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(known=st.sets(NAMES, max_size=6), names=st.sets(NAMES, min_size=1, max_size=6), large=st.booleans())
 @pytest.mark.seconds

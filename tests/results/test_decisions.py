@@ -66,6 +66,7 @@ def test_the_newest_of_each_decider_stands_and_those_who_differ_are_both_seen(fo
     assert [[one["decision"] for one in of_one] for of_one in found.values()] == [["dismissed", "confirmed"]]
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_many_at_once_lose_and_double_nothing(folder, flags):
     """Eight deciders make three decisions each, and each decision is sent twice."""
@@ -129,6 +130,7 @@ def test_merged_files_hold_the_same_decisions(folder, flags):
     assert len(results.decisions(folder).collect()) == 4
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_a_flag_is_open_unclear_or_decided(folder, flags):
     def ids(state="open", **more) -> list[str]:

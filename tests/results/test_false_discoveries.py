@@ -81,6 +81,7 @@ def test_the_parts_are_the_whole(night, monkeypatch, at_a_time):
     assert 0 < found.filter(pl.col("log10_q") <= math.log10(0.5)).height < found.height
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("at_a_time", [1 << 21, 7])
 def test_what_is_asked_of_it_is_as_of_any_frame(night, monkeypatch, at_a_time):
     monkeypatch.setattr(false_discoveries, "AT_A_TIME", at_a_time)

@@ -49,6 +49,7 @@ def newest(night: Night) -> dict[str, dict]:
 pytestmark = pytest.mark.usefixtures("without_ray")
 
 
+@pytest.mark.costly
 def test_a_rescan_names_nobody_who_got_the_message_since(night, own_registry, marked):
     message = free_message(own_registry)
     night.write("a", [marked(message, 60, 1)])
@@ -100,6 +101,7 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
     assert first_seen(night.plan(), files, datetime.now(UTC)).texts == {bytes(32): at}
 
 
+@pytest.mark.costly
 def test_a_file_that_was_scanned_before_is_as_old_as_that_scan(night, own_registry, marked):
     """The age holds even if the text was not flagged then, and whatever the time column says."""
     message = free_message(own_registry)

@@ -487,6 +487,7 @@ def test_it_runs_where_nothing_is_a_terminal(monkeypatch):
 CANARY = "canary-0123456789abcdef"
 
 
+@pytest.mark.costly
 def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
     """Other flags are shown: a canary's mark from another account, another user's mark, a name like a canary's."""
     own = {"user_id": CANARY, "account_id": CANARY}

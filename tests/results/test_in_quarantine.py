@@ -66,6 +66,7 @@ def standing(nights: list[Shard]) -> dict[tuple[str, int], str]:
     return found
 
 
+@pytest.mark.costly
 @settings(max_examples=30)
 @given(SHARDS_OF_NIGHTS)
 def test_what_stands_is_what_no_later_scan_could_score(tmp_path_factory, nights):

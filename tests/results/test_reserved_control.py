@@ -81,6 +81,7 @@ def test_q_against_a_plain_loop():
         assert found[i] == pytest.approx(min(1.0, *bounds))
 
 
+@pytest.mark.costly
 @pytest.mark.usefixtures("without_ray")
 def test_of_a_scan(night_of_flags, monkeypatch):
     scanned, scan_id = night_of_flags

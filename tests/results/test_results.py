@@ -208,6 +208,7 @@ def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
     assert sorted(results.flagged(folder).collect()["row"]) == [2, 3]
 
 
+@pytest.mark.costly
 def test_the_newest_verdicts_whatever_shards_there_were(folder):
     """Verdicts equal those of a plain loop over files scanned once, again in other shards, or in part."""
     generator = np.random.default_rng(7)
@@ -302,6 +303,7 @@ def test_an_erasure_that_died_before_it_deleted_files_is_finished_by_the_same_co
     assert (erase_user(folder, ["alice"]), holding()) == (0, 0)
 
 
+@pytest.mark.costly
 def test_a_query_is_asked_again_when_an_erasure_took_its_files(folder):
     names = [f"user {i}" for i in range(20)]
     add(folder, "a", [verdict(i, user=name, message=i) for i, name in enumerate(names)])

@@ -53,6 +53,7 @@ def nights(numbers: range) -> set[str]:
     return {scan_of(night) for night in numbers}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("merged", [False, True])  # files of one night each, or one file of all
 @pytest.mark.parametrize("keep_flags", [False, True])
 def test_old_nights_go_whole_and_others_stay(year, merged, keep_flags):
@@ -110,6 +111,7 @@ def test_who_is_interrupted_is_finished_by_the_next_call(year, monkeypatch):
     assert all(scans_in(year, name) == nights(range(2)) for name in OF_A_NIGHT)
 
 
+@pytest.mark.costly
 def test_a_commit_meanwhile_is_not_lost(year, monkeypatch):
     """Between the look at the table and the commit, another process merges files and adds rows."""
     met = []
@@ -132,6 +134,7 @@ def files_in(folder: str, name: str) -> set[str]:
     return {path.name for path in Path(table_uri(folder, name)).glob("*.parquet")}
 
 
+@pytest.mark.costly
 def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, monkeypatch):
     """No file is read twice, however often others commit first; otherwise a large table would never be done."""
     compact(year)
@@ -157,6 +160,7 @@ def test_it_gets_its_turn_while_others_commit_and_leaves_no_file_behind(year, mo
     assert pl.read_delta(table_uri(year, "verdicts"))["row"].sort().to_list() == [0, 0, 1, 1, 2, 2, *range(10, 15)]
 
 
+@pytest.mark.costly
 def test_one_who_gives_up_leaves_no_file_behind(year, monkeypatch):
     compact(year)
     there = files_in(year, "verdicts")
@@ -181,6 +185,7 @@ def flags_of(folder: str) -> list[tuple[str, int, str]]:
     return sorted(results.flagged(folder).select("path", "row", "scan_id").collect().rows())
 
 
+@pytest.mark.costly
 def test_flags_that_are_kept_are_those_that_stood(tmp_path):
     """A file has two flags, and one after a rescan. The flag taken back stays away when the rescan's night goes."""
     folder = str(tmp_path / "results")
@@ -209,6 +214,7 @@ def drop(folder: str, days: int) -> None:
     retain(folder, expired(folder, cutoff(days), keep_flags=True).scans, keep_flags=True)
 
 
+@pytest.mark.costly
 def test_a_kept_flag_that_was_taken_back_does_not_come_back_when_that_night_goes_too(empty):
     add_night(empty, 3, "/in/a", flagged=1)
     add_night(empty, 4, "/in/b", flagged=1)
@@ -221,6 +227,7 @@ def test_a_kept_flag_that_was_taken_back_does_not_come_back_when_that_night_goes
     assert flags_of(empty) == kept[1:]
 
 
+@pytest.mark.costly
 def test_a_flag_is_kept_that_a_better_one_under_other_keys_only_stands_before(empty):
     add_night(empty, 3, "/in/a", flagged=1, keys="old", log10_p=-8.0)
     add_night(empty, 2, "/in/a", flagged=1, keys="new", log10_p=-9.0)
@@ -267,6 +274,7 @@ def test_a_table_whose_file_is_gone_is_told(year):
         retain(year, expired(year, date(2999, 1, 1)).scans, keep_flags=False)
 
 
+@pytest.mark.costly
 def test_the_command_asks_says_and_does(year):
     code, out, err = call("retain", year, "--keep", 1)
     assert code == 2

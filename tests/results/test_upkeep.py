@@ -160,6 +160,7 @@ def test_a_commit_whose_success_was_not_told_is_not_undone(folder, monkeypatch):
     assert part_of(folder) <= files_of(folder)
 
 
+@pytest.mark.costly
 def test_compactions_a_scan_and_an_erasure_at_once(folder):
     for i in range(20):
         add(folder, f"old-{i}", [verdict(i, user="alice" if i % 5 == 0 else "bob", message=i % 5)])

@@ -98,6 +98,7 @@ def test_it_works_without_scripts_and_a_held_key_decides_once(browser, night):
     assert decided(night) == [("plain", "ruth", "dismissed", "seen")]
 
 
+@pytest.mark.costly
 def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
     """A key pressed twice, since the answer was slow, must not decide on the next flag unseen."""
     with serving(night, "ruth") as app:
@@ -120,6 +121,7 @@ def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
     assert [row[2] for row in decided(night)] == ["confirmed"]
 
 
+@pytest.mark.costly
 def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window(browser, night):
     with serving(night, "ruth") as app:
         context = opened(browser, java_script_enabled=False)
@@ -228,6 +230,7 @@ def test_only_who_has_the_address_gets_in(night):
     assert decided(night) == []
 
 
+@pytest.mark.costly
 def test_a_form_is_one_decision_on_the_text_that_it_showed(night):
     with serving(night, "ruth") as app:
         asking = Asking(app)

@@ -94,6 +94,7 @@ def rows(night) -> list[dict]:
     return results.decisions(night.results).collect().to_dicts()
 
 
+@pytest.mark.costly
 def test_a_decision_made_elsewhere_comes_back_and_a_repeat_is_the_same_decision(night, flags, hook):
     acts = ("a-yes", "a-quote", "a-no", "a-quote-2")
     for number, (act, flag) in enumerate(zip(acts, flags, strict=False)):
@@ -128,6 +129,7 @@ def test_what_coop_did_not_sign_is_nothing(night, flags, hook):
     assert hook.post(body, own)[0] == 200
 
 
+@pytest.mark.costly
 def test_hostile_text_stays_text(night, flags, hook):
     hostile = [*HOSTILE, "=cmd|' /C calc'!A1", "x\r\nSet-Cookie: a=b", "\U0001f600" * 50]
     for said in hostile:

@@ -42,6 +42,7 @@ def readable(raw):
     return (raw.as_py() or b"").decode(errors="replace")
 
 
+@pytest.mark.costly
 @pytest.mark.seconds
 def test_real_texts(fast, slow):
     texts = [

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 DISTRIBUTION = ROOT / "infra" / "vllm"
 COPIES = runpy.run_path(str(DISTRIBUTION / "copies.py"))
@@ -21,6 +23,7 @@ print(len(names), *sorted(heavy & {name.partition(".")[0] for name in sys.module
 """
 
 
+@pytest.mark.costly
 def test_the_wheel_carries_the_files_of_this_repository(tmp_path):
     package = tmp_path / "brickscan_vllm"
     shutil.copytree(DISTRIBUTION / "brickscan_vllm", package, ignore=shutil.ignore_patterns("__pycache__"))
