@@ -1,7 +1,7 @@
 # What people run. Everything happens in .venv; nothing else is touched.
 #   make demo    a first scan of real text, from a bare machine
 #   make check   linters, types and the tests that need no Ray and no process: under a minute, once all is installed
-#   make test    linters, types and the default suite of tests, from a bare machine: six minutes of two cores
+#   make test    linters, types and the default suite of tests, from a bare machine: some minutes of two cores
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
