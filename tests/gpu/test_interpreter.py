@@ -24,14 +24,6 @@ def interpreted(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.costly
-def test_a_green_list_and_draws_of_either_version_are_as_in_the_known_answers():
-    """A small part of the next test, which takes minutes."""
-    done = interpreted("-k", "test_vectors and not Plain and (test_green_tokens and 1/4 or test_draws and 1-)")
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert "skipped" not in done.stdout
-
-
-@pytest.mark.costly
 def test_the_kernels_compute_what_the_cpu_does():
     done = interpreted()
     assert done.returncode == 0, done.stdout[-6000:]

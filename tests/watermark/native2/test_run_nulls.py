@@ -9,6 +9,10 @@ from scanner.audit.calibration.law import fresh_entropy
 from scanner.audit.statistics.expectation import levels
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
+from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
+from scanner.watermark.native.run_nulls import sum_run
+from scanner.watermark.native.runs import steps_of
+from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import ragged
 from tests.watermark.strategies import random_documents
 
@@ -76,3 +80,17 @@ def test_critical_counts_at_the_edges_of_the_counters(critical):
         300,
         np.array([[float(critical)]]),
     )
+
+
+def test_sums_are_as_near_to_scores_as_they_say():
+    """Beside the one-message path: 4 documents of 1 to 2,100 positions, 48 numbers each."""
+    mark = pair("gumbel", 1).fast
+    tokens = ragged(random_documents(6, (1, 40, 700, 2100)))
+    positions = scored_positions(tokens, 1, "ngram")
+    steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
+    exact = np.stack([mark.score(tokens, positions, number) for number in range(48)], axis=1)
+    sums = np.empty(48, np.int64)
+    for d, scored in enumerate(positions.scored.tolist()):
+        own = slice(steps.offsets[d], steps.offsets[d + 1])
+        sum_run(mark.sub_keys.chacha, steps.ids[own], steps.nonces[own], 0, sums)
+        assert np.abs(sums * UNIT - exact[d]).max() <= scored * TERM_ERROR * UNIT
