@@ -12,7 +12,6 @@ from jobs.listing import visible
 from jobs.options import since_option, until_option
 from jobs.text import complain, tell
 from scanner.errors import Refused
-from scanner.printable import printable
 
 if TYPE_CHECKING:
     from scanner.evidence.explainer import Explainer
@@ -60,7 +59,7 @@ def export(
     if again and not send:
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
-    from scanner.exports.bodies import csv_lines, label_studio_task
+    from scanner.exports.bodies import csv_lines
     from scanner.results.wanted_flags import WantedFlags
 
     explainer = Explainer(config)
@@ -70,8 +69,7 @@ def export(
         for line in csv_lines(verdict for _, verdict in found):
             tell(line)
     elif form == "label-studio":
-        tasks = [label_studio_task(verdict, _text(explained)) for explained, verdict in found]
-        tell(visible(json.dumps(tasks)))
+        return _tasks(found)
     elif form == "verdict":
         for _, verdict in found:
             tell(visible(json.dumps(verdict.model_dump(mode="json"))))
@@ -96,10 +94,19 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
         yield explained, verdict_of(explained, str(config))
 
 
-def _text(explained: "Explanation") -> str:
-    if explained.text is None:
-        raise Refused(f"{printable(explained.case.where)}: its text is needed, and {explained.no_text}")
-    return explained.text
+def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:
+    """Print tasks; a flag whose text cannot be read keeps no other from being printed."""
+    from scanner.exports.bodies import label_studio_task
+
+    tasks, code = [], 0
+    for explained, verdict in found:
+        if explained.text is None:
+            complain(f"not exported: its text is needed, and {explained.no_text}")
+            code = 1
+        else:
+            tasks.append(label_studio_task(verdict, explained.text))
+    tell(visible(json.dumps(tasks)))
+    return code
 
 
 def _reports(

@@ -1,6 +1,7 @@
 """One flagged document found again: its row, its scan, and its text, which must be the one that was scanned."""
 
 import hashlib
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -8,12 +9,14 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import polars as pl
+import pyarrow as pa
 
 from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
-from scanner.input.files import list_files
+from scanner.input.files import InputFile, list_files
+from scanner.input.inspector import Inspector
 from scanner.input.shards import key_set
 from scanner.results import flagged, scans
 from scanner.results.newest import ranges_ever
@@ -91,45 +94,62 @@ class Stored(NamedTuple):
     not_from_file: str | None = None
 
 
-def stored(case: Case, columns: Columns, locations: Sequence[str], reader: Reader, kept: KeptTexts) -> Stored:
-    """The text of a flag as its file holds it today, or as the scan kept it where the file is gone or was changed.
+class StoredTexts:
+    """Texts of flags as their files hold them today, or as the scan kept them where the file is gone or was changed.
+
+    A file's footer is read by a process of its own first, as in a scan: since then the file may have become one whose
+    footer ends the process that reads it. A caller who asks in the order of paths and rows has no file inspected twice,
+    and no rows decoded again.
 
     Args:
-        case: the document.
         columns: names of the input's columns.
         locations: paths of the input; options in a URI of theirs open a file under it too.
-        reader: reads rows that are asked for in their order without decoding what is before them again.
-        kept: texts that scans of these results kept.
-
-    Raises:
-        Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan kept
-            the text.
+        results: folder or URI, where scans kept texts.
     """
-    try:
-        row = _in_its_file(case, columns, locations, reader)
-        return Stored(bytes(row["text"]), row)
-    except Refused as error:
-        text = kept.of(case.row)
-        if text is None or not _is_the_scanned(text, case):
-            raise
-        return Stored(text, None, str(error))
 
+    def __init__(self, columns: Columns, locations: Sequence[str], results: str) -> None:
+        self._columns, self._locations, self._kept = columns, locations, KeptTexts(results)
+        self._reader, self._inspector = Reader(), Inspector()
+        self._sound: InputFile | None = None  # the file that was inspected last
+        weakref.finalize(self, self._inspector.close)
 
-def _in_its_file(case: Case, columns: Columns, locations: Sequence[str], reader: Reader) -> Mapping[str, Any]:
-    row = case.row["row"]
-    try:
-        (file,) = list_files([_with_options(case.row["path"], locations)])
-        (part,) = reader.read(file, columns, row, row + 1)
-    except FileFault as fault:
-        raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
-    except (Refused, ScanFailed) as error:
-        raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
-    if isinstance(part, Unreadable):
-        raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
-    found: Mapping[str, Any] = part.to_pylist()[0]
-    if not _is_the_scanned(found["text"], case):
-        raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
-    return found
+    def of(self, case: Case) -> Stored:
+        """The text of a flag.
+
+        Raises:
+            Refused: the file or the row is gone, cannot be read, or holds another text than was scanned, and no scan
+                kept the text.
+        """
+        try:
+            row = self._in_its_file(case)
+            return Stored(bytes(row["text"]), row)
+        except Refused as error:
+            text = self._kept.of(case.row)
+            if text is None or not _is_the_scanned(text, case):
+                raise
+            return Stored(text, None, str(error))
+
+    def _in_its_file(self, case: Case) -> Mapping[str, Any]:
+        try:
+            part = self._read(_with_options(case.row["path"], self._locations), case.row["row"])
+        except FileFault as fault:
+            raise Refused(f"{case.where}: the text cannot be read any more ({fault.detail})") from None
+        except (Refused, ScanFailed) as error:
+            raise Refused(f"{case.where}: the text cannot be read any more ({error})") from None
+        if isinstance(part, Unreadable):
+            raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
+        found: Mapping[str, Any] = part.to_pylist()[0]
+        if not _is_the_scanned(found["text"], case):
+            raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
+        return found
+
+    def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
+        (file,) = list_files([path])
+        if file != self._sound:
+            self._inspector.inspect(file, self._columns)
+            self._sound = file
+        (part,) = self._reader.read(file, self._columns, row, row + 1)
+        return part
 
 
 def _is_the_scanned(text: bytes | None, case: Case) -> bool:

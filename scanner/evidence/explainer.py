@@ -21,14 +21,13 @@ from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
-from scanner.evidence.case import Case, Stored, find_case, stored
+from scanner.evidence.case import Case, Stored, StoredTexts, find_case
 from scanner.evidence.copied import Copied, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.filter_then import filter_of
-from scanner.evidence.kept_texts import KeptTexts
 from scanner.evidence.weighing import RUN, Weighed, weigh
 from scanner.input.columns import Columns
-from scanner.input.documents import Reader, read_text
+from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.quoting import Part, parts_of
 from scanner.registry import find_key, load_registry
@@ -84,8 +83,9 @@ class Explainer:
             self.results, self.rate = results_of(self._config, place), self._config.false_positive_rate
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
-            self._locations = [resolve(path, self._base, None) for path in paths]
-        self._reader, self._kept = Reader(), KeptTexts(self.results)
+            locations = [resolve(path, self._base, None) for path in paths]
+            text_alone = Columns(self._config.input.text, None, None, None)
+            self._texts = StoredTexts(text_alone, locations, self.results)
         self._opened: dict[str, KeyUnderTest] = {}
         self._filters: dict[str | None, Filter] = {}
         self._tokens_of = lru_cache(MOST_TEXTS)(self._read_tokens)
@@ -155,7 +155,7 @@ class Explainer:
         """
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        text = _as_scored(case, self._stored(case, self._config))
+        text = _as_scored(case, self._texts.of(case))
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
@@ -177,14 +177,14 @@ class Explainer:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        return self._stored(case, self._config).text
+        return self._texts.of(case).text
 
     def quoted_share(self, case: Case) -> float | None:
         """Share of a text's characters that stand in quoted lines; None: the text cannot be read."""
         if self._config is None:
             return None
         try:
-            text = _as_scored(case, self._stored(case, self._config))
+            text = _as_scored(case, self._texts.of(case))
         except Refused:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
@@ -218,10 +218,6 @@ class Explainer:
         """Folder or URI of the registry that the configuration names."""
         return self._folder
 
-    def _stored(self, case: Case, config: ScanConfig) -> Stored:
-        text_alone = Columns(config.input.text, None, None, None)
-        return stored(case, text_alone, self._locations, self._reader, self._kept)
-
     @cached_property
     def _registry(self) -> Registry:
         return load_registry(self._folder)
@@ -244,7 +240,7 @@ class Explainer:
         if self._config is None:
             return _Said(why_none="name the scan's configuration instead of its results to see the text")
         try:
-            found = self._stored(case, self._config)
+            found = self._texts.of(case)
         except Refused as error:
             return _Said(why_none=str(error))
         text = _as_scored(case, found)

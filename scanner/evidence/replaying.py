@@ -23,11 +23,10 @@ from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
-from scanner.evidence.case import Case, find_case, stored
+from scanner.evidence.case import Case, StoredTexts, find_case
 from scanner.evidence.filter_then import filter_of
-from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
-from scanner.input.documents import Reader, read_text
+from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.registry import Holders, check_secret, find_key, load_registry
 from scanner.registry.keys_file import gives_p_values
@@ -115,7 +114,7 @@ def replay(config_file: Path, document: str) -> Replay:
     keys = _keys_then(registry, case)
     locations = [resolve(path, base, None) for path in config.input.paths if "{date}" not in path]
     columns = Columns.of(config.input)
-    found = stored(case, columns, locations, Reader(), KeptTexts(results))
+    found = StoredTexts(columns, locations, results).of(case)
     without = filter_of(results, folder, registry, case)
     again = dict(_detected(config, folder, keys, case, found.text, without))
     again |= _by_slow_path(folder, registry, case, found.text, without)

@@ -15,6 +15,10 @@ from scanner.cluster.pieces import Finished, FinishedPack
 from scanner.cluster.reports import Piece
 from scanner.cluster.work import inspect_input
 from scanner.detection.scan_plan import Plan
+from scanner.errors import Refused
+from scanner.evidence.case import StoredTexts, find_case
+from scanner.evidence.explainer import Explainer
+from scanner.input.columns import Columns
 from scanner.input.files import list_files
 from scanner.results.erasure import erase_user
 from scanner.results.freezing import FREEZE_AFTER, freeze
@@ -22,8 +26,11 @@ from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import retain
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
+from scanner.review.asked import Asked
+from scanner.review.desk import Desk
 from scanner.storage.delta import table_uri
 from tests.support.command_line import call
+from tests.support.hostile_files import FATAL
 from tests.support.night import Night
 from tests.support.rows import same
 from tests.support.two_keys import message_of
@@ -109,6 +116,33 @@ def test_a_kept_text_is_shown_only_if_it_is_the_one_that_was_scanned(night, text
     path.unlink()
     monkeypatch.setattr(KeptTexts, "of", lambda self, row: b"another text")
     assert "The text is not shown" in said("explain", night.config, "a:0")[1]
+
+
+@pytest.mark.costly
+def test_a_file_whose_footer_ends_its_reader_costs_its_own_flags_their_texts(night, texts, tmp_path):
+    """Changed after the scan: explain, report, replay, export and the review app go on, and say so on that flag."""
+    night.write("a", texts[:1])
+    night.write("b", texts[1:2])
+    night.scan()
+    fatal = [make(tmp_path / f"{i}.parquet").read_bytes() for i, make in enumerate(FATAL.values())]
+    for content in fatal:
+        (night.input / "a.parquet").write_bytes(content)
+        with pytest.raises(Refused, match=r"a.parquet:0: (the text cannot be read any more|another text stands there)"):
+            StoredTexts(Columns("text", None, None, None), [], night.results).of(find_case(night.results, 1.0, "a:0"))
+    (night.input / "a.parquet").write_bytes(fatal[0])
+    why = "a.parquet:0: the text cannot be read any more (the footer ends the process that reads it, by SIGABRT)"
+    code, out = said("explain", night.config, "a:0")
+    assert (code, why in out) == (0, True), out
+    code, out = said("replay", night.config, "a:0")
+    assert (code, why in out) == (2, True), out
+    assert said("report", night.config, "--out", tmp_path / "report")[0] == 0
+    pages = [page.read_text() for page in (tmp_path / "report" / "flags").glob("*.html")]
+    assert sorted("cannot be read any more" in page for page in pages) == [False, True]
+    assert len(call("export", night.config)[1].splitlines()) == 2
+    code, out, err = call("export", night.config, "--format", "label-studio")
+    assert (code, len(json.loads(out)), err.count("cannot be read any more")) == (1, 1, 1)
+    listed = Desk(Explainer(night.config), "ruth").list(Asked(), 0)
+    assert sorted(entry.quoted is None for entry in listed.entries) == [False, True]
 
 
 @pytest.mark.costly
