@@ -17,15 +17,16 @@ _file = click.argument("file", type=click.Path(path_type=Path))
 def publish_(file: Path, registry: Path | str) -> None:
     """Append the commitments of a registry's keys to FILE, a list for the public, each with a running number.
 
-    FILE is made where it is not there; what it holds already stays, and a list whose lines were changed or taken out is
-    refused. Put it where others see and copy it. Run it after each `keys new`, before anything is marked.
+    A line has the key's messages and the SHA-256 of its tokenizer too. FILE is made where it is not there; what it
+    holds already stays, and a list whose lines were changed or taken out is refused. Put it where others see and copy it.
+    Run it after each `keys new`, before anything is marked.
 
     \b
     Example:
       brickscan keys publish commitments.txt --registry registry
     """
     lines, new = publish(registry, file)
-    tell(*(" ".join(map(str, line[:4])) for line in lines[len(lines) - new :]))
+    tell(*(" ".join(map(str, line[:5])) for line in lines[len(lines) - new :]))
     tell(_in_words(lines) + f"; {new:,} of them new")
 
 
@@ -51,4 +52,5 @@ def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int
 
 
 def _in_words(lines: list[Published]) -> str:
-    return f"{counted(len(lines), 'commitment')} published, head {lines[-1].head if lines else '-'}"
+    commitments = len({line.commitment for line in lines})
+    return f"{counted(commitments, 'commitment')} published, head {lines[-1].head if lines else '-'}"

@@ -24,9 +24,9 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     scan recorded. Score and p-value of the message come from a slow path that shares no code with the scan. Exit code
     3: something comes out differently.
 
-    --proof writes what a third party needs: the claim, the scored n-grams, the text, and a script that checks all of it
-    without brickscan once the key is revealed to them. No file of it holds anything of the key. Where the evidence
-    comes out differently, nothing is written.
+    --proof writes what a third party needs: the claim, the text, its tokens, the tokenizer, and a script that checks
+    the claim without brickscan once the key is revealed to them, and says what it does not check. No file of it holds
+    anything of the key. Where the evidence comes out differently, nothing is written.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     if folder is not None and not found.evidence_equal:
         tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
     elif folder is not None:
-        tell(f"claim: {folder}; python {folder}/check.py SECRET_FILE checks it")
+        tell(f"claim: {folder}; python {folder}/check.py SECRET_FILE LIST HEAD checks it")
     if found.equal:
         tell("The verdict comes out equal.")
     elif found.evidence_equal:

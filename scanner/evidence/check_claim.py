@@ -1,12 +1,15 @@
 """Checks one claim about a watermarked text. It needs Python 3.9 or newer, and nothing else.
 
-  python check.py SECRET_FILE
+  python check.py SECRET_FILE [LIST HEAD]
 
-The folder of this file holds claim.json (what is claimed) and ngrams.csv (the scored tokens of the text, each with the
-tokens before it that decide its draw). SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or a
-court, has it. Checked are: that the key is the one that was committed to, the score of the text for the message that
-is claimed, its p-value, and that value corrected for all messages and tests. The watermark is specified in SPEC.md and
-SPEC_2.md of brickscan; this file was written from them, and shares no code with what scans.
+The folder of this file holds claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and
+whether it is scored) and tokenizer.json. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or
+a court, has it. LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that
+somebody kept from before the text was posted. Where the library `tokenizers` is installed, the text is tokenised again.
+
+It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
+where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
+and SPEC_2.md of brickscan; this file was written from them, and shares no code with what scans.
 """
 
 import csv
@@ -14,11 +17,27 @@ import decimal
 import hashlib
 import json
 import math
+import re
 import sys
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 M32, M64 = 2**32 - 1, 2**64 - 1
+MOST_BYTES = 2**24  # of a text that are scored
+LABEL = re.compile(r"(greenlist|gumbel)(-v2)?;h=([0-9]|1[0-6])(;gamma=([0-9]+/[0-9]+))?(;groups=([0-9]+))?")
+LINE = re.compile(r"[1-9][0-9]* [0-9-]{10} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]* [0-9a-f]{64} [0-9a-f]{64}")
+FIELDS = (
+    *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "tests", "scored", "score"),
+    *("log10_p", "log10_p_global", "variant"),
+)
+NEVER = """\
+what this file never checks:
+- which user the message belongs to, who wrote the text, and who posted it; text can be quoted
+- that whoever holds the key did not mark the text themselves: they can, for any message
+- how many texts were looked at before this one was chosen; multiply p by their number
+- that no other list of keys was published, and that HEAD is older than the text
+- that this file is brickscan's own: take it from a copy that you trust"""
 
 
 def siphash24(key: bytes, data: bytes) -> int:
@@ -65,17 +84,30 @@ class Mark:
     """A native watermark under one key: version 1 or 2, green list or Gumbel, with groups of users or without."""
 
     def __init__(self, label: str, secret: bytes) -> None:
-        name, _, rest = label.partition(";")
-        fields = dict(part.split("=") for part in rest.split(";"))
-        self.version, self.green = (2 if name.endswith("-v2") else 1), name.startswith("greenlist")
-        self.gamma = Fraction(fields["gamma"]) if self.green else Fraction(1)
-        self.groups = int(fields["groups"]) if "groups" in fields else None
+        match = LABEL.fullmatch(label)
+        if match is None:
+            raise ValueError(f"label {label!r} is of no native format")
+        name, later, window, _, gamma, _, groups = match.groups()
+        self.version, self.green, self.window = (2 if later else 1), name == "greenlist", int(window)
+        self.gamma = Fraction(gamma) if gamma else Fraction(1)
+        self.groups = int(groups) if groups else None
+        if self.green != (gamma is not None) or (self.green and not self._is_share(gamma)):
+            raise ValueError(f"label {label!r}: a green list has a gamma n/2^b in lowest terms, b from 1 to 8")
+        if groups and not (later and self.window and 2 <= int(groups) <= 2**16 and groups == str(self.groups)):
+            raise ValueError(f"label {label!r}: groups are of version 2 with a window, 2 to 65536")
+        if not 16 <= len(secret) <= 64:
+            raise ValueError(f"the secret has {len(secret)} bytes; 16 to 64 are allowed")
         data, who = label.encode("ascii"), f"-v{self.version}".encode("ascii")
         self.commitment = hashlib.blake2b(data, key=secret, digest_size=32, person=b"commitment" + who).hexdigest()
         keys = hashlib.blake2b(data, key=secret, digest_size=48, person=b"watermark" + who).digest()
         self.chacha, self.sip = keys[:32], keys[32:]
 
-    def term(self, ngram: list[int], message: int) -> float:
+    def _is_share(self, gamma: str) -> bool:
+        """Whether γ is n/2^b as the law takes it: with another denominator fewer tokens would be green than it says."""
+        n, whole = self.gamma.numerator, self.gamma.denominator
+        return gamma == f"{n}/{whole}" and n < whole <= 256 and whole & (whole - 1) == 0
+
+    def term(self, ngram: tuple[int, ...], message: int) -> float:
         """What one scored token adds to the score of a message."""
         nonce = siphash24(self.sip, b"".join(token.to_bytes(4, "little") for token in ngram[:-1]))
         number = message
@@ -131,30 +163,178 @@ def any_of(log10_p: float, tests: float) -> float:
         return float((1 - (1 - p) ** decimal.Decimal(tests)).log10())
 
 
-def main() -> int:
-    """Check the claim beside this file. Returns 0 where all of it holds."""
-    here = Path(__file__).parent
-    claim = json.loads((here / "claim.json").read_text(encoding="utf-8"))
-    with (here / "ngrams.csv").open(encoding="ascii") as file:
-        ngrams = [list(map(int, row)) for row in csv.reader(file)]
-    mark = Mark(claim["label"], bytes.fromhex(Path(sys.argv[1]).read_text(encoding="ascii")))
+class Findings:
+    """What was found so far; every line is printed as it is found."""
+
+    def __init__(self) -> None:
+        self.failed = self.unchecked = False
+
+    def equal(self, what: str, found: Any, claimed: Any) -> None:  # noqa: ANN401 - of whatever type a claim has it
+        """Compare a value with the claimed one; floats to nine digits."""
+        same = type(found) is type(claimed) and found == claimed
+        if isinstance(found, float) and type(claimed) in (int, float):
+            same = math.isclose(found, claimed, rel_tol=1e-9)
+        self.holds(same, f"{what}: {found}" + ("" if same else f", claimed {claimed!r}"))
+
+    def holds(self, is_so: bool, what: str) -> None:
+        """Note a check that was made."""
+        self.failed |= not is_so
+        print(f"{'holds      ' if is_so else 'FAILS      '} {what}")
+
+    def left(self, what: str) -> None:
+        """Note what is claimed and was not checked."""
+        self.unchecked = True
+        print(f"NOT CHECKED {what}")
+
+
+def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
+    """The text that was scored, held against the text of the claim."""
+    raw = (here / "text.txt").read_bytes()
+    findings.equal("SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
+    decoded = raw.decode("utf-8", errors="replace")
+    if not (here / "scored.txt").exists():
+        return decoded
+    scored = (here / "scored.txt").read_bytes().decode("utf-8")
+    if claim["variant"] is None:
+        cut = min(len(raw), len(scored.encode("utf-8"))) > MOST_BYTES - 8 and decoded.startswith(scored)
+        findings.holds(decoded == scored or cut, "scored.txt is text.txt, or the first 16 MiB of it")
+    else:
+        findings.left("that scored.txt is text.txt, normalised: read both")
+    return scored
+
+
+def check_tokens(here: Path, mark: Mark, findings: Findings) -> "tuple[list[int], list[tuple[int, ...]]]":
+    """Tokens of the text, and its scored n-grams: each that is new in the text, and none is left out unseen."""
+    with (here / "tokens.csv").open(encoding="ascii", newline="") as file:
+        rows = [(int(token), status) for token, status in csv.reader(file)]
+    tokens = [token for token, _ in rows]
+    if any(not 0 <= token < 2**32 for token in tokens):
+        raise ValueError("tokens.csv: a token is no number of 32 bits")
+    met = set()
+    ngrams, wrong, filtered = [], [], 0
+    for place, (_, status) in enumerate(rows):
+        ngram = tuple(tokens[place - mark.window : place + 1])
+        expected = "window" if place < mark.window else "repeat" if ngram in met else "scored"
+        met |= {ngram} if place >= mark.window else set()
+        if expected == "scored" and status == "filter":
+            filtered += 1
+        elif status != expected:
+            wrong.append(place)
+        elif status == "scored":
+            ngrams.append(ngram)
+    detail = f"; the first that is not: row {wrong[0] + 1}" if wrong else ""
+    findings.holds(not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}")
+    if filtered:
+        findings.left(
+            f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
+        )
+    return tokens, ngrams
+
+
+def check_tokenizer(here: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
+    """Whether the tokens are those of the text."""
+    data = (here / "tokenizer.json").read_bytes()
+    findings.equal("SHA-256 of tokenizer.json", hashlib.sha256(data).hexdigest(), claim["tokenizer_sha256"])
+    try:
+        import tokenizers
+    except ImportError:
+        findings.left("that the tokens are those of the text: install the library `tokenizers`")
+        return
+    inner = tokenizers.Tokenizer.from_buffer(data)
+    inner.encode_special_tokens = True
+    inner.no_truncation()
+    inner.no_padding()
+    again = inner.encode(text, add_special_tokens=False).ids
+    findings.holds(again == tokens, f"the tokens are those of the text, by tokenizers {tokenizers.__version__}")
+
+
+def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, findings: Findings) -> None:
+    """Whether key, messages and tokenizer stand in the published list, up to the head that somebody kept."""
+    if not paths:
+        findings.left("that key and tokenizer were announced before the text was posted: name LIST and HEAD")
+        if "groups=" not in claim["label"]:
+            findings.left(f"messages = {claim['messages']}: claimed; a list of published commitments says it")
+        return
+    head, lines, at = "0" * 64, [], None
+    for number, line in enumerate(Path(paths[0]).read_text(encoding="ascii").splitlines(), start=1):
+        body, _, ending = line.rpartition(" ")
+        head = hashlib.sha256(f"brickscan commitments 2\n{head}\n{body}".encode("ascii")).hexdigest()
+        if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
+            raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
+        lines.append(body.split(" "))
+        at = number if head == paths[1] else at
+    findings.holds(at is not None, f"the list has the head {paths[1]}")
+    announced = lines[: at or 0]
+    ours = [line for line in announced if line[3] == claim["commitment"]]
+    when = f", on {ours[0][1]} as key {ours[0][2]}" if ours else ""
+    findings.holds(bool(ours), f"the list has the commitment at or before that head{when}")
+    if ours:
+        most = max(int(line[4]) for line in ours)
+        findings.holds(claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
+        findings.holds(claim["tokenizer_sha256"] in {line[5] for line in ours}, "the tokenizer is that of the list")
+    keys = len({line[3] for line in announced})
+    if keys > claim["tests"]:
+        p = any_of(any_of(log10_p, claim["messages"]), keys)
+        print(f"            {keys} keys were announced by then, more than tests: all counted alike, log10 p is {p:.6g}")
+
+
+def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
+    """The claim, whose numbers are such as a claim can have."""
+
+    def once(pairs: "list[tuple[str, object]]") -> "dict[str, Any]":
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("claim.json: a field stands there twice")
+        return dict(pairs)
+
+    claim: dict[str, Any] = json.loads((here / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=once)
+    for name in sorted(set(FIELDS) ^ set(claim)):
+        findings.holds(False, f"claim.json: field {name!r} is {'unknown' if name in claim else 'missing'}")
+    messages, tests = claim["messages"], claim["tests"]
+    findings.holds(type(messages) is int and messages >= 1, f"messages = {messages!r}: whole, and 1 or more")
+    findings.holds(type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!r}: 1 or more")
+    if not findings.failed:
+        in_range = type(claim["message"]) is int and 0 <= claim["message"] < messages <= 2**32
+        findings.holds(in_range, f"message = {claim['message']!r}: one of them")
+        findings.holds(claim["variant"] in (None, "normalised"), f"variant = {claim['variant']!r}: one that is known")
+    return claim
+
+
+def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
+    """Check the claim of a folder. Raises ValueError where a file of it cannot be read as what it is."""
+    claim = read_claim(here, findings)
+    if findings.failed:
+        return
+    mark = Mark(claim["label"], secret)
+    findings.equal("the key is the one that was committed to", mark.commitment, claim["commitment"])
+    if mark.groups is not None:
+        findings.equal("messages of so many groups of as many users", mark.groups**2, claim["messages"])
+    text = check_text(here, claim, findings)
+    tokens, ngrams = check_tokens(here, mark, findings)
+    check_tokenizer(here, claim, text, tokens, findings)
     score = math.fsum(mark.term(ngram, claim["message"]) for ngram in ngrams)
     log10_p = mark.log10_p(score, len(ngrams))
+    findings.equal("scored tokens", len(ngrams), claim["scored"])
+    findings.equal("score", score, claim["score"])
+    findings.equal("log10 p of this message", log10_p, claim["log10_p"])
     corrected = any_of(any_of(log10_p, claim["messages"]), claim["tests"])
-    checks = [
-        ("the key is the one that was committed to", mark.commitment, claim["commitment"]),
-        ("no token and its window are counted twice", len(set(map(tuple, ngrams))), len(ngrams)),
-        ("scored tokens", len(ngrams), claim["scored"]),
-        ("score", score, claim["score"]),
-        ("log10 p of this message", log10_p, claim["log10_p"]),
-        ("log10 p, corrected for all messages and tests", corrected, claim["log10_p_global"]),
-    ]
-    holds = True
-    for what, found, claimed in checks:
-        same = math.isclose(found, claimed, rel_tol=1e-9) if isinstance(found, float) else found == claimed
-        holds = holds and same
-        print(f"{'holds ' if same else 'FAILS '} {what}: {found}" + ("" if same else f", claimed {claimed}"))
-    return 0 if holds else 1
+    findings.equal("log10 p, corrected for all messages and tests", corrected, claim["log10_p_global"])
+    check_list(paths, claim, log10_p, findings)
+    print(f"claimed     tests = {claim['tests']}: that the weight of this key, text and variant was fixed before")
+
+
+def main() -> int:
+    """Check the claim beside this file. Returns 0 where all holds, 1 where something fails, 3 where one is open."""
+    if len(sys.argv) not in (2, 4):
+        print("usage: python check.py SECRET_FILE [LIST HEAD]")
+        return 2
+    findings = Findings()
+    try:
+        secret = bytes.fromhex(Path(sys.argv[1]).read_text(encoding="ascii"))
+        check(Path(__file__).parent, secret, sys.argv[2:], findings)
+    except Exception as error:
+        findings.holds(False, f"this cannot be read: {error!r}")
+    print(NEVER)
+    return 1 if findings.failed else 3 if findings.unchecked else 0
 
 
 if __name__ == "__main__":

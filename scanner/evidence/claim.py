@@ -1,7 +1,7 @@
 """The folder with which a third party checks one flag without brickscan, once the key is revealed to them.
 
-It holds the claim, the scored n-grams and a script (check_claim.py, copied as it is). None of these hold key material,
-or show any single token's score.
+It holds the claim, the text, its tokens, the tokenizer and a script (check_claim.py, copied as it is). None of these
+hold key material, or show any single token's score.
 """
 
 import csv
@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
 from scanner.detection.shares import recorded_tests
@@ -26,16 +29,17 @@ from scanner.watermark.formats import format_of
 _README = """\
 A claim that a text contains text marked for one message of a key.
 
-claim.json    the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
-ngrams.csv    the scored tokens of the text, each the last of its row, after those that decide its draw
-text.txt      the text, byte for byte; the claim has its SHA-256
-scored.txt    is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
-              for bytes that are no UTF-8, or a first part of a long text
-check.py      checks the claim, once the key is known: python check.py SECRET_FILE
+claim.json      the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
+tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
+                window before it), "repeat" (it came before with the same window) or "filter" (a common n-gram)
+text.txt        the text, byte for byte; the claim has its SHA-256
+scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
+                for bytes that are no UTF-8, or a first part of a long text
+tokenizer.json  the tokenizer; the claim has its SHA-256
+check.py        checks the claim, once the key is known: python check.py SECRET_FILE LIST HEAD
 
-Before that, anybody can check that the commitment was published before the text was written, and that the n-grams are
-those of the text: tokenise it with the tokenizer.json of that digest, without special tokens; each token with as many
-tokens before it as a row has is one row, the first time that it occurs. Where there is a scored.txt, it is that text.
+LIST is the public list of commitments (`brickscan keys publish`), taken from where it is public, and HEAD a head of it
+that somebody kept from before the text was posted. check.py says what it did not check, and what nobody can check so.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """
@@ -67,14 +71,9 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
         raise Refused(f"--proof: the scan counted repeats by dedup = {dedup!r}; the script knows 'ngram' alone")
-    positions, common = rule.positions(tokens, "ngram"), explainer.common(case)
-    index = positions.index
-    if common is not None and len(common.without(tokens, positions).index) < len(index):
-        raise Refused(
-            f"--proof: {case.where}: the scan left out n-grams of this text that many other texts hold, and the script "
-            "that checks a claim knows whole texts alone; `brickscan replay` computes the verdict again"
-        )
-    ngrams = [rule.ngram(tokens, int(place)) for place in index]
+    places, common = rule.positions(tokens, "ngram"), explainer.common(case)
+    scored = places if common is None else common.without(tokens, places)
+    ngrams = [rule.ngram(tokens, int(place)) for place in scored.index]
     _refuse_unknown(form.label(), check_secret(explainer.registry, key), ngrams, row)
     claim: dict[str, Any] = {
         "label": form.label(),
@@ -89,12 +88,14 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
     try:
         out.mkdir(mode=0o700)
         _write(out / "claim.json", json.dumps(claim, indent=1) + "\n")
-        with _new(out / "ngrams.csv") as file:
-            csv.writer(file, lineterminator="\n").writerows(ngrams)
+        with _new(out / "tokens.csv") as file:
+            statuses = _statuses(len(tokens.ids), rule.context, places.index, scored.index)
+            csv.writer(file, lineterminator="\n").writerows(zip(tokens.ids.tolist(), statuses, strict=True))
         stored = explainer.stored_text(case)
         _write(out / "text.txt", stored)
         if stored != text.encode():
             _write(out / "scored.txt", text)
+        _write(out / "tokenizer.json", test.tokenizer.reference.data)
         _write(out / "README", _README)
         script = importlib.resources.files("scanner.evidence").joinpath("check_claim.py").read_text(encoding="utf-8")
         _write(out / "check.py", script)
@@ -102,11 +103,20 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
 
 
+def _statuses(tokens: int, window: int, places: NDArray[np.int64], scored: NDArray[np.int64]) -> list[str]:
+    """Why each token is scored or not, as check_claim.py knows it."""
+    found = np.full(tokens, "repeat", object)
+    found[:window] = "window"
+    found[places] = "filter"
+    found[scored] = "scored"
+    return found.tolist()
+
+
 def _refuse_unknown(label: str, secret: bytes, ngrams: Sequence[tuple[int, ...]], row: Mapping[str, Any]) -> None:
     """Refuse a claim that the script cannot check: of a format that it was not written for."""
     try:
         mark = Mark(label, secret)
-        score = math.fsum(mark.term(list(ngram), row["message"]) for ngram in ngrams)
+        score = math.fsum(mark.term(ngram, row["message"]) for ngram in ngrams)
         known = alike(score, row["score"])
     except (KeyError, ValueError):
         known = False

@@ -1,8 +1,11 @@
 """The list of published commitments: a text file that is only appended to, with running numbers and chained digests.
 
-    number day key_id commitment head
-    head = SHA-256("brickscan commitments 1" line feed, head of the line before (64 zeros before the first) line feed,
-                   number day key_id commitment)
+    number day key_id commitment messages tokenizer head
+    head = SHA-256("brickscan commitments 2" line feed, head of the line before (64 zeros before the first) line feed,
+                   number day key_id commitment messages tokenizer)
+
+messages is how many the key has, and tokenizer the SHA-256 of its tokenizer.json. A key gets a further line where one
+of these was changed, so that a claim of fewer messages, or of another tokenizer, shows.
 
 Whoever has a copy of the list, or its last head alone, can tell whether a later list still begins with it. A line that
 is changed or taken out of the middle breaks the chain; lines taken off the end are missed by those alone who saw them.
@@ -19,21 +22,28 @@ from scanner.errors import Refused
 from scanner.registry.keys_file import load_registry
 from scanner.registry.locked_files import local_folder, locked
 from scanner.storage.whole import write_whole
+from schemas.registry import MasterKey
 
 _BEFORE = "0" * 64
-_TITLE = "brickscan commitments 1"
+_TITLE = "brickscan commitments 2"
 _LINE = re.compile(
-    r"([1-9][0-9]*) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([0-9a-f]{64})"
+    r"([1-9][0-9]*) ([0-9]{4}-[0-9]{2}-[0-9]{2}) ([a-z0-9][a-z0-9._-]{0,63}) ([0-9a-f]{64}) ([1-9][0-9]*) "
+    r"([0-9a-f]{64}) ([0-9a-f]{64})"
 )
 
 
 class Published(NamedTuple):
-    """A line: its running number, the day (UTC), the key and its commitment, and the head after it, as hex."""
+    """A line: its running number, the day (UTC), what it says of a key, and the head after it.
+
+    commitment, tokenizer, head: as hex; tokenizer: SHA-256 of the tokenizer.json.
+    """
 
     number: int
     day: str
     key_id: str
     commitment: str
+    messages: int
+    tokenizer: str
     head: str
 
 
@@ -51,19 +61,26 @@ def read_published(path: Path) -> list[Published]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line)
         if match is None:
-            raise Refused(f"{path}, line {number}: is no `number day key commitment head`; restore the list")
+            raise Refused(
+                f"{path}, line {number}: is no `number day key commitment messages tokenizer head`; restore the list"
+            )
         before = found[-1].head if found else _BEFORE
-        if int(match[1]) != number or match[5] != _head(before, number, *match.group(2, 3, 4)):
+        if int(match[1]) != number or match[7] != _head(before, line.rpartition(" ")[0]):
             raise Refused(
                 f"{path}, line {number}: number and head do not follow from the line before: lines were changed, moved "
                 "or taken out. Restore the list from a copy that others keep"
             )
-        found.append(Published(number, *match.group(2, 3, 4, 5)))
+        found.append(Published(number, match[2], match[3], match[4], int(match[5]), match[6], match[7]))
     return found
 
 
-def _head(before: str, number: int, day: str, key_id: str, commitment: str) -> str:
-    return sha256(f"{_TITLE}\n{before}\n{number} {day} {key_id} {commitment}".encode()).hexdigest()
+def _head(before: str, body: str) -> str:
+    return sha256(f"{_TITLE}\n{before}\n{body}".encode()).hexdigest()
+
+
+def _of_key(key: MasterKey) -> tuple[str | None, int, str]:
+    """What a line says of a key: commitment, messages, tokenizer."""
+    return key.commitment, key.messages, key.tokenizer.sha256
 
 
 def publish(folder: Path | str, path: Path) -> tuple[list[Published], int]:
@@ -83,14 +100,14 @@ def publish(folder: Path | str, path: Path) -> tuple[list[Published], int]:
     keys = load_registry(folder).keys
     with locked(folder):
         lines = read_published(path) if path.exists() else []
-        known = {line.commitment for line in lines}
+        known = {line[3:6] for line in lines}
         day = datetime.now(UTC).date().isoformat()
         before = len(lines)
         for key in keys:
-            if key.commitment is not None and key.commitment not in known:
+            if key.commitment is not None and _of_key(key) not in known:
                 number, last = len(lines) + 1, lines[-1].head if lines else _BEFORE
-                head = _head(last, number, day, key.key_id, key.commitment)
-                lines.append(Published(number, day, key.key_id, key.commitment, head))
+                body = number, day, key.key_id, key.commitment, key.messages, key.tokenizer.sha256
+                lines.append(Published(*body, _head(last, " ".join(map(str, body)))))
         if len(lines) > before:
             text = "".join(" ".join(map(str, line)) + "\n" for line in lines)
             try:
@@ -113,9 +130,10 @@ def faults(lines: Sequence[Published], earlier: Sequence[Published], folder: Pat
         for old, new in zip(earlier, [*lines, *[None] * len(earlier)], strict=False)
         if old != new
     ][:1]
-    known = {line.commitment for line in lines}
+    known = {line[3:6] for line in lines}
     keys = load_registry(folder).keys if folder is not None else ()
-    lacking = [key.key_id for key in keys if key.commitment is not None and key.commitment not in known]
+    lacking = [key.key_id for key in keys if key.commitment is not None and _of_key(key) not in known]
     return changed + [
-        f"key {key_id} of the registry is not in the list: `brickscan keys publish`" for key_id in lacking
+        f"key {key_id} of the registry, with its messages and tokenizer, is not in the list: `brickscan keys publish`"
+        for key_id in lacking
     ]

@@ -1,21 +1,30 @@
 """A claim that a third party checks with a separate script, which knows both versions and finds every lie."""
 
+import contextlib
+import functools
 import hashlib
+import io
 import json
+import math
+import re
+import runpy
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from scanner.evidence import check_claim
 from scanner.evidence.check_claim import Mark, any_of
+from scanner.registry import load_registry
 from scanner.watermark.laws import Binomial
 from scanner.watermark.proof import log10_any_of
 from tests.support.command_line import call
-from tests.support.two_keys import message_of
+from tests.support.two_keys import TOKENIZER, message_of
 
 ANSWERS = Path(check_claim.__file__).parents[1] / "watermark" / "native"
 
@@ -34,7 +43,7 @@ def test_the_script_gives_the_known_answers(name):
             continue
         mark, tokens, h = Mark(label_of(case), bytes.fromhex(case["secret"])), case["tokens"], case["window"]
         ngrams = list(dict.fromkeys(tuple(tokens[t - h : t + 1]) for t in range(h, len(tokens))))
-        score = sum(mark.term(list(ngram), case["message"]) for ngram in ngrams)
+        score = sum(mark.term(ngram, case["message"]) for ngram in ngrams)
         assert len(ngrams) == case["scored"]
         assert score == pytest.approx(case["score"], rel=1e-9)
         if ngrams:
@@ -72,7 +81,7 @@ def test_a_claim_holds_the_text_that_was_posted(night, registry, marked, tmp_pat
     assert (case / "text.txt").read_bytes() == raw
     assert hashlib.sha256(raw).hexdigest() == claim["text_sha256"]
     assert (case / "scored.txt").read_bytes() == raw.decode(errors="replace").encode()
-    assert check(case, registry / "secrets" / "green.key")[0] == 0
+    assert check(case, registry / "secrets" / "green.key", library=True)[0] == 3  # no list was named
     assert "a part of it alone was looked at (invalid_utf8)" in call("explain", night.config, "a:0")[1]
 
 
@@ -82,34 +91,241 @@ def test_a_claim_is_checked_without_brickscan(night, registry, marked, plain, tm
     night.scan()
     case = tmp_path / "case"
     code, out, _ = call("replay", night.config, "a:0", "--proof", case)
-    assert (code, "check.py SECRET_FILE" in out) == (0, True)
+    assert (code, "check.py SECRET_FILE LIST HEAD" in out) == (0, True)
     secret = registry / "secrets" / "green.key"
-    assert check(case, secret)[0] == 0
+    code, said = check(case, secret)
+    assert (code, "FAILS" in said, said.count("NOT CHECKED")) == (3, False, 3)
+    listed = tmp_path / "list.txt"
+    assert call("keys", "publish", listed, "--registry", registry)[0] == 0
+    head = listed.read_text().split()[-1]
+    code, said = check(case, secret, listed, head, library=True)
+    assert (code, "FAILS" in said, "NOT CHECKED" in said) == (0, False, False), said
     code, said = check(case, registry / "secrets" / "gum.key")
-    assert (code, "FAILS  the key is the one that was committed to" in said) == (1, True)
+    assert (code, "FAILS       the key is the one that was committed to" in said) == (1, True)
     held = secret.read_text().strip()
     assert [path.name for path in case.iterdir() if held in path.read_text()] == []
-    claim = json.loads((case / "claim.json").read_text())
-    for name, value in (
-        ("score", claim["score"] + 1),
-        ("message", claim["message"] + 1),
-        ("messages", 1),
-        ("tests", 1),
-    ):
-        (case / "claim.json").write_text(json.dumps(claim | {name: value}))
-        assert check(case, secret)[0] == 1, name
-    (case / "claim.json").write_text(json.dumps(claim))
-    rows = (case / "ngrams.csv").read_text().splitlines()
-    for changed in ([*rows, rows[0]], rows[1:], [*rows[:-1], "1,2,3"]):
-        (case / "ngrams.csv").write_text("\n".join(changed) + "\n")
-        assert check(case, secret)[0] == 1
     code, _, err = call("replay", night.config, "a:0", "--proof", case)
     assert (code, "name a folder that is new" in err) == (2, True)
 
 
-def check(case: Path, secret: Path) -> tuple[int, str]:
-    """Runs the script by an interpreter that finds none of our modules."""
-    found = subprocess.run(
-        [sys.executable, "-I", "-S", str(case / "check.py"), str(secret)], capture_output=True, text=True, check=False
-    )
+@functools.cache
+def encode(text: str) -> list[int]:
+    return list(Tokenizer.from_file(str(TOKENIZER)).encode(text, add_special_tokens=False).ids)
+
+
+class Forger:
+    """Folders that somebody writes who knows check.py: all numbers follow from each other, whatever they say."""
+
+    def __init__(self, folder: Path, registry: Path, text: str, message: int) -> None:
+        self.folder, self.text = folder, text
+        self.key = next(key for key in load_registry(registry).keys if key.key_id == "green")
+        self.secret = registry / "secrets" / "green.key"
+        self.label = "greenlist;h=2;gamma=1/4"
+        self.numbers = {"message": message, "messages": 2000, "tests": 4.0}
+        self.listed = folder.parent / "list.txt"
+        call("keys", "publish", self.listed, "--registry", registry)
+        folder.mkdir()
+        (folder / "check.py").write_bytes(Path(check_claim.__file__).read_bytes())
+
+    def rows(self, text: str) -> list[tuple[int, str]]:
+        """The rows of tokens.csv that a text has."""
+        ids = encode(text)
+        met, rows = set(), [(token, "window") for token in ids[:2]]
+        for place in range(2, len(ids)):
+            ngram = tuple(ids[place - 2 : place + 1])
+            rows.append((ids[place], "repeat" if ngram in met else "scored"))
+            met.add(ngram)
+        return rows
+
+    def claim(self, rows: list[tuple[int, str]] | None = None, **fields: object) -> tuple[int, str]:
+        """The script's exit code and words on a claim of these rows; fields stand in it whatever follows from them."""
+        rows = self.rows(self.text) if rows is None else rows
+        ids, numbers = [token for token, _ in rows], self.numbers
+        ngrams = [tuple(ids[place - 2 : place + 1]) for place, (_, why) in enumerate(rows) if why == "scored"]
+        mark = Mark(self.label, bytes.fromhex(self.secret.read_text()))
+        score = math.fsum(mark.term(ngram, numbers["message"]) for ngram in ngrams)
+        log10_p = mark.log10_p(score, len(ngrams))
+        follows = {"label": self.label, "commitment": mark.commitment, "scored": len(ngrams), "score": score}
+        follows |= {"tokenizer_sha256": self.key.tokenizer.sha256, "log10_p": log10_p, "variant": None, **numbers}
+        follows["text_sha256"] = hashlib.sha256(self.text.encode()).hexdigest()
+        follows["log10_p_global"] = math.nan
+        with contextlib.suppress(ArithmeticError):
+            follows["log10_p_global"] = any_of(any_of(log10_p, numbers["messages"]), numbers["tests"])
+        (self.folder / "claim.json").write_text(json.dumps(follows | fields))
+        (self.folder / "tokens.csv").write_text("".join(f"{token},{why}\n" for token, why in rows))
+        (self.folder / "text.txt").write_text(self.text)
+        (self.folder / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+        return self.checked()
+
+    def checked(self, *, library: bool = True, published: Sequence[object] | None = None) -> tuple[int, str]:
+        """Exit code and words of the script, in this process: as a court checks that has a list and a head."""
+        paths = published if published is not None else (self.listed, self.listed.read_text().split()[-1])
+        main = runpy.run_path(str(self.folder / "check.py"), run_name="check")["main"]
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+            patch.setattr(sys, "argv", ["check.py", *map(str, (self.secret, *paths))])
+            if not library:
+                patch.setitem(sys.modules, "tokenizers", None)
+            return main(), out.getvalue()
+
+
+@pytest.fixture
+def forger(tmp_path, registry, marked) -> Forger:
+    message = message_of(registry, "green", "alice")
+    return Forger(tmp_path / "case", registry, marked(message, 80, 1), message)
+
+
+def test_what_the_forger_claims_honestly_holds(forger):
+    assert forger.claim()[0] == 0
+
+
+def test_a_text_that_was_swapped_is_refused(forger, plain):
+    forger.claim()
+    (forger.folder / "text.txt").write_text(plain(80, 7))
+    code, said = forger.checked()
+    assert (code, "FAILS       SHA-256 of text.txt" in said) == (1, True)
+
+
+def test_ngrams_of_another_text_are_refused_and_without_the_library_told(forger, plain):
+    rows, forger.text = forger.rows(forger.text), plain(80, 7)
+    code, said = forger.claim(rows)
+    assert (code, "FAILS       the tokens are those of the text" in said) == (1, True)
+    code, said = forger.checked(library=False)
+    assert (code, "NOT CHECKED that the tokens are those of the text" in said) == (3, True)
+
+
+@pytest.mark.parametrize("why", ["repeat", "window", "filter", "outside", ""])
+def test_the_60_best_ngrams_of_a_persons_text_are_no_claim(forger, plain, why):
+    """The green tokens of a plain text alone are scored; the others are left out for a reason that is made up."""
+    forger.text = plain(300, 7)
+    mark, rows = Mark(forger.label, bytes.fromhex(forger.secret.read_text())), forger.rows(forger.text)
+    ids = [token for token, _ in rows]
+    best = [place for place in range(2, len(ids)) if mark.term(tuple(ids[place - 2 : place + 1]), 7) == 1][:60]
+    picked = [(token, old if place < 2 or place in best else why) for place, (token, old) in enumerate(rows)]
+    forger.numbers["message"] = 7
+    code, said = forger.claim(picked)
+    assert (code, "FAILS       each of 300 tokens" in said) == ((3, False) if why == "filter" else (1, True))
+    assert ("tokens are left out as common n-grams" in said) == (why == "filter")
+    chained = forger.claim([(ids[0], "window"), (ids[1], "window"), *((ids[place], "scored") for place in best)])
+    assert chained[0] == 1  # tokens that follow each other there are no n-grams of the text
+    gone = forger.claim([row for place, row in enumerate(rows) if place < 2 or place in best])
+    assert (gone[0], "FAILS       the tokens are those of the text" in gone[1]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("messages", value) for value in (1e-9, 1, 0, -5, 2000.0, True, None, "2000", 1999)),
+        *(("tests", value) for value in (0.0001, 0, -1, math.nan, math.inf, True, "4")),
+        *(("message", value) for value in (-1, 2000, 3.0, True)),
+    ],
+)
+def test_numbers_that_no_scan_has_are_refused(forger, name, value):
+    if type(value) in (int, float) and math.isfinite(value) and value > 0 and name != "message":
+        forger.numbers |= {"message": 0, name: value}  # p follows from it
+        code, said = forger.claim()
+    else:
+        code, said = forger.claim(**{name: value})
+    assert (code, f"FAILS       {name} = " in said) == (1, True), said
+
+
+def test_one_message_is_told_as_not_checked_where_no_list_is_named(forger):
+    forger.numbers |= {"messages": 1, "message": 0}
+    forger.claim()
+    code, said = forger.checked(published=())
+    assert (code, "NOT CHECKED messages = 1: claimed" in said) == (3, True)
+
+
+def test_a_label_that_was_never_announced_is_refused_and_without_a_list_told(forger):
+    forger.label = "greenlist;h=2;gamma=3/4"
+    code, said = forger.claim()
+    assert (code, "FAILS       the list has the commitment" in said) == (1, True)
+    code, said = forger.checked(published=())
+    assert (code, "NOT CHECKED that key and tokenizer were announced" in said) == (3, True)
+
+
+def test_a_head_before_the_key_or_of_another_list_and_a_list_that_was_edited_are_refused(forger, tmp_path):
+    forger.claim()
+    assert forger.checked(published=(forger.listed, "0" * 64))[0] == 1
+    lines = forger.listed.read_text().splitlines()
+    edited = tmp_path / "edited.txt"
+    edited.write_text("\n".join([lines[0].replace(" 2000 ", " 1 "), *lines[1:]]) + "\n")
+    code, said = forger.checked(published=(edited, lines[-1].split()[-1]))
+    assert (code, "line 1: does not follow" in said) == (1, True)
+
+
+def test_another_tokenizer_than_the_published_one_is_refused(forger, byte_tokenizer):
+    """One that turns a person's text into marked tokens can always be made."""
+    data = byte_tokenizer.read_bytes()
+    forger.claim(tokenizer_sha256=hashlib.sha256(data).hexdigest())
+    (forger.folder / "tokenizer.json").write_bytes(data)
+    code, said = forger.checked()
+    assert (code, "FAILS       the tokenizer is that of the list" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("label", "why"),
+    [
+        ("greenlist;h=2;gamma=1/3", "n/2^b"),  # every other entry is green, but the law says a third
+        ("greenlist;h=2;gamma=2/4", "n/2^b"),
+        ("greenlist;h=2;gamma=4/4", "n/2^b"),
+        ("greenlist;h=2", "n/2^b"),
+        ("greenlist;h=2;gamma=1/4;groups=10", "version 2"),
+        ("greenlist-v2;h=0;gamma=1/4;groups=10", "version 2"),
+        ("greenlist-v2;h=2;gamma=1/4;groups=1", "version 2"),
+        ("gumbel;h=17", "no native format"),
+        ("greenlist;h=2;gamma=1/4;gamma=3/4", "no native format"),
+    ],
+)
+def test_labels_that_no_key_has_are_refused(forger, label, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Mark(label, bytes(32))
+    code, said = forger.claim(label=label)
+    assert (code, why in said) == (1, True)
+
+
+def test_messages_of_a_key_with_groups_are_their_square(forger, tmp_path, registry):
+    forger.label, forger.numbers["messages"] = "greenlist-v2;h=2;gamma=1/4;groups=50", 2000
+    code, said = forger.claim()
+    assert (code, "FAILS       messages of so many groups of as many users: 2500, claimed 2000" in said) == (1, True)
+
+
+def test_words_of_a_claim_cannot_write_findings(forger):
+    for fields in ({"variant": "x\nholds       everything"}, {"user_id": "bob"}, {"score": "\x1b[2J"}):
+        code, said = forger.claim(**fields)
+        assert code == 1
+        assert "holds       everything" not in said.splitlines()
+        assert "\x1b" not in said
+    forger.claim()
+    claim = (forger.folder / "claim.json").read_text()
+    (forger.folder / "claim.json").write_text(claim.replace("{", '{"message": 3, ', 1))
+    assert "a field stands there twice" in forger.checked()[1]
+
+
+@pytest.mark.parametrize("name", ["claim.json", "tokens.csv", "tokenizer.json", "text.txt"])
+def test_trash_ends_in_a_sentence(forger, name):
+    forger.claim()
+    for trash in (b"", b"[]", b"{", b"\xff\x00\n1,2,3", b"[" * 100_000):
+        (forger.folder / name).write_bytes(trash)
+        code, said = forger.checked()
+        assert (code, "FAILS" in said, "what this file never checks" in said) == (1, True, True)
+
+
+def test_a_scored_text_of_its_own_is_told(forger, plain):
+    forger.claim()
+    honest = (forger.folder / "text.txt").read_text()
+    forger.text = plain(80, 7)
+    forger.claim(rows=forger.rows(honest))
+    (forger.folder / "scored.txt").write_text(honest)
+    assert "FAILS       scored.txt is text.txt" in forger.checked()[1]
+    forger.claim(rows=forger.rows(honest), variant="normalised")
+    code, said = forger.checked()
+    assert (code, "NOT CHECKED that scored.txt is text.txt, normalised" in said) == (3, True)
+
+
+def check(case: Path, secret: Path, *published: object, library: bool = False) -> tuple[int, str]:
+    """Runs the script by an interpreter that finds none of our modules, and `tokenizers` where a test says so."""
+    options = ["-I"] if library else ["-I", "-S"]
+    command = [sys.executable, *options, case / "check.py", secret, *published]
+    found = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    assert found.stderr == ""
     return found.returncode, found.stdout

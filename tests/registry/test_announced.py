@@ -32,8 +32,9 @@ def test_lines_have_numbers_and_heads_that_a_few_lines_of_python_compute(listed)
     assert [line[3] for line in lines] == [key.commitment for key in load_registry(listed / "registry").keys]
     head = "0" * 64
     for line in lines:
-        head = sha256(f"brickscan commitments 1\n{head}\n{' '.join(line[:4])}".encode()).hexdigest()
-        assert line[4] == head
+        head = sha256(f"brickscan commitments 2\n{head}\n{' '.join(line[:6])}".encode()).hexdigest()
+        assert line[6] == head
+        assert line[4:6] == ["20", sha256((listed / "tokenizer.json").read_bytes()).hexdigest()]
     for number in (1, 2):
         assert (listed / "list.txt").read_bytes().startswith((listed / f"copy-{number}.txt").read_bytes())
 
@@ -52,6 +53,15 @@ def test_a_list_as_it_was_written_is_counted(listed):
         code, out, err = call("keys", "verify", listed / "list.txt", *more)
         assert (code, err) == (0, "")
         assert out.startswith("3 commitments published, head ")
+
+
+def test_messages_that_were_changed_are_published_again(listed):
+    toml = listed / "registry" / "keys.toml"
+    toml.write_text(toml.read_text().replace("messages = 20", "messages = 40", 1))
+    assert call("keys", "verify", listed / "list.txt", "--registry", listed / "registry")[0] == 3
+    code, out, _ = call("keys", "publish", listed / "list.txt", "--registry", listed / "registry")
+    assert (code, out.splitlines()[-1].split(",")[0]) == (0, "3 commitments published")
+    assert [line.split()[4] for line in (listed / "list.txt").read_text().splitlines()] == ["20", "20", "20", "40"]
 
 
 @pytest.mark.seconds
@@ -86,7 +96,7 @@ def test_lines_off_the_end_are_missed_by_who_kept_a_copy_and_by_the_registry(lis
     assert "line 3 of the earlier copy, of key autumn, is not in the list" in err
     code, _, err = call("keys", "verify", path, "--registry", listed / "registry")
     assert code == 3
-    assert "key autumn of the registry is not in the list" in err
+    assert "key autumn of the registry, with its messages and tokenizer, is not in the list" in err
 
 
 def test_a_list_that_was_begun_anew_is_not_the_one_of_the_copy(listed):
