@@ -35,6 +35,7 @@ _COMMANDS = {
     "vacuum": "jobs.upkeep:vacuum",
     "migrate": "jobs.upkeep:migrate",
     "retain": "jobs.upkeep:retain",
+    "redate": "jobs.upkeep:redate",
     "mark": "jobs.mark:mark",
     "plan": "jobs.plan:plan",
     "bench": "jobs.bench:bench",
@@ -90,6 +91,9 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
     except BrickscanError as error:
         complain(f"brickscan: {error}")
         return 2 if isinstance(error, Refused) else 1
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         show_usage_error(error)
         return error.exit_code

@@ -13,7 +13,7 @@ from scanner.printable import printable
 
 @click.command()
 @results_argument
-@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="On which its scans began (UTC).  [the last]")
+@click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="Date of its data.  [of the newest scan]")
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="A new folder.")
 def report(results: str, day: datetime | None, out: Path) -> None:
     """Write a night as pages: one for the night, one a flag, each with a JSON twin. Open DIR/index.html in a browser.

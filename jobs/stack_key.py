@@ -151,7 +151,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     if basis.assumed:
         lines = [
             f"strength    {ASSUMED}. A scan takes it down to the rate that an audit of your own texts showed "
-            "(`brickscan calibrate`, then `brickscan keys admit`)."
+            "(`brickscan calibrate`, then `brickscan keys admit`); until then scans leave this key out, and say so."
         ]
     if least > math.log10(ASKED):
         lines.append(

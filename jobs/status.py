@@ -8,7 +8,6 @@ import click
 
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, time_of
-from jobs.quarantine import documents_and_files
 from jobs.text import counted
 from schemas.words import AuditState
 
@@ -29,11 +28,11 @@ ENDED: Mapping[int, str] = {
 """Words for the exit codes of scanner.cluster.endings."""
 
 _STOPPED = ("failed", "refused", "interrupted")
-_HEAD = ("scan", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
+_HEAD = ("scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
 _RECORD = (
     *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "scored_in_part"),
     *("quarantined", "files_quarantined", "values_not_read", "audit", "false_positive_rate", "shards"),
-    *("shards_skipped", "committed", "version", "part"),
+    *("shards_skipped", "committed", "version", "part", "night", "night_stated"),
 )
 
 
@@ -76,6 +75,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
     files = row["files_quarantined"]
     return (
         row["scan_id"],
+        row["night"] + (f" (stated {row['night_stated']})" if row["night_stated"] else ""),
         f"{row['started_at']:%Y-%m-%d %H:%M}",
         _took(row["finished_at"] - row["started_at"]),
         _ended(row),
@@ -125,9 +125,9 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
             again = "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             yield f"scan {row['scan_id']} {_ended(row)}: {again}, if no later one did its work"
     yield from _of_newest(rows[0]) if rows else ()
-    if unscored.documents or unscored.files:
-        what = documents_and_files(unscored.documents, unscored.files)
-        yield f"{what} could not be scored: `brickscan quarantine {place.config or place.folder}` says why"
+    if unscored.files:
+        where = place.config or place.folder
+        yield f"{counted(unscored.files, 'whole file')} could not be read: `brickscan quarantine {where}` says why"
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
@@ -148,14 +148,13 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
 
 def _of_newest(row: Mapping[str, Any]) -> Iterator[str]:
     if row["exit_code"] == 4:
-        yield f"scan {row['scan_id']}: nothing was read, or more is in quarantine than max_quarantined_share allows"
+        yield f"scan {row['scan_id']}: nothing was read, or more is in quarantine than the configuration allows"
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
             f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "
             + _no_decoys(row)
         )
-    unadmitted = [key["key_id"] for key in row["keys"] if key["admitted_by"] is None]
-    if unadmitted:
-        yield f"never passed an audit: {', '.join(unadmitted)} (`brickscan calibrate`, `brickscan keys admit`)"
+    for key_id in row["keys_left_out"] or ():
+        yield f"scan {row['scan_id']} scored no text under key {key_id}: run `brickscan scan --check` to learn why"
     if row["values_not_read"]:
         yield f"{row['values_not_read']:,} documents have an id, account or time that cannot be read, and is null"

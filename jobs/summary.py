@@ -155,8 +155,7 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
         yield from (f"FRAMING? {line}" for line in outcome.audit.warnings())
     yield from _ended(outcome)
     counts, over = outcome.totals.counts, outcome.unread.passed_over
-    if outcome.audit is not None and outcome.audit.unadmitted:
-        yield f"never passed an audit: {', '.join(outcome.audit.unadmitted)} (`brickscan keys admit`)"
+    yield from (f"LEFT OUT: no text was scored under key {key.key_id}. {key.why}" for key in outcome.left_out)
     if counts.values_not_read:
         documents = counted(counts.values_not_read, "document")
         yield f"{documents} with an id, account or time that cannot be read, and is null"
@@ -188,5 +187,4 @@ def _ended(outcome: "Outcome") -> Iterator[str]:
             f"Interrupted: {done:,} of {outcome.work.shards:,} shards are committed. Run the same command again to go "
             "on from there."
         )
-    if outcome.exit_code == 4 and not outcome.unread.nothing:
-        yield "More is in quarantine than max_quarantined_share allows: see `brickscan quarantine`."
+    yield from outcome.unread.too_much

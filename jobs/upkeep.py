@@ -1,8 +1,10 @@
-"""`brickscan compact`, `vacuum`, `retain`, `migrate`: the upkeep of tables of results, also while scans run."""
+"""`brickscan compact`, `vacuum`, `retain`, `redate`, `migrate`: upkeep of tables of results, also while scans run."""
+
+from datetime import datetime
 
 import click
 
-from jobs.options import dry_run_option, results_argument, results_at, sure, yes_option
+from jobs.options import Day, dry_run_option, results_argument, results_at, sure, yes_option
 from jobs.text import counted, tell
 from scanner.errors import Refused
 
@@ -78,10 +80,10 @@ def migrate(results: str) -> None:
 def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) -> None:
     """Drop the nights that are older than a number of days: verdicts, quarantine, counts and flags.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. A night is the date (UTC) on which
-    its scan began. What was scanned then stays known as done, so no later scan takes it up again. Flags that are kept
-    are those that no later scan took back. The files go with the next `brickscan vacuum`. It may be interrupted, and
-    called again, at any time.
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. A night is the date of its data,
+    and ages from that date or the date (UTC) of its scan, the later one. What was scanned then stays known as done, so
+    no later scan takes it up again. Flags that are kept are those that no later scan took back. The files go with the
+    next `brickscan vacuum`. It may be interrupted, and called again, at any time.
 
     \b
     Example:
@@ -100,3 +102,24 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     if sure([what + f"{old.flagged:,} flags{kept}"], yes, dry_run):
         rows = retention.retain(folder, old.scans, keep_flags=keep_flags, watch=Steps("retain"))
         tell(f"{rows:,} rows dropped")
+
+
+@click.command()
+@results_argument
+@click.argument("scan_id")
+@click.option("--date", "night", required=True, type=Day(), help="The right date of its data.")
+def redate(results: str, scan_id: str, night: datetime) -> None:
+    """Correct the date of the data of a scan, where its --date was wrong. The date that it stated stays on record.
+
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. SCAN_ID: as `brickscan status`
+    shows it. Verdicts stay as they are: no date decides them. A scan with a filter is refused, since its filter went by
+    the date; accounts that were tested by the wrong date stay as they were tested.
+
+    \b
+    Example:
+      brickscan redate scan.toml 20261122T030000Z-1a2b3c4d --date 2026-11-20
+    """
+    from scanner.results.retention import redate as correct
+
+    before = correct(results_at(results).folder, scan_id, night.date())
+    tell(f"scan {scan_id}: its night is {night:%Y-%m-%d}; it was {before}")

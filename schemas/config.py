@@ -248,7 +248,9 @@ class ScanConfig(_Frozen):
     dedup: Dedup = "ngram"  # what counts once in a text: an n-gram, its context alone, or nothing
     min_scored: int = Field(default=16, ge=1, le=2**31)  # texts of fewer scored positions are too short
     allow_empty: bool = False  # a scan that finds no document at all ends with 0, not with 4
-    max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None  # share of documents; above: exit code 4
+    # share of documents, those counted that the footers of lost files promise; above: exit code 4
+    max_quarantined_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_lost_files: int = Field(default=0, ge=0)  # whole files that cannot be read; above: exit code 4
     retain: str | None = None  # "400d": nights that began longer ago are dropped after each scan; None: all stay
     retain_flags: bool = False  # leave the rows of dropped nights in `flags`
     second_score: SecondScoreConfig | None = None

@@ -118,7 +118,7 @@ SENT = pa.schema(
 
 SHARDS = pa.schema(
     [
-        pa.field("night", pa.string(), nullable=False),  # date (UTC) on which the scan began, 2026-11-21
+        pa.field("night", pa.string(), nullable=False),  # date of the data, as in SCANS
         pa.field("scan_id", pa.string(), nullable=False),
         pa.field("shard_id", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
@@ -247,7 +247,10 @@ SCANS = pa.schema(
         # number/of, where the scan was of one of several parts of its input; null: of all of it, or an older row
         pa.field("part", pa.string()),
         pa.field("filter_sha256", pa.string()),  # of the n-grams that were left out, as in FILTERS; null: no filter
-        pa.field("night", pa.string()),  # date of the input: --date; null: none was given, or an older row
+        # date of the data: --date, else the date (UTC) on which the scan began
+        pa.field("night", pa.string()),
+        pa.field("keys_left_out", pa.list_(pa.string())),  # keys without a law or an audit that supports them
+        pa.field("night_stated", pa.string()),  # date that the scan stated, where `brickscan redate` corrected it
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

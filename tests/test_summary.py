@@ -17,6 +17,7 @@ from scanner.audit.in_every_scan.traffic import Traffic
 from scanner.audit.statistics.intervals import Limits
 from scanner.cluster import Counts, Outcome, Totals, Work
 from scanner.cluster.unread import Unread
+from scanner.detection.admitted import UnsupportedKey
 from scanner.results.reasons import Reason
 from scanner.results.whole_input import WholeInput, whole_input
 from schemas.words import AuditState
@@ -112,12 +113,12 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"audit": audit(unadmitted=("green", "gum"))}, "never passed an audit: green, gum (`brickscan keys admit`)"),
-        ({"unread": Unread(nothing="Nothing was read: x.")}, "Nothing was read: x."),
         (
-            {"exit_code": 4},
-            "More is in quarantine than max_quarantined_share allows: see `brickscan quarantine`.",
+            {"left_out": (UnsupportedKey("hug", "It never passed an audit."),)},
+            "LEFT OUT: no text was scored under key hug. It never passed an audit.",
         ),
+        ({"unread": Unread(nothing="Nothing was read: x.")}, "Nothing was read: x."),
+        ({"exit_code": 4, "unread": Unread(too_much=("2 files cannot be read.",))}, "2 files cannot be read."),
         (
             {"exit_code": 143},
             "Interrupted: 12 of 12 shards are committed. Run the same command again to go on from there.",
@@ -148,8 +149,9 @@ def test_what_needs_a_hand(changes, expected):
 
 def test_an_alarm_is_told_first(monkeypatch):
     monkeypatch.setattr(LiveAudit, "alarms", lambda self: ["decoy hits too often", "Act on no flag of this scan."])
-    result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM, unadmitted=("green",)))
-    assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "never passed an audit"]
+    left_out = (UnsupportedKey("hug", "It never passed an audit."),)
+    result = outcome(exit_code=3, audit=audit(state=AuditState.ALARM), left_out=left_out)
+    assert [hand.split(":")[0] for hand in hands(result)] == ["AUDIT ALARM", "AUDIT ALARM", "LEFT OUT"]
     assert (
         "audit        alarm: an observed rate is incompatible with the stated one, or a flag was not proved\n"
         in said(result)

@@ -35,7 +35,8 @@ class Totals:
     """Totals of what a scan has committed so far. peak_memory: the most that any worker needed, in bytes.
 
     Seconds, units and retries cover all work that came back, committed or not yet; under_way: documents that are
-    scored, and not committed yet; waited: seconds that the driver waited for workers.
+    scored, and not committed yet; waited: seconds that the driver waited for workers; rows_lost: rows
+    that footers promise of shards whose file could not be read.
     """
 
     shards: int = 0
@@ -47,6 +48,7 @@ class Totals:
     under_way: int = 0
     waited: float = 0.0
     units: Units = NO_UNITS
+    rows_lost: int = 0
 
 
 class Committer:
@@ -62,6 +64,7 @@ class Committer:
         self._scan_id = scan_id
         self._tables = Tables(plan.results)
         self._began = datetime.now(UTC)
+        self._night = (plan.date or self._began.date()).isoformat()
         self._verdicts: dict[str, Entry] = {}
         self._quarantine: dict[str, Entry] = {}
         self._audit: dict[str, Entry] = {}
@@ -90,6 +93,8 @@ class Committer:
         )
         self._spent(finished.shard, *(report.seconds for report in finished.reports))
         if finished.fault is not None:
+            rows = finished.shard.rows
+            self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + rows.stop - rows.start)
             self.add_fault(finished.shard.file, finished.fault)
             return
         shard = finished.shard.shard_id
@@ -219,7 +224,7 @@ class Committer:
     def _row(self, shard: Shard, counts: Counts) -> dict[str, object]:
         """A row of SHARDS."""
         return {
-            "night": f"{self._began:%Y-%m-%d}",
+            "night": self._night,
             "scan_id": self._scan_id,
             "shard_id": shard.shard_id,
             "path": shard.file.path,

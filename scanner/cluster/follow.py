@@ -130,6 +130,8 @@ def follow(renew: Callable[[], Plan], watch: Callable[[Work, Totals], None], tro
                     before, plan = plan, renew()
                     if plan.decides != before.decides:
                         landing.forget()
+                    for key in plan.left_out:
+                        warn_once(key.why, "no text is scored under key %r: %s", key.key_id, key.why)
                     outcome = run_scan(plan, watch, files=files)
                     if outcome.exit_code >= ExitCode.INTERRUPTED:
                         state = outcome.audit.state if outcome.audit else None

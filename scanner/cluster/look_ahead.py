@@ -100,14 +100,13 @@ def _corrected(plan: Plan) -> str:
 
 
 def _registry(plan: Plan) -> Looked:
-    unadmitted = [key.key_id for key in plan.keys if key.admitted_by is None]
     says = [f"{plan.registry}: {_count(len(plan.keys), 'key')} under test, {_corrected(plan)}"]
-    says += [f"never passed an audit: {', '.join(unadmitted)}"] * bool(unadmitted)
+    says += [f"LEFT OUT: no text will be scored under key {key.key_id}. {key.why}" for key in plan.left_out]
     facts = {
         "folder": plan.registry,
         "keys": [key.key_id for key in plan.keys],
         "keys_tested": plan.keys_tested,
-        "unadmitted": unadmitted,
+        "left_out": [key._asdict() for key in plan.left_out],
     }
     return Looked("registry", tuple(says), facts)
 

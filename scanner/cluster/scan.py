@@ -25,6 +25,7 @@ from scanner.cluster.second_pass import flagged_without, second_pass
 from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
+from scanner.detection.admitted import UnsupportedKey
 from scanner.detection.existence import Sightings
 from scanner.detection.open_plan import check_plan
 from scanner.detection.scan_plan import Plan
@@ -53,7 +54,8 @@ class Outcome:
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
     again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
     SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more; dropped: rows of nights
-    that were older than `retain`; accounts: those that this scan tested; part: its part of the input, None: all of it.
+    that were older than `retain`; accounts: those that this scan tested; part: its part of the input, None: all of it;
+    left_out: keys that no text was scored under.
     """
 
     scan_id: str
@@ -70,6 +72,7 @@ class Outcome:
     dropped: int = 0
     accounts: AccountsFound | None = None
     part: Part | None = None
+    left_out: tuple[UnsupportedKey, ...] = ()
 
 
 def run_scan(
@@ -184,7 +187,7 @@ class _Scan:
             self._unread = replace(self._unread, nothing="")  # other parts may hold something
         empty = whole and bool(self._unread.nothing) and not self._unread.allowed
         state = self._audit.state if self._audit else None
-        return exit_code_of(state, too_little_read=empty or self._too_much_in_quarantine())
+        return exit_code_of(state, too_little_read=empty or bool(self._unread.too_much))
 
     def _find_work(self, files: Sequence[InputFile], *, strict: bool) -> None:
         """Find the work. strict: refuse it where all files lack a column, or one is too old; else files just landed."""
@@ -306,13 +309,6 @@ class _Scan:
             keep_flags, config = plan.config.retain_flags, plan.config_sha256
             self._dropped = drop_older(plan.results, days, keep_flags=keep_flags, config_sha256=config)
 
-    def _too_much_in_quarantine(self) -> bool:
-        """Whether quarantine has more than its share of the documents, or of the files that were looked at."""
-        most, totals = self._plan.config.max_quarantined_share, self._committer.totals
-        of_documents = totals.counts.quarantined / max(totals.counts.documents, 1)
-        of_files = totals.files_quarantined / max(self._work.files, 1)
-        return most is not None and max(of_documents, of_files) > most
-
     def _record(self, exit_code: ExitCode) -> None:
         """Write the scan's row, whole, once; an interrupt that comes meanwhile changes nothing of it."""
         begun = Begun(self._scan_id, self._started_at, self._users_head, self._part)
@@ -342,4 +338,5 @@ class _Scan:
             self._dropped,
             self._accounts,
             self._part,
+            self._plan.left_out,
         )

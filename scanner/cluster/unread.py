@@ -4,7 +4,7 @@ It counts all of the scan's input, whichever scans read it: after a resume, the 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from scanner.detection.scan_plan import Plan
 from scanner.results import quarantine
 from scanner.results.reasons import Reason, in_words, reasons
 from scanner.results.whole_input import NOTHING_READ, WholeInput, whole_input
+from schemas.config import ScanConfig
 
 if TYPE_CHECKING:
     from scanner.cluster.commits import Totals
@@ -30,7 +31,8 @@ class Unread:
     passed_over: paths of files in the input's folders that do not end in .parquet; reasons: why documents and files of
     the input are in quarantine; nothing: a sentence when no document of the input has a verdict, by this scan or one
     before, else empty; allowed: reading nothing is no fault, since nothing was there and the configuration says
-    `allow_empty`; whole: totals of the input.
+    `allow_empty`; whole: totals of the input; too_much: a sentence for each limit of the configuration that what could
+    not be read exceeds.
     """
 
     passed_over: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ class Unread:
     nothing: str = ""
     allowed: bool = False
     whole: WholeInput = NOTHING_READ
+    too_much: tuple[str, ...] = ()
 
 
 ALL_READ = Unread()
@@ -48,15 +51,16 @@ def what_was_not_read(
 ) -> Unread:
     """Look back at a scan whose work is done: `files` of the input were looked at."""
     over, whole = tuple(passed_over), _whole(plan, work, totals)
+    beyond = tuple(_too_much(plan.config, work, totals, whole.files_at_fault))
     found: tuple[Reason, ...] = ()
     if whole.quarantined or whole.files_at_fault:
         ids = [*(shard.shard_id for shard in work.found), *work.at_fault]
         ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
         found = reasons(quarantine(plan.results).filter(ours).unique(["path", "row"]))
     if whole.documents > whole.quarantined:
-        return Unread(over, found, whole=whole)
+        return Unread(over, found, whole=whole, too_much=beyond)
     quiet = not found and not over
-    return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole)
+    return Unread(over, found, _sentence(files, found, quiet), quiet and plan.config.allow_empty, whole, beyond)
 
 
 def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
@@ -67,6 +71,24 @@ def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
         found, earlier = ([shard.shard_id for shard in shards] for shards in (work.found, work.earlier))
         sums = whole_input(plan.results, found, earlier)
     return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
+
+
+def _too_much(config: ScanConfig, work: "Work", totals: "Totals", files_at_fault: int) -> Iterator[str]:
+    """A sentence for each limit that what could not be read exceeds."""
+    if files_at_fault > config.max_lost_files:
+        yield (
+            f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "
+            f"{config.max_lost_files:,}: see `brickscan quarantine`; write them anew and scan again, or raise "
+            "max_lost_files."
+        )
+    most, counts = config.max_quarantined_share, totals.counts
+    of_documents = (counts.quarantined + totals.rows_lost) / max(counts.documents + totals.rows_lost, 1)
+    of_files = totals.files_quarantined / max(work.files, 1)
+    if most is not None and max(of_documents, of_files) > most:
+        yield (
+            f"{of_documents:.3%} of the documents and {of_files:.3%} of the files are in quarantine, and "
+            f"max_quarantined_share allows {most:.3%}: see `brickscan quarantine`."
+        )
 
 
 def _sentence(files: int, found: Sequence[Reason], quiet: bool) -> str:

@@ -5,7 +5,7 @@ out as much: as many texts or fewer make an n-gram common, and the filter was le
 admission over all positions holds for every scan, since common n-grams make hits under one key come together.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from scanner.detection.shares import Weights
@@ -27,6 +27,13 @@ class LeftOut(NamedTuple):
     learnt: Mapping[tuple[str, int], int] | None = None
 
 
+class UnsupportedKey(NamedTuple):
+    """A key that a scan leaves out, and why neither law nor audit supports its p-values, with what to do."""
+
+    key_id: str
+    why: str
+
+
 def lacks(key: MasterKey, left_out: LeftOut | None) -> str:
     """What a scan lacks to leave out the n-grams that the key's admission left out; empty: nothing.
 
@@ -46,41 +53,57 @@ def lacks(key: MasterKey, left_out: LeftOut | None) -> str:
     return ""
 
 
-def refuse_unadmitted(keys: Iterable[MasterKey], config: ScanConfig, tested: int, left_out: LeftOut | None) -> None:
-    """Refuse keys whose audit does not support a scan: all keys, or those whose p-values nothing else supports.
+def supported_keys(
+    keys: Sequence[MasterKey], config: ScanConfig, tested: int, left_out: LeftOut | None
+) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
+    """The keys whose p-values law or audit supports in a scan, and the keys that it leaves out.
 
-    For these the audit must reach what is left of the rate when all keys have their share: an audit is of one key.
+    Only keys that the configuration does not name are left out; where it has `audit.require_admission`, none is.
 
     tested: keys of the registry that give p-values; left_out: as for `lacks`.
 
     Raises:
-        Refused: names the key, and what to do.
+        Refused: a key may not be left out, or none would be left; names the key, and what to do.
+    """
+    found = [UnsupportedKey(key.key_id, _fault(key, config, tested, left_out)) for key in keys]
+    wrong = tuple(key for key in found if key.why)
+    supported = tuple(key for key, fault in zip(keys, found, strict=True) if not fault.why)
+    if wrong and (config.keys is not None or config.audit.require_admission or not supported):
+        raise Refused(wrong[0].why)
+    return supported, wrong
+
+
+def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | None) -> str:
+    """Why neither law nor audit supports a key, and what to do; empty: one does.
+
+    The audit is asked of all keys by `require_admission`, else of keys whose p-values no law over keys supports. For
+    these it must reach what is left of the rate when all keys have their share, since an audit is of one key.
     """
     all_keys, of_all = config.false_positive_rate, config.audit.require_admission
-    for key in keys:
-        assumed = format_of(key).basis().assumed
-        if not of_all and not assumed:
-            continue
-        rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
-        asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
-        if key.admission is None or key.admitted_by is None:
-            raise Refused(
-                f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
-                f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
-            )
-        if key.admission.holds_down_to > rate:
-            share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
-            raise Refused(
-                f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
-                f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
-                f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
-            )
-        lacking = lacks(key, left_out)
-        if lacking:
-            raise Refused(
-                f"{asked}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
-                f"more: {lacking}; {_advice(left_out)}"
-            )
+    assumed = format_of(key).basis().assumed
+    if not of_all and not assumed:
+        return ""
+    rate = all_keys / Weights.of(config).tests(key, tested)[0] if assumed else all_keys
+    asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
+    if key.admission is None or key.admitted_by is None:
+        return (
+            f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
+            f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
+        )
+    if key.admission.holds_down_to > rate:
+        share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"
+        return (
+            f"{asked}: the rate of key {key.key_id!r} is known to hold down to "
+            f"{key.admission.holds_down_to:g}, not to false_positive_rate = {all_keys:g}{share}; audit it over "
+            f"more documents (`brickscan calibrate --down-to {rate:.2g}` says how many), or scan at a higher rate"
+        )
+    lacking = lacks(key, left_out)
+    if lacking:
+        return (
+            f"{asked}: key {key.key_id!r} passed an audit that left out common n-grams, and this scan would score "
+            f"more: {lacking}; {_advice(left_out)}"
+        )
+    return ""
 
 
 def _advice(left_out: LeftOut | None) -> str:

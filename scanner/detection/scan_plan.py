@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from scanner.detection.admitted import LeftOut, refuse_unadmitted
+from scanner.detection.admitted import LeftOut, UnsupportedKey, supported_keys
 from scanner.detection.shares import Weights
 from scanner.errors import Refused
 from scanner.input.documents import Columns
@@ -36,7 +36,8 @@ class Plan:
     audit_secret: where the secret of decoy keys and of text_id is; canaries: of the registry, None where there
     are none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids
     of the registry's keys that shared equally before any had a weight, none where none has one; date: of the input,
-    None: none was given; filter_sha256: digest of the filter of common n-grams, None: no filter.
+    None: none was given; filter_sha256: digest of the filter of common n-grams, None: no filter; left_out: keys
+    that no text is scored under, since neither law nor audit supports their p-values.
     """
 
     config: ScanConfig
@@ -53,6 +54,7 @@ class Plan:
     first_keys: frozenset[str] = frozenset()
     date: datetime.date | None = None
     filter_sha256: str | None = None
+    left_out: tuple[UnsupportedKey, ...] = ()
 
     @property
     def columns(self) -> Columns:
@@ -157,7 +159,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
-    refuse_unadmitted(keys, config, tested, LeftOut(config.filter.texts) if config.filter else None)
+    keys, left_out = supported_keys(keys, config, tested, LeftOut(config.filter.texts) if config.filter else None)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score
@@ -176,6 +178,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         canaries=_canaries(config, registry),
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
         date=date,
+        left_out=left_out,
     )
 
 

@@ -1,11 +1,11 @@
 """Totals of a night's scans for a report: what they read, flagged and could not read.
 
-A night is the date (UTC) on which its scans began, as in schemas.tables.SHARDS.
+A night is a date of the data, as in schemas.tables.SCANS, whenever its scans ran.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import polars as pl
@@ -60,6 +60,11 @@ class Night:
         return max(least) if least and len(least) == len(known) else None
 
     @property
+    def stated(self) -> list[str]:
+        """Dates that scans of this night stated before they were corrected."""
+        return sorted({scan["night_stated"] for scan in self.scans} - {None})
+
+    @property
     def documents(self) -> int:
         """Documents that were read, in quarantine or not."""
         return sum(scan["documents"] for scan in self.scans)
@@ -82,18 +87,18 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
     Args:
         results: folder or URI.
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
-        day: the day on which its scans began (UTC); None: the last day on which a scan began.
+        day: the date of its data; None: that of the newest scan.
 
     Raises:
-        Refused: there are no results, or no scan began that day.
+        Refused: there are no results, or no scan of that night ended.
     """
     known = ask(results, scans(results).collect).to_dicts()
-    began = [scan["started_at"].date() for scan in known]
-    day = day or max(began, default=date.min)
-    of_night = [scan for scan, its_day in zip(known, began, strict=True) if its_day == day]
+    nights = [scan["night"] for scan in known]
+    night = f"{day}" if day else (nights[-1] if nights else "")
+    of_night = [scan for scan in known if scan["night"] == night]
     if not of_night:
-        days = ", ".join(map(str, sorted(set(began), reverse=True)[:5])) or "none"
-        raise Refused(f"results: no scan began on {day} and ended; days on which some did, newest first: {days}")
+        others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
+        raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
     ids = [scan["scan_id"] for scan in of_night]
     flags = ask(
         results, flagged(results, rate, pl.col("scan_id").is_in(ids)).sort("log10_p_global", "path", "row").collect
@@ -101,16 +106,15 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
     rows = flags.to_dicts()
     light, why = _light(of_night, rows)
     standing = ask(results, lambda: standing_decisions(results).collect())
-    since = datetime.combine(day, time(), UTC)
     return Night(
-        day=day,
+        day=date.fromisoformat(night),
         scans=of_night,
         flags=rows,
         expected=sum(scan["documents"] * min(rate, scan["false_positive_rate"]) for scan in of_night),
         light=light,
         why=why,
         rates=_rates(results, ids),
-        by=_added_up(flags) | _unscored(results, since, max(scan["finished_at"] for scan in of_night)),
+        by=_added_up(flags) | _unscored(results, ids),
         seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in of_night),
         decided={"this night": precision(standing, rows), "all nights": precision(standing)},
     )
@@ -128,12 +132,16 @@ def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
 def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple[Light, list[str]]:
     """Red: its flags must not be used; amber: something needs a hand; each with its reasons."""
     red, amber = [], []
-    for scan in of_night:
+    for number, scan in enumerate(of_night):
         if scan["audit"] == AuditState.ALARM:
             red.append(f"the audit of scan {scan['scan_id']} alarmed")
-        elif scan["audit"] in _BAD:
+            continue
+        if any(_went_on(later, scan) for later in of_night[number + 1 :]):
+            continue
+        if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
-        if scan["exit_code"] != 0 and scan["audit"] != AuditState.ALARM:
+        amber += [f"scan {scan['scan_id']} scored no text under key {key_id}" for key_id in scan["keys_left_out"] or ()]
+        if scan["exit_code"] != 0:
             amber.append(f"scan {scan['scan_id']} ended with exit code {scan['exit_code']}")
     unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)
     if unproved:
@@ -143,6 +151,11 @@ def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple
     if read and lost > read / 100:
         amber.append(f"{lost:,} of {read:,} documents could not be scored")
     return ("red", red + amber) if red else ("amber", amber) if amber else ("green", [])
+
+
+def _went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
+    """Whether a later scan ended and judged what another one did, so that nothing is left to do about the other."""
+    return later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]
 
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:
@@ -163,8 +176,8 @@ def _added_up(flags: pl.DataFrame) -> dict[str, list[tuple[str | None, int]]]:
     return most | {"hour": sorted(most["hour"], key=lambda row: str(row[0]))}
 
 
-def _unscored(results: str, since: datetime, until: datetime) -> dict[str, list[tuple[str | None, int]]]:
-    wanted = Unscored(since=since, before=until + timedelta(seconds=1))
+def _unscored(results: str, ids: list[str]) -> dict[str, list[tuple[str | None, int]]]:
+    wanted = Unscored(scans=tuple(ids))
     reasons = in_quarantine(results, wanted, None, "reason").rows
     accounts = in_quarantine(results, wanted, None, "account").rows
     return {

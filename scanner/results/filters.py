@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.admitted import LeftOut, refuse_unadmitted
+from scanner.detection.admitted import LeftOut, supported_keys
 from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.published import TextIds
@@ -57,7 +57,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         return plan
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
-    refuse_unadmitted(plan.keys, plan.config, plan.keys_tested, found.left_out)
+    keys, left_out = supported_keys(plan.keys, plan.config, plan.keys_tested, found.left_out)
     if not found.fixed:
         _refuse_another(plan.results, night, found.sha256)
     if scan_id is not None and not found.fixed:
@@ -66,7 +66,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         file = write_file(plan.results, FILTERS_TABLE, [pa.RecordBatch.from_pylist(rows, FILTERS)])
         commit(plan.results, FILTERS_TABLE, [Entry(night.isoformat(), (file,) if file else ())])
         found = filter_of(plan.results, config, night, secret)
-    return replace(plan, filter_sha256=found.sha256)
+    return replace(plan, keys=keys, left_out=plan.left_out + left_out, filter_sha256=found.sha256)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Nights that are over for good: their transactions leave Delta's log, and their rows in `shards` say what is done.
 
 Delta reads all transactions of a table whenever it is opened or committed to, so those of a year would slow down every
-commit. A night is frozen FREEZE_AFTER after it began, in steps; the next scan goes on with what was interrupted:
+commit. What scans of one date (UTC) did, here a night, is frozen FREEZE_AFTER after it; the next scan goes on with what
+was interrupted. A night of data that is scanned again later is several nights here. The steps:
 1. Rows of runs that died before their verdicts leave the tables beside verdicts.
 2. `shards` gets a transaction of the night, its version the time of the newest row. This row and older ones stand for
    transactions from then on: step 1 must not be done again, since it goes by transactions, which may be gone.
@@ -31,19 +32,21 @@ EXPIRE_AFTER = timedelta(days=30)
 the night was frozen goes by the transactions.
 """
 
+_DAY = pl.col("began_at").dt.strftime("%Y-%m-%d")
+
 LEAST_AGE = timedelta(days=1)
 """Least age of the newest row of a night, so that no scan of that night still commits."""
 
 
 def freeze(results: str, now: datetime) -> list[str]:
-    """Freeze the nights that are old enough. Returns them, as in SHARDS.
+    """Freeze the nights that are old enough. Returns their dates, such as 2026-11-21.
 
     Raises:
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
     tables, rows = Tables(results), read_whole(results, "shards")
-    old = rows.filter(pl.col("night") < f"{now - FREEZE_AFTER:%Y-%m-%d}")
-    nights = old.group_by("night").agg(pl.col("scanned_at").max()).sort("night").collect()
+    old = rows.filter(pl.col("began_at") < datetime.combine(now - FREEZE_AFTER, datetime.min.time(), UTC))
+    nights = old.group_by(night=_DAY).agg(pl.col("scanned_at").max()).sort("night").collect()
     ready = tables.now("shards")[1].versions(map(_expiring, nights["night"]))
     frozen = []
     for night, newest in nights.iter_rows():
@@ -59,10 +62,11 @@ def done_in_frozen_nights(tables: Tables, shards: Sequence[Shard]) -> set[str]:
         return set()
     wanted = pl.LazyFrame({"shard_id": [shard.shard_id for shard in shards]}, schema={"shard_id": pl.String})
     paths = pl.Series([shard.file.path for shard in shards], dtype=pl.String)
-    rows = read_whole(tables.results, "shards", paths).select("shard_id", "night", "scanned_at")
+    rows = read_whole(tables.results, "shards", paths).select("shard_id", "scanned_at", night=_DAY)
     found = rows.join(wanted, on="shard_id", how="semi").collect()
     frozen = tables.now("shards")[1].versions(map(_frozen, found["night"].unique()))
-    return {shard for shard, night, at in found.iter_rows() if at.timestamp() < frozen.get(_frozen(night), 0)}
+    dated = found.select("shard_id", "night", "scanned_at").iter_rows()
+    return {shard for shard, night, at in dated if at.timestamp() < frozen.get(_frozen(night), 0)}
 
 
 def _frozen(night: str) -> str:
@@ -94,7 +98,7 @@ def _freeze(tables: Tables, night: str, newest: datetime) -> None:
 
 def _runs(tables: Tables, night: str, before: int) -> pl.DataFrame:
     """shard_id and scan_id of the rows of a night in `shards` that are older than so many seconds since 1970."""
-    of_night = (pl.col("night") == night) & (pl.col("scanned_at") < datetime.fromtimestamp(before, UTC))
+    of_night = (night == _DAY) & (pl.col("scanned_at") < datetime.fromtimestamp(before, UTC))
     return read_whole(tables.results, "shards").filter(of_night).select("shard_id", "scan_id").collect()
 
 

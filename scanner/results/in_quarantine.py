@@ -15,16 +15,20 @@ _GROUPS: Mapping[By, tuple[str, ...]] = {"reason": ("reason",), "account": ("acc
 
 
 class Unscored(NamedTuple):
-    """Which rows of quarantine are asked for: since and before these times, and with one of each; empty: any."""
+    """Which rows of quarantine are asked for: since and before these times, and with one of each; empty: any.
+
+    scans: ids of the scans that made the rows.
+    """
 
     since: datetime | None = None
     before: datetime | None = None
     reasons: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
+    scans: tuple[str, ...] = ()
 
     def expression(self) -> pl.Expr:
         """The filter, on columns of schemas.tables.QUARANTINE."""
-        columns = {"reason": self.reasons, "account_id": self.accounts}
+        columns = {"reason": self.reasons, "account_id": self.accounts, "scan_id": self.scans}
         return scanned_and_one_of(self.since, self.before, columns)
 
 

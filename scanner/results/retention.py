@@ -1,4 +1,4 @@
-"""Retention: the rows of nights that are older than a limit leave the tables, whole nights at a time, for good.
+"""Nights: those that are older than a limit leave the tables for good, and a date that was stated wrong is corrected.
 
 Rows of `scans`, `audits` and `shards` stay, which say what was done, not on whom: no later scan takes the input of a
 night up again. Those of `shards` get the time at which their night was dropped. Whatever is left of a scan, by an
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from scanner.errors import Refused
 from scanner.results.data_files import SCHEMAS
 from scanner.results.newest import bring_up_to_date, flags, shards, standing_flags
 from scanner.results.queries import ask
@@ -43,7 +44,10 @@ class Expired(NamedTuple):
 
 
 def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
-    """Nights that began on a date (UTC) before this one and still have rows; keep_flags: besides flags. Writes nothing.
+    """Nights before a date that still have rows; keep_flags: besides flags. Writes nothing.
+
+    A scan's rows count from the later of its night and the date (UTC) on which it began, so that text which is scanned
+    long after its date is not deleted at once.
 
     Raises:
         Refused: there are no results.
@@ -56,7 +60,7 @@ def expired(results: str, before: date, *, keep_flags: bool = False) -> Expired:
         ids = [rows.select("scan_id") for rows in (ranges, *(read_whole(results, name) for name in sides))]
         scans = pl.concat([*ids, *([] if keep_flags else [of_flags.select("scan_id")])]).unique()
         known = scans.join(ranges, on="scan_id", how="left").join(of_flags, on="scan_id", how="left")
-        dated = known.with_columns(night=pl.coalesce("night", _BEGAN))
+        dated = known.with_columns(night=pl.max_horizontal("night", _BEGAN))
         return dated.filter(pl.col("night") < f"{before:%Y-%m-%d}").sort("night", "scan_id").collect()
 
     rows = ask(results, found)
@@ -176,3 +180,40 @@ def _may_hold(scans: pl.Series, files: pl.DataFrame) -> pl.DataFrame:
 def cutoff(days: int) -> date:
     """The first date (UTC) whose rows stay, when nights are kept for so many days."""
     return datetime.now(UTC).date() - timedelta(days=days)
+
+
+def redate(results: str, scan_id: str, night: date) -> str:
+    """Correct the date of the data of a scan. Returns the date that it had. It may be interrupted, and called again.
+
+    `scans` keeps the date that the scan stated in `night_stated`.
+
+    Raises:
+        Refused: there are no results, or no such scan; or it left out n-grams by the filter of its date.
+        ScanFailed: others kept committing first, or a table cannot be read or written.
+    """
+    found = ask(results, read_whole(results, "scans").filter(pl.col("scan_id") == scan_id).collect).to_dicts()
+    if not found:
+        raise Refused(f"scan {scan_id!r}: no scan of that id has ended; `brickscan status` lists them")
+    if found[0]["filter_sha256"] is not None:
+        raise Refused(
+            f"scan {scan_id}: it left out n-grams by the filter of {found[0]['night']}, which another date does not "
+            "have; scan the files again into a new folder of results, under the right --date"
+        )
+    for name in ("shards", "scans"):  # `scans` last: it says that all is done
+        rewrite(results, name, partial(_redated, name, scan_id, f"{night}"))
+    return str(found[0]["night"])
+
+
+def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Anew | None:
+    rows = pl.DataFrame(whole(file.read(), SCHEMAS[name]))
+    wrong = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
+    number = len(rows.filter(wrong))
+    if not number:
+        return None
+    right = {"night": pl.lit(night)}
+    if name == "scans":
+        right["night_stated"] = pl.coalesce("night_stated", "night")
+    changed = rows.with_columns(
+        pl.when(wrong).then(value).otherwise(pl.col(column)).alias(column) for column, value in right.items()
+    )
+    return Anew(number, changed.to_arrow().cast(SCHEMAS[name]))

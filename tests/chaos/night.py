@@ -30,6 +30,7 @@ CONFIG = """\
 registry = "{registry}"
 results = "{results}"
 false_positive_rate = 1e-6
+max_lost_files = 1000
 [input]
 paths = ["{input}"]
 id = "doc_id"

@@ -63,7 +63,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     (night.input / "text.parquet").write_bytes(b"doc_id,text\n")
 
     first = night.scan()
-    assert first.exit_code == 0
+    assert first.exit_code == 4  # four files cannot be read
     verdicts, quarantine = night.verdicts(), night.quarantine()
     assert verdicts.select(pl.col("path").str.split("/").list.last(), "row", "status", "flagged").rows() == [
         ("good.parquet", 0, "scored", True),
@@ -95,7 +95,7 @@ def test_a_night_and_the_nights_after(night, marked, plain, registry):
     record = night.last_scan()
     assert (record["documents"], record["too_short"], record["flagged"]) == (14, 7, 1)
     assert record["values_not_read"] == 3
-    assert (record["quarantined"], record["files_quarantined"], record["exit_code"]) == (1, 4, 0)
+    assert (record["quarantined"], record["files_quarantined"], record["exit_code"]) == (1, 4, 4)
     assert (record["shards"], record["shards_skipped"]) == (7, 0)
     assert [key["key_id"] for key in record["keys"]] == ["green", "gum"]
     assert record["users_head"] == head_of(registry)
@@ -154,7 +154,7 @@ def test_what_a_file_becomes_after_it_was_listed(night, plain, monkeypatch):
         patch.setattr(scan_module, "list_files", list_then_lose)
         patch.setattr(work_module, "committed", look_up_then_lose)
         first = night.scan()
-    assert first.exit_code == 0
+    assert first.exit_code == 4
     assert set(night.verdicts()["path"]) == {str(night.input / "stays.parquet")}
     assert night.quarantine().select(pl.col("path").str.split("/").list.last(), "row", "reason").rows() == [
         ("changed.parquet", None, "changed"),

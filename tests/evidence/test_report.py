@@ -38,6 +38,10 @@ SCAN = {
     "false_positive_rate": 1e-6,
     "started_at": AT,
     "finished_at": AT,
+    "night": "2026-08-31",
+    "night_stated": None,
+    "keys_left_out": [],
+    "audited_scans": ["s"],
 }
 
 
@@ -79,7 +83,7 @@ def test_a_night_is_seen(night, registry, marked, plain, tmp_path):
     code, _, err = call("report", night.config, "--out", night.folder)
     assert (code, "is there and holds no report" in err) == (2, True)
     code, _, err = call("report", night.config, "--date", "2020-01-01", "--out", tmp_path / "no")
-    assert (code, "no scan began on 2020-01-01" in err) == (2, True)
+    assert (code, "no scan of the night 2020-01-01 ended" in err) == (2, True)
     assert not (tmp_path / "no").exists()
 
 

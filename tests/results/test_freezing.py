@@ -204,7 +204,7 @@ def test_a_run_that_died_before_its_verdicts_is_no_frozen_shard(plan, monkeypatc
 def test_a_night_of_which_a_scan_still_commits_waits(plan):
     scan(plan, "first").flush()
     assert freeze(plan.results, datetime.now(UTC) + timedelta(hours=23)) == []
-    rows = results.shards(plan.results).collect().with_columns(night=pl.lit("2020-01-01"))
+    rows = results.shards(plan.results).collect().with_columns(began_at=pl.datetime(2020, 1, 1, time_zone="UTC"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(freezing, "read_whole", lambda *_: rows.lazy())
         assert freeze(plan.results, datetime.now(UTC) + timedelta(hours=23)) == []

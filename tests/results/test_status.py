@@ -24,7 +24,7 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
     times = {"started_at": began, "finished_at": began + timedelta(seconds=75)}
     counts = {"shards": shards, "shards_skipped": 0, "files_quarantined": 0, "quarantined": 2, "documents": 12_345}
     well = {"audit": "no alarm", "audited_scans": [f"s{i}"], "keys": [], "values_not_read": 0, "exit_code": exit_code}
-    counts |= {"too_short": 3, "part": None}
+    counts |= {"too_short": 3, "part": None, "night": f"{began:%Y-%m-%d}", "night_stated": None, "keys_left_out": []}
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 
 
@@ -54,8 +54,10 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     code, out, err = call("status", folder)
     assert (code, err) == (0, "")
     head, *lines, shown, last = out.splitlines()
-    assert head.split() == ["scan", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
-    assert lines[0].split() == [*("s0", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "3", "2", "no", "alarm")]
+    assert head.split() == ["scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
+    assert lines[0].split() == [
+        *("s0", "2026-08-31", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "3", "2", "no", "alarm")
+    ]
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"
     assert last == "nothing needs a hand"
@@ -71,7 +73,7 @@ def test_every_exit_code_has_its_word():
     [
         ({"audit": "alarm", "exit_code": 3}, "its audit alarmed: believe none of its flags"),
         ({"audit": "possible framing"}, "possible framing: texts of few accounts carry messages that nobody holds"),
-        ({"exit_code": 4}, "nothing was read, or more is in quarantine than max_quarantined_share allows"),
+        ({"exit_code": 4}, "nothing was read, or more is in quarantine than the configuration allows"),
         (
             {"audit": "no decoys", "too_short": 0},
             "the registry has no audit secret (`brickscan keys audit-secret`), or",
@@ -81,10 +83,7 @@ def test_every_exit_code_has_its_word():
             "it scored no document; all that it read was too short",
         ),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
-        (
-            {"keys": [{"key_id": "green", "admitted_by": None}, {"key_id": "gum", "admitted_by": "a"}]},
-            "never passed an audit: green (`brickscan calibrate`, `brickscan keys admit`)",
-        ),
+        ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to learn why"),
         ({"exit_code": 130, "shards": 9}, "interrupted, 5 of 9 shards left: run the same command again"),
         ({"exit_code": 143, "shards": 0}, "interrupted: run the same command again"),  # while files were listed
         ({"exit_code": 1}, "failed: mend what it said and run it again"),
@@ -124,7 +123,7 @@ def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
     put(
         folder, [ended(0)], shards_of(0, 4), (filled(QUARANTINE, row=None, **about), filled(QUARANTINE, row=2, **about))
     )
-    assert hands(folder) == [f"1 document, 1 whole file could not be scored: `brickscan quarantine {folder}` says why"]
+    assert hands(folder) == [f"1 whole file could not be read: `brickscan quarantine {folder}` says why"]
 
 
 def test_csv(folder):
