@@ -85,7 +85,7 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
     from scanner.results.flag_list import newest
     from scanner.results.queries import ask
 
-    rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=False).rows
+    rows = newest(explainer.results, explainer.rate, wanted, None, fold=False, canaries=explainer.canaries).rows
     of_id = {
         scan["scan_id"]: scan for scan in ask(explainer.results, lambda: scans(explainer.results).collect()).to_dicts()
     }

@@ -11,6 +11,7 @@ from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
 from jobs.text import counted
+from scanner.errors import Refused
 from scanner.printable import printable
 from schemas.words import AuditState, Naming
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from scanner.results.decided import State
     from scanner.results.flag_list import By, FlagList, Totals
     from scanner.results.wanted_flags import WantedFlags
+    from schemas.registry import Canary
 
 _NEWEST = 20
 _FOR = "contains text marked for"
@@ -103,17 +105,41 @@ def flagged(
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
+    known = None if shown else _canaries(place)
     if by is None:
-        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=shown)
+        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known or ())
     else:
-        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=shown)
+        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=known or ())
     if by is None:
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
-    notes = _show(found, by, form)
+    notes = [] if shown else _like_canaries(found.totals.like_canaries, known)
+    notes += _show(found, by, form)
     if by is None and form == "table":
         notes += [*_drawn(found), *least_sure(found.rows, prior)]
     show_footer(form, [*_footer(found, place, wanted, listed=by is None), *notes])
+
+
+def _canaries(place: Results) -> "Sequence[Canary] | None":
+    """Canaries of the registry; None: there is no configuration, or its registry cannot be read."""
+    from scanner.registry import load_registry
+
+    try:
+        known = None if place.registry is None else load_registry(place.registry)
+    except Refused:
+        return None
+    if known is None:
+        return None
+    return known.canaries.made if known.canaries else ()
+
+
+def _like_canaries(documents: int, known: "Sequence[Canary] | None") -> list[str]:
+    """A sentence on flags that are shown, though their user or account has a name like a canary's."""
+    if not documents:
+        return []
+    unknown = "without a configuration whose registry can be read, nothing tells whether they are"
+    why = unknown if known is None else "none is a text of the registry's canaries that was named right"
+    return [f"{counted(documents, 'document')} shown of users or accounts that are named like canaries: {why}"]
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:

@@ -10,7 +10,7 @@ import click
 
 from jobs.text import complain, tell
 from scanner.errors import Refused
-from scanner.storage.locations import is_uri, refuse_password
+from scanner.storage.locations import absolute, is_uri, refuse_password
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ class Day(click.DateTime):
 
 
 class Results(NamedTuple):
-    """A place of results, the rate above which no flag is shown, and the file that stated it, if one did."""
+    """A place of results, the rate above which no flag is shown, and the file that stated it, with its registry."""
 
     folder: str
     false_positive_rate: float
     config: Path | None
+    registry: str | None
 
 
 def groups_of(users: float) -> int:
@@ -106,11 +107,12 @@ def results_at(place: str) -> Results:
 
     if Path(place).is_file():
         settings = read_config(Path(place))
-        return Results(results_of(settings, Path(place)), settings.false_positive_rate, Path(place))
+        registry = absolute("registry", settings.registry, Path(place).absolute().parent)
+        return Results(results_of(settings, Path(place)), settings.false_positive_rate, Path(place), registry)
     refuse_password("results", place)
     if not is_uri(place) and not Path(place).is_dir():
         raise Refused(f"results: {place!r} is no folder, nor the file of a scan's configuration; name one of them")
-    return Results(place, 1.0, None)
+    return Results(place, 1.0, None, None)
 
 
 def scanned(place: Results) -> bool:

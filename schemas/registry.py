@@ -186,7 +186,7 @@ class MasterKey(_Frozen):
 
 
 CANARY_ID = "^canary-[0-9a-f]{16}$"
-"""Pattern of canaries' ids."""
+"""Pattern of canaries' ids. It makes nobody a canary: the registry alone knows which there are."""
 
 
 class Canary(_Frozen):

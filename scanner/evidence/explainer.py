@@ -37,7 +37,7 @@ from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
 from scanner.watermark.common_ngrams import CommonNgrams
 from schemas.config import ScanConfig
-from schemas.registry import MasterKey, Registry
+from schemas.registry import Canary, MasterKey, Registry
 from schemas.words import Naming
 
 MOST_TEXTS = 256
@@ -217,6 +217,13 @@ class Explainer:
     def registry(self) -> str:
         """Folder or URI of the registry that the configuration names."""
         return self._folder
+
+    @property
+    def canaries(self) -> tuple[Canary, ...]:
+        """Canaries of the registry, whose flags are left out of lists; none without a configuration."""
+        if self._config is None or self._registry.canaries is None:
+            return ()
+        return self._registry.canaries.made
 
     @cached_property
     def _registry(self) -> Registry:

@@ -8,7 +8,7 @@ from pathlib import Path
 from scanner.errors import Refused
 from scanner.registry.answers import messages_held
 from scanner.registry.keys_file import change_registry, find_key, load_registry
-from scanner.registry.users import add_users
+from scanner.registry.users import give_messages
 from schemas.registry import Canaries, Canary, Registry
 
 
@@ -45,7 +45,7 @@ def make_canaries(
     ids += [f"canary-{secrets.token_hex(8)}" for _ in range(count - len(ids))]
     of_users = [key.key_id for key in keys if key.messages > 1]
     if of_users:
-        add_users(folder, of_users, ids, at)
+        give_messages(folder, of_users, ids, at)
     made = []
     for key in keys:
         held = messages_held(folder, key.key_id, ids) if key.messages > 1 else dict.fromkeys(ids, 0)

@@ -16,7 +16,7 @@ from scanner.registry.book import Book
 from scanner.registry.draw import draw
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
 from scanner.registry.keys_file import find_key, load_registry
-from schemas.registry import MasterKey, is_reserved, reserved_count
+from schemas.registry import CANARY_ID, MasterKey, is_reserved, reserved_count
 from schemas.user_tables import USER_EVENTS, USERS
 
 MAX_ID = 256
@@ -51,9 +51,32 @@ def add_users(
         at: time of the allocation, with a time zone; now by default.
 
     Raises:
-        Refused: an empty name, one of more than MAX_ID characters, a key that is unknown or retired or has one message,
-            or too few free messages; nothing was written then.
+        Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired
+            or has one message, or too few free messages; nothing was written then.
     """
+    users = _checked_users(user_ids)
+    _refuse_canaries(users)
+    return give_messages(folder, key_ids, users["user_id"], at)
+
+
+def _refuse_canaries(users: pl.DataFrame) -> None:
+    """Raise Refused for a user who would be taken for a canary, whose flags lists leave out."""
+    like = users["user_id"].str.strip_chars().str.to_lowercase().str.contains(CANARY_ID)
+    if like.any():
+        name = users["user_id"][int(like.arg_max() or 0)]
+        raise Refused(
+            f"users: {name!r} is an id like a canary's (canary- and 16 digits), and people would take its flags for "
+            "tests; nobody was added. Give another id; `brickscan canaries` makes canaries"
+        )
+
+
+def give_messages(
+    folder: Path | str,
+    key_ids: Sequence[str] | None,
+    user_ids: Sequence[str | None] | pl.Series,
+    at: datetime | None = None,
+) -> list[Allocation]:
+    """Give users messages as `add_users` does, canaries too, who alone have ids like theirs."""
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
     time = at or datetime.now(UTC)

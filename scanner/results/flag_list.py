@@ -5,7 +5,7 @@ asked for; whole rows are read only for texts that are shown.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 import polars as pl
@@ -14,7 +14,7 @@ from scanner.results.decided import in_state
 from scanner.results.pieces import OF, pieces, sizes_of
 from scanner.results.queries import ask, standing_flags, with_audit
 from scanner.results.wanted_flags import OF_ENTRY, WantedFlags
-from schemas.registry import CANARY_ID
+from schemas.registry import CANARY_ID, Canary
 from schemas.words import AuditState, Naming
 
 By = Literal["user", "account", "text"]
@@ -26,12 +26,8 @@ reason, nobody.
 
 _GROUPS: Mapping[By, tuple[str, ...]] = {"user": ("user_id", "naming"), "account": ("account_id",), "text": _SAME}
 _DOCUMENT = ("path", "row")
-_OF_CANARY = (
-    (pl.col("naming") == Naming.NAMED)
-    & (pl.col("account_id") == pl.col("user_id"))
-    & pl.col("user_id").str.contains(CANARY_ID)
-).fill_null(value=False)
-"""Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
+_LIKE_CANARY = pl.any_horizontal(pl.col("user_id", "account_id").str.contains(CANARY_ID).fill_null(value=False))
+"""Filter for flags whose user or account has a name like a canary's, be it one or not."""
 
 
 _OF_FIRST = (
@@ -50,8 +46,9 @@ class Totals(NamedTuple):
     """Totals of everything that was asked for.
 
     entries: rows, were all shown; texts: distinct ones; unnamed: documents that name nobody, by Naming, most first;
-    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; pieces: of
-    evidence, where near-duplicates are one; None: there are too many texts to tell.
+    alarmed: documents of scans whose audit alarmed; canaries: documents left out that are canaries' own; like_canaries:
+    documents that stay, though their user or account has a name like a canary's; pieces: of evidence, where
+    near-duplicates are one; None: there are too many texts to tell.
     """
 
     entries: int
@@ -61,6 +58,7 @@ class Totals(NamedTuple):
     alarmed: int
     canaries: int = 0
     pieces: int | None = None
+    like_canaries: int = 0
 
 
 class FlagList(NamedTuple):
@@ -71,7 +69,13 @@ class FlagList(NamedTuple):
 
 
 def newest(
-    results: str, rate: float, wanted: WantedFlags, limit: int | None, *, fold: bool = True, canaries: bool = True
+    results: str,
+    rate: float,
+    wanted: WantedFlags,
+    limit: int | None,
+    *,
+    fold: bool = True,
+    canaries: Collection[Canary] = (),
 ) -> FlagList:
     """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
 
@@ -88,7 +92,7 @@ def newest(
         wanted: which flags.
         limit: how many rows at most; None: all.
         fold: False: each document has a row.
-        canaries: False: texts of canaries that were named right are left out, and counted.
+        canaries: of the registry; their own texts that were named right are left out, and counted.
 
     Raises:
         Refused: there are no results.
@@ -97,7 +101,7 @@ def newest(
     same = _SAME if fold else (*_SAME, *_DOCUMENT)
 
     def question() -> FlagList:
-        entries, left_out = _entries(_found(results, rate, wanted), same, canaries=canaries)
+        entries, left_out = _entries(_found(results, rate, wanted), same, canaries)
         shown = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
         few = None if limit is None else shown["text_sha256"]
         rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
@@ -106,11 +110,11 @@ def newest(
     return ask(results, question)
 
 
-def places(results: str, rate: float, wanted: WantedFlags) -> list[tuple[str, int]]:
-    """Paths and rows of the documents that `newest` lists unfolded and without canaries, in its order, at less cost."""
+def places(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] = ()) -> list[tuple[str, int]]:
+    """Paths and rows of the documents that `newest` lists unfolded, in its order, at less cost."""
 
     def question() -> pl.DataFrame:
-        found = _found(results, rate, wanted).filter(~_OF_CANARY)
+        found = _found(results, rate, wanted).filter(~_of_canary(canaries))
         return found.select(*_DOCUMENT, *_SAME, last="scanned_at", log10_p_global="log10_p_global").collect()
 
     order = _in_order(ask(results, question), (*_SAME, *_DOCUMENT))
@@ -118,7 +122,7 @@ def places(results: str, rate: float, wanted: WantedFlags) -> list[tuple[str, in
 
 
 def sums(
-    results: str, rate: float, wanted: WantedFlags, limit: int | None, by: By, *, canaries: bool = True
+    results: str, rate: float, wanted: WantedFlags, limit: int | None, by: By, *, canaries: Collection[Canary] = ()
 ) -> FlagList:
     """The flags that are asked for, added up by user, account or text, those with most texts first.
 
@@ -135,7 +139,7 @@ def sums(
 
     def question() -> FlagList:
         found = _found(results, rate, wanted, each=by != "text")
-        everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries=canaries)
+        everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries)
         entries = everybody.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
         counts = (by == "user") | ~pl.col("again")  # a document is one of each of its users, and one of its account
@@ -192,10 +196,19 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     ).drop("asked", "beside", "place")
 
 
-def _entries(found: pl.LazyFrame, same: tuple[str, ...], *, canaries: bool) -> tuple[pl.DataFrame, int]:
+def _of_canary(canaries: Collection[Canary]) -> pl.Expr:
+    """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
+    known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
+    flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
+    named = (pl.col("naming") == Naming.NAMED) & (pl.col("account_id") == pl.col("user_id"))
+    return (named & flag.is_in(sorted(known))).fill_null(value=False)
+
+
+def _entries(found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary]) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
-    grouped = found.with_columns(of_canary=pl.lit(value=False) if canaries else _OF_CANARY)
+    grouped = found.with_columns(of_canary=_of_canary(canaries))
     counted = grouped.group_by(*same, "again", "of_canary").agg(
+        like_canaries=_LIKE_CANARY.sum().cast(pl.Int64),
         copies=pl.len().cast(pl.Int64),
         alarmed=(pl.col("audit") == AuditState.ALARM).sum().cast(pl.Int64),
         first=pl.col("scanned_at").min(),
@@ -253,5 +266,6 @@ def _totals(entries: pl.DataFrame, shown_at_most: int, left_out: int) -> Totals:
         unnamed=dict(nobody.sort("copies", "naming", descending=[True, False]).iter_rows()),
         alarmed=int(entries["alarmed"].sum()),
         canaries=left_out,
+        like_canaries=int(entries["like_canaries"].sum()),
         pieces=None if entries["piece"].null_count() else entries["piece"].n_unique(),
     )

@@ -61,11 +61,14 @@ class Desk:
         self._explainer, self.by = explainer, by
         self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
         self.results, self._rate = explainer.results, explainer.rate
+        self._canaries = explainer.canaries
         self._quoted: dict[tuple[Any, ...], float | None] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, in the order of `newest`, from a place on."""
-        found = newest(self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=False)
+        found = newest(
+            self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=self._canaries
+        )
         rows = list(found.rows.slice(first).iter_rows(named=True))
         decided = on_documents(self.results, rows)
         standing = ask(self.results, lambda: standing_decisions(self.results).collect())
@@ -98,7 +101,7 @@ class Desk:
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
-        listed = [Place(*row) for row in places(self.results, self._rate, asked.wanted)]
+        listed = [Place(*row) for row in places(self.results, self._rate, asked.wanted, self._canaries)]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return Looked(explained, decided, None, len(listed), None, next(iter(listed), None))

@@ -21,6 +21,7 @@ from scanner.registry import (
     holder_of,
     list_users,
     look_alikes,
+    make_canaries,
     new_key,
     pages,
     remove_users,
@@ -35,6 +36,8 @@ from scanner.registry import users as users_module
 from scanner.registry.ledger import read_events
 from schemas.user_tables import USER_EVENTS, USERS
 
+LIKE_CANARIES = ("canary-0123456789abcdef", " Canary-0123456789ABCDEF")
+
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
@@ -42,6 +45,17 @@ HOUR = timedelta(hours=1)
 def held(folder, key_id="k1"):
     rows = list_users(folder, [key_id]).filter(pl.col("removed_at").is_null())
     return dict(zip(rows["user_id"], rows["message"], strict=True))
+
+
+@pytest.mark.parametrize("name", LIKE_CANARIES)
+def test_an_id_like_a_canarys_is_no_users(folder, make_key, name):
+    make_key()
+    with pytest.raises(Refused, match="is an id like a canary's") as refused:
+        add_users(folder, None, ["alice", name])
+    assert "`brickscan canaries` makes canaries" in str(refused.value)
+    assert list_users(folder).is_empty()
+    (made,) = make_canaries(folder, None, 1, 0.9).made  # which have such ids
+    assert list_users(folder)["user_id"].to_list() == [made.account_id]
 
 
 def test_every_user_gets_a_message_under_every_key_that_is_not_retired(folder, make_key):

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +21,16 @@ from jobs import listing
 from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
+from scanner.evidence.explainer import Explainer
+from scanner.registry.keys_file import write_registry
 from scanner.results.data_files import write_file
 from scanner.results.flag_list import newest, places, sums
 from scanner.results.newest import bring_up_to_date
 from scanner.results.transactions import Entry, commit
 from scanner.results.wanted_flags import WantedFlags
+from scanner.review.asked import Asked
+from scanner.review.desk import Desk
+from schemas.registry import Canaries, Canary, Registry
 from schemas.tables import FLAGS, SCANS, SHARDS
 from schemas.words import Naming
 from tests.support.command_line import call
@@ -92,7 +98,7 @@ def test_copies_of_one_text_are_one_row_the_newest(flags):
     assert found.rows["copies"].to_list() == [3, 2, 1, 1]
     assert set(found.rows.columns) == {*results.verdicts(flags).collect_schema().names(), "audit", *COUNTS}
     assert found.rows["accounts"].to_list() == [1, 2, 1, 0]
-    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4)
+    assert found.totals == (4, 7, 4, {"reserved": 1, "unallocated": 1}, 0, 0, 4, 0)
     assert ids(newest(flags, 1.0, WantedFlags(), None, fold=False)) == [f"doc-{i}" for i in range(7)]
     assert ids(newest(flags, 1.0, WantedFlags(), 2)) == ["doc-0", "doc-1"]
     assert ids(newest(flags, 10**-10, WantedFlags(), 20)) == ["doc-1"]
@@ -359,6 +365,7 @@ def test_nothing_that_was_asked_for(flags):
     code, out, err = call("flagged", flags, "--user", "nosuch", "--format", "json")
     assert (code, err) == (0, "No flagged document is among those that were asked for.\n")
     nothing = {"entries": 0, "documents": 0, "texts": 0, "unnamed": {}, "alarmed": 0, "canaries": 0, "pieces": 0}
+    nothing |= {"like_canaries": 0}
     assert json.loads(out) == {"rows": [], **nothing}
 
 
@@ -484,7 +491,48 @@ def test_it_runs_where_nothing_is_a_terminal(monkeypatch):
     assert not listing.on_terminal()
 
 
-CANARY = "canary-0123456789abcdef"
+CANARY, PERSON = "canary-0123456789abcdef", "canary-fedcba9876543210"
+
+
+def with_registry(folder: str, *canaries: Canary) -> str:
+    """A scan's configuration for results, whose registry has these canaries."""
+    base = Path(folder).parent
+    registry = base / "registry"
+    registry.mkdir(mode=0o700, exist_ok=True)
+    write_registry(registry, Registry(canaries=Canaries(power=0.9, made=canaries)))
+    config = base / "scan.toml"
+    config.write_text(
+        f'registry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
+        '[input]\npaths = ["in"]\ntext = "text"\n'
+    )
+    return str(config)
+
+
+def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
+    """The registry alone knows canaries: not their names, and not the names of accounts."""
+    rows = [
+        {"user_id": CANARY, "account_id": CANARY},
+        {"user_id": CANARY, "account_id": CANARY, "message": 4},  # another message than the canary's
+        {"user_id": PERSON, "account_id": PERSON},
+    ]
+    put(folder, [flag(i, i, **about) for i, about in enumerate(rows)])
+    made = Canary(account_id=CANARY, key_id="key", message=3, names=True)
+    config = with_registry(folder, made)
+    out = call("flagged", config)[1]
+    assert {"doc-1", "doc-2"} <= set(out.split())
+    assert "doc-0" not in out.split()
+    assert "1 document of canaries, found and named right, left out" in out
+    assert "2 documents shown of users or accounts that are named like canaries: none is a text" in out
+    assert len(newest(folder, 1.0, WantedFlags(), None, canaries=[made]).rows) == 2
+    assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [CANARY, PERSON]
+    desk = Desk(Explainer(Path(config)), "eve")
+    assert [entry.line.user for entry in desk.list(Asked(), 0).entries] == [CANARY, PERSON]
+    without = call("flagged", folder)[1]
+    assert {"doc-0", "doc-1", "doc-2"} <= set(without.split())
+    assert "3 documents shown of users or accounts that are named like canaries: without a configuration" in without
+    (folder_of_keys,) = Path(config).parent.glob("registry/keys.toml")
+    folder_of_keys.unlink()
+    assert {"doc-0", "doc-1", "doc-2"} <= set(call("flagged", config)[1].split())
 
 
 @pytest.mark.costly
@@ -498,25 +546,27 @@ def test_canaries_that_came_as_they_should_are_left_out_and_counted(folder):
         {"user_id": None, "account_id": CANARY, "naming": "undecided"},
     ]
     put(folder, [flag(i, i, **about) for i, about in enumerate([own, *shown, own])])
-    lines = call("flagged", folder)[1].splitlines()
+    canaries = [Canary(account_id=CANARY, key_id="key", message=3, names=True)]
+    config = with_registry(folder, *canaries)
+    lines = call("flagged", config)[1].splitlines()
     assert [line.split()[2] for line in lines[1:5]] == ["doc-1", "doc-2", "doc-3", "doc-4"]
     assert lines[5:7] == [
         "4 of 4 shown; 4 flagged documents, 4 distinct texts",
         "2 documents of canaries, found and named right, left out (--canaries shows them)",
     ]
     for arguments in (("--canaries",), ("--all",), ("--user", CANARY, "--user", "alice", "--user", "canary-me")):
-        out = call("flagged", folder, *arguments)[1]
+        out = call("flagged", config, *arguments)[1]
         assert "of canaries" not in out
         assert {"doc-0", "doc-5"} <= set(out.split())
-    by_user = call("flagged", folder, "--group-by", "user")[1]
+    by_user = call("flagged", config, "--group-by", "user")[1]
     assert "2 documents of canaries" in by_user
     for wanted in (WantedFlags(), WantedFlags(users=(CANARY, "alice")), WantedFlags(state="open")):
-        unfolded = newest(folder, 1.0, wanted, None, fold=False, canaries=False)
-        assert places(folder, 1.0, wanted) == in_places(unfolded) != []
+        unfolded = newest(folder, 1.0, wanted, None, fold=False, canaries=canaries)
+        assert places(folder, 1.0, wanted, canaries) == in_places(unfolded) != []
     (row,) = [line.split() for line in by_user.splitlines() if line.startswith(CANARY)]
     assert row[3] == "1"  # documents
     put(str(folder) + "-alone", [flag(0, 0, **own)])
-    nothing, left_out = call("flagged", str(folder) + "-alone")[1].splitlines()
+    nothing, left_out = call("flagged", with_registry(str(folder) + "-alone", *canaries))[1].splitlines()
     assert nothing == "No other document is flagged."
     assert left_out.startswith("1 document of canaries")
 
