@@ -60,10 +60,13 @@ def export(
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
     from scanner.exports.bodies import csv_lines
+    from scanner.results.queries import of_trial
     from scanner.results.wanted_flags import WantedFlags
 
     explainer = Explainer(config)
     wanted = WantedFlags(since, before, state="open" if undecided else None)
+    if of_trial(explainer.results):
+        raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
     found = _verdicts(explainer, config, wanted)
     if form == "csv":
         for line in csv_lines(verdict for _, verdict in found):

@@ -1,6 +1,7 @@
 """`brickscan init`: registry, first key and scan.toml from one file of somebody's own texts."""
 
 import os
+import re
 from pathlib import Path
 
 import click
@@ -8,6 +9,12 @@ import click
 from jobs.new_key import new
 from jobs.text import tell
 from scanner.errors import Refused
+from scanner.registry import TRIAL_BEGAN, add_users, begin_trial
+from scanner.registry.keys import refuse_real_name
+from schemas.registry import TRIAL_NAME
+
+TRIAL_USERS = 20
+"""Users of a trial."""
 
 _HEAD = """\
 # Written by `brickscan init` from {sample}. Check what it guessed; `brickscan schema scan` tells every field.
@@ -25,9 +32,14 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too; three time
 @click.argument("sample", type=click.Path(path_type=Path))
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
-@click.option("--key", "key_id", default="first", show_default=True, help="Id of the first key.")
+@click.option("--key", "key_id", default=None, help="Id of the first key.  [default: first, or trial]")
+@click.option(
+    "--trial",
+    is_flag=True,
+    help=f"Make a key and {TRIAL_USERS} users that are dated back, to try text of any date; kept apart from real ones.",
+)
 @click.pass_context
-def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str) -> None:
+def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id: str | None, trial: bool) -> None:
     """Make a registry, its first key and scan.toml from one Parquet file of your own texts, and say what was guessed.
 
     SAMPLE: a file as they will come. Which columns hold texts, ids, accounts and times is guessed from names, types and
@@ -49,15 +61,30 @@ def init(ctx: click.Context, sample: Path, tokenizer: str, folder: Path, key_id:
         path = str(sample.absolute())
     if not sample.is_absolute():  # as the user named it, so that everything can be moved together
         path = os.path.relpath(path, folder.absolute())
-    ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer)
+    key_id = key_id or ("trial" if trial else "first")
+    if trial:
+        refuse_real_name("key", key_id)
+    ctx.invoke(new, key_id=key_id, registry=registry, tokenizer=tokenizer, active_from=TRIAL_BEGAN if trial else None)
+    users = [f"{TRIAL_NAME}-{number:02}" for number in range(1, TRIAL_USERS + 1)] if trial else []
+    if trial:
+        begin_trial(registry)
+        add_users(registry, None, users)
     config.write_text(_toml(sample, path, guess._asdict()), encoding="utf-8")
     tell("", f"wrote {config}; guessed from {sample}:")
     read = "the file alone, since what is made here lies beside it" if alone else "the file's folder"
     tell(f"  paths    {path!r}: {read}", *(f"  {line}" for line in guess.why))
-    date = " --date 2026-11-20" if "{date}" in path else ""
+    found = re.search(r"\d{4}-\d{2}-\d{2}", sample.absolute().parent.name) if "{date}" in path else None
+    date = f" --date {found[0]}" if found else ""
+    tell("", "Next:")
+    if trial:
+        tell(f"  (users {users[0]} to {users[-1]} are there; a trial's results name nobody real)")
+    else:
+        tell(f"  brickscan users add --file users.csv --registry {registry}")
     tell(
-        *("", "Next:", f"  brickscan users add --file users.csv --registry {registry}"),
-        *(f"  brickscan scan {config}{date} --check", f"  brickscan scan {config}{date}"),
+        f"  have a model mark text under key {key_id}: `brickscan mark`, or in vLLM (docs/guides/serve-with-vllm.md)",
+        f"  brickscan scan {config}{date} --check",
+        f"  brickscan scan {config}{date}",
+        "A scan finds only text that was marked under a key of this registry.",
     )
 
 

@@ -97,6 +97,10 @@ def groups_of(users: float) -> int:
     return groups_for(users)
 
 
+TRIAL = "TRIAL: its key and users are dated back. What is shown here is evidence against nobody."
+"""Line that stands above all that a trial gave."""
+
+
 def results_at(place: str) -> Results:
     """The results that CONFIG|RESULTS names: the configuration of a scan, or a folder or URI of results.
 
@@ -122,8 +126,11 @@ def scanned(place: Results) -> bool:
         Refused: a folder was named that holds no tables of a scan.
     """
     from scanner.results import exist
+    from scanner.results.queries import of_trial
 
     if exist(place.folder):
+        if of_trial(place.folder):
+            complain(TRIAL)
         return True
     if place.config is None:
         raise Refused(f"results: there are no tables of a scan in {place.folder}; name the folder of a scan's results")

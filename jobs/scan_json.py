@@ -87,6 +87,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "second_scores": outcome.second_scores,
         "accounts": None if outcome.accounts is None else outcome.accounts._asdict(),
         "rows_dropped": outcome.dropped,
+        "trial": outcome.trial,
         "left_out": [key._asdict() for key in outcome.left_out],
         "audit": None if outcome.audit is None else _of_audit(outcome.audit),
     }

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from jobs.options import TRIAL
 from jobs.text import counted
 from scanner.printable import printable
 
@@ -30,7 +31,12 @@ def summary(
         cautions: sentences about names under its keys.
         verbose: whether to show what the audit counted, when the first commit came, and the query in Python.
     """
-    lines = [*_read(outcome), *_found(outcome, false_positive_rate), *_audited(outcome, verbose=verbose)]
+    lines = [TRIAL] * outcome.trial + [
+        *_read(outcome),
+        *_found(outcome, false_positive_rate),
+        *_audited(outcome, verbose=verbose),
+    ]
+    lines += _nothing_found(outcome)
     for caution in cautions:
         lines += _line("careful", printable(caution))
     if outcome.dropped:
@@ -175,6 +181,12 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
             f"{counted(len(over), 'file')} passed over, not ending in .parquet ({printable(other_names(over))}), such "
             f"as {printable(over[0])}"
         )
+
+
+def _nothing_found(outcome: "Outcome") -> Iterator[str]:
+    """A note for people who wonder why nothing was found."""
+    if not _whole(outcome).flagged and _whole(outcome).documents:
+        yield from _line("found", "no mark; a scan finds only text that was marked under a key of its registry")
 
 
 def _ended(outcome: "Outcome") -> Iterator[str]:

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -185,6 +185,9 @@ class MasterKey(_Frozen):
         return passed.audit_id if passed is not None and passed.messages == self.messages else None
 
 
+TRIAL_NAME = "trial"
+"""Beginning of the ids of a trial's keys and users, so that no row of results is taken for a real one."""
+
 CANARY_ID = "^canary-[0-9a-f]{16}$"
 """Pattern of canaries' ids. It makes nobody a canary: the registry alone knows which there are."""
 
@@ -215,9 +218,11 @@ class Registry(_Frozen):
     """All master keys of a platform, read from keys.toml in the registry's folder.
 
     audit_secret: reference to the secret that decoy keys are derived from; None: no decoys. canaries: None: no
-    canaries.
+    canaries. trial: True: made for a trial (`brickscan init --trial`): its key and users are dated back, and what its
+    scans find is evidence against nobody.
     """
 
+    trial: Literal[True] | None = None
     audit_secret: SecretReference | None = None
     canaries: Canaries | None = None
     keys: tuple[MasterKey, ...] = ()

@@ -249,6 +249,7 @@ SCANS = pa.schema(
         pa.field("filter_sha256", pa.string()),  # of the n-grams that were left out, as in FILTERS; null: no filter
         # date of the data: --date, else the date (UTC) on which the scan began
         pa.field("night", pa.string()),
+        pa.field("trial", pa.bool_()),  # of a registry that was made for a trial: evidence against nobody
         pa.field("keys_left_out", pa.list_(pa.string())),  # keys without a law or an audit that supports them
         pa.field("night_stated", pa.string()),  # date that the scan stated, where `brickscan redate` corrected it
     ]

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import click
 import jsonschema
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from jobs.cli import brickscan
-from jobs.options import Day
+from jobs.options import TRIAL, Day
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
-from scanner.registry import load_registry
+from scanner.registry import load_registry, open_key
 from scanner.storage.toml import read_toml_text
+from scanner.watermark import Positions, Tokens
 from schemas.config import ScanConfig
 from tests.support.command_line import call
+from tests.support.two_keys import message_of, words_of_one_token
 
 ROOT = Path(__file__).parents[1]
 TOKENIZER = ROOT / "jobs" / "demo" / "tokenizer.json"
@@ -215,3 +218,83 @@ def test_a_page_says_how_to_install_and_which_names_that_takes():
     assert "-m venv" in section
     assert "an environment of its own" in section
     assert "_BRICKSCAN_COMPLETE=bash_source brickscan" in page
+
+
+def marked_for(registry: Path, key_id: str, user: str) -> str:
+    """Text of 300 words, each the one of 20 candidates that scores highest for the user."""
+    words = words_of_one_token()
+    (key,) = load_registry(registry).keys
+    mark, message, rng = open_key(registry, key), message_of(registry, key_id, user), np.random.default_rng(7)
+    width, tries = mark.rule.window + 1, 20
+    chosen = list(rng.integers(len(words.words), size=width - 1))
+    while len(chosen) < 300:
+        last = rng.integers(len(words.words), size=tries)
+        ngrams = words.tokens[[[*chosen[1 - width :], each] for each in last]].astype(np.uint32)
+        tokens = Tokens(ngrams.reshape(-1), np.arange(tries + 1) * width)
+        positions = Positions(np.arange(tries) * width + width - 1, np.arange(tries + 1))
+        chosen.append(last[np.argmax(mark.score(tokens, positions, np.full(tries, message)))])
+    return "".join(" " + words.words[i] for i in chosen)
+
+
+@pytest.fixture
+def trial(tmp_path) -> Path:
+    """A folder in which `init --trial` was called."""
+    (tmp_path / "in").mkdir()
+    made = tmp_path / "made"
+    made.mkdir()
+    pq.write_table(pa.table({"text": [LONG * 20], "id": ["a"]}), tmp_path / "in" / "sample.parquet")
+    code, out, err = call(
+        "init", tmp_path / "in" / "sample.parquet", "--tokenizer", TOKENIZER, "--folder", made, "--trial"
+    )
+    assert (code, err) == (0, "")
+    assert "users trial-01 to trial-20 are there" in out
+    return made
+
+
+def test_a_trial_names_its_users_in_text_of_last_week_and_says_everywhere_that_it_is_one(
+    trial, without_ray, opened_once, tmp_path
+):
+    text = marked_for(trial / "registry", "trial", "trial-07")
+    path = tmp_path / "in" / "sample.parquet"
+    pq.write_table(pa.table({"text": [text], "id": ["a"]}), path)
+    os.utime(path, (NOW.timestamp() - 7 * 86_400,) * 2)
+    code, out, _ = call("scan", trial / "scan.toml")
+    assert (code, out.splitlines()[0]) == (0, TRIAL)
+    code, out, err = call("flagged", trial / "scan.toml")
+    assert (code, "trial-07" in out, err.splitlines()[0]) == (0, True, TRIAL)
+    assert call("report", trial / "scan.toml", "--out", tmp_path / "pages")[0] == 0
+    assert "A trial: its key and users are dated back" in (tmp_path / "pages" / "index.html").read_text()
+    code, out, err = call("export", trial / "scan.toml")
+    assert (code, out, "results of a trial" in err) == (2, "", True)
+
+
+def test_a_trial_is_never_mixed_with_real_keys_users_or_results(trial, without_ray, opened_once, tmp_path):
+    registry, config = trial / "registry", trial / "scan.toml"
+    code, _, err = call("users", "add", "alice", "--registry", registry)
+    assert (code, "user 'alice': this registry was made for a trial" in err) == (2, True)
+    code, _, err = call("keys", "new", "real", "--registry", registry, "--tokenizer", TOKENIZER)
+    assert (code, "key 'real': this registry was made for a trial" in err) == (2, True)
+    assert call("scan", config)[0] == 0
+    real = tmp_path / "real"
+    assert call("init", tmp_path / "in" / "sample.parquet", "--tokenizer", TOKENIZER, "--folder", real)[0] == 0
+    config.write_text(config.read_text().replace('registry = "registry"', f'registry = "{real / "registry"}"'))
+    code, _, err = call("scan", config)
+    assert (code, "holds results of a trial, and this registry gives results of real keys" in err) == (2, True)
+
+
+def test_a_scan_that_finds_nothing_says_what_it_could_find(trial, without_ray, opened_once):
+    assert "a scan finds only text that was marked under a key of its registry" in call("scan", trial / "scan.toml")[1]
+
+
+def test_init_gives_the_date_of_the_folder(tmp_path):
+    (tmp_path / "2026-11-18").mkdir()
+    pq.write_table(pa.table({"text": [LONG * 20]}), tmp_path / "2026-11-18" / "a.parquet")
+    out = call("init", tmp_path / "2026-11-18" / "a.parquet", "--tokenizer", TOKENIZER, "--folder", tmp_path)[1]
+    assert f"brickscan scan {tmp_path / 'scan.toml'} --date 2026-11-18\n" in out
+    assert "have a model mark text under key first" in out
+
+
+def test_the_command_by_itself_prints_its_help_in_lines():
+    code, out, err = call()
+    assert (code, out) == (2, "")
+    assert " [OPTIONS] COMMAND [ARGS]...\n\n  Find the text that carries" in err

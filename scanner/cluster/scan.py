@@ -40,6 +40,7 @@ from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.newest import bring_up_to_date
+from scanner.results.readiness import refuse_mixed
 from scanner.results.retention import drop_older
 from scanner.results.settlement import KEPT_TEXTS, POSTS
 from scanner.results.tables import append_audits, append_scan, open_tables
@@ -55,7 +56,7 @@ class Outcome:
     again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
     SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more; dropped: rows of nights
     that were older than `retain`; accounts: those that this scan tested; part: its part of the input, None: all of it;
-    left_out: keys that no text was scored under.
+    left_out: keys that no text was scored under; trial: the registry was made for a trial.
     """
 
     scan_id: str
@@ -73,6 +74,7 @@ class Outcome:
     accounts: AccountsFound | None = None
     part: Part | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
+    trial: bool = False
 
 
 def run_scan(
@@ -157,6 +159,7 @@ class _Scan:
         plan, passed_over = self._plan, list[str]()
         strict, whole = files is None, files is None and self._part is None
         check_plan(plan)
+        refuse_mixed(plan.results, trial=plan.trial)
         self._users_head = head_of(plan.registry)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
@@ -339,4 +342,5 @@ class _Scan:
             self._accounts,
             self._part,
             self._plan.left_out,
+            self._plan.trial,
         )

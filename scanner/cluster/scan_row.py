@@ -49,6 +49,7 @@ def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAu
         "values_not_read": totals.counts.values_not_read,
         "filter_sha256": plan.filter_sha256,
         "night": (plan.date or begun.started_at.date()).isoformat(),
+        "trial": plan.trial,
         "keys_left_out": [key.key_id for key in plan.left_out],
         "night_stated": None,
         "users_head": begun.users_head,

@@ -37,7 +37,8 @@ class Plan:
     are none, or the input has no accounts; documents: of the input, None until its footers were read; first_keys: ids
     of the registry's keys that shared equally before any had a weight, none where none has one; date: of the input,
     None: none was given; filter_sha256: digest of the filter of common n-grams, None: no filter; left_out: keys
-    that no text is scored under, since neither law nor audit supports their p-values.
+    that no text is scored under, since neither law nor audit supports their p-values; trial: the registry was made
+    for a trial.
     """
 
     config: ScanConfig
@@ -55,6 +56,7 @@ class Plan:
     date: datetime.date | None = None
     filter_sha256: str | None = None
     left_out: tuple[UnsupportedKey, ...] = ()
+    trial: bool = False
 
     @property
     def columns(self) -> Columns:
@@ -179,6 +181,7 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
         first_keys=frozenset(key.key_id for key in first_keys(registry.keys, gives_p_values)),
         date=date,
         left_out=left_out,
+        trial=bool(registry.trial),
     )
 
 

@@ -60,6 +60,11 @@ class Night:
         return max(least) if least and len(least) == len(known) else None
 
     @property
+    def trial(self) -> bool:
+        """Whether it is a night of a trial."""
+        return any(scan["trial"] for scan in self.scans)
+
+    @property
     def stated(self) -> list[str]:
         """Dates that scans of this night stated before they were corrected."""
         return sorted({scan["night_stated"] for scan in self.scans} - {None})

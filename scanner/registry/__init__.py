@@ -15,7 +15,7 @@ from scanner.registry.answers import (
 from scanner.registry.audit_secret import set_audit_secret
 from scanner.registry.canaries import make_canaries, set_canaries
 from scanner.registry.holders import Holders, Named
-from scanner.registry.keys import admit_key, new_key, retire_key, suggested_parameters
+from scanner.registry.keys import TRIAL_BEGAN, admit_key, begin_trial, new_key, retire_key, suggested_parameters
 from scanner.registry.keys_file import find_key, load_registry, registry_sha256
 from scanner.registry.opening import check_secret, open_key, tokenizer_path
 from scanner.registry.secrets import read_secret
@@ -23,6 +23,7 @@ from scanner.registry.users import Allocation, add_users, erase_users, look_alik
 from scanner.registry.verification import Verified, verify_users
 
 __all__ = [
+    "TRIAL_BEGAN",
     "Allocation",
     "Holders",
     "Named",
@@ -30,6 +31,7 @@ __all__ = [
     "WantedUsers",
     "add_users",
     "admit_key",
+    "begin_trial",
     "check_secret",
     "erase_users",
     "find_key",

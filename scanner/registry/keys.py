@@ -26,7 +26,7 @@ from scanner.registry.secrets import new_secret_file, secret_path
 from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.registry.weights import with_weights
 from scanner.storage.permissions import make_private
-from schemas.registry import Admission, MasterKey, Registry, TokenizerFile
+from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
 
 if TYPE_CHECKING:
     from scanner.watermark import Format
@@ -112,6 +112,8 @@ def new_key(
         registry = load_registry(folder) if (folder / KEYS_FILE).exists() else Registry()
         if any(key_id == other.key_id for other in registry.keys):
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
+        if registry.trial:
+            refuse_real_name("key", key_id)
         made = path is not None and not os.path.lexists(path)
         key_bytes = (
             _new_secret(path, made_for, known)
@@ -132,6 +134,24 @@ def new_key(
                 path.unlink()
             raise
     return key
+
+
+TRIAL_BEGAN = datetime(1970, 1, 1, tzinfo=UTC)
+"""Time since which the key and the users of a trial count as there, so that text of any date can be tried."""
+
+
+def begin_trial(folder: Path | str) -> None:
+    """Mark a registry as one for a trial. Raises as `change_registry`."""
+    change_registry(folder, lambda registry: registry.model_copy(update={"trial": True}))
+
+
+def refuse_real_name(kind: str, name: str) -> None:
+    """Refuse an id in a registry that was made for a trial, unless it shows that."""
+    if not name.startswith(TRIAL_NAME):
+        raise Refused(
+            f"{kind} {name!r}: this registry was made for a trial, and its ids begin with {TRIAL_NAME!r}; make another "
+            "registry with `brickscan init` for real keys and users"
+        )
 
 
 def retire_key(folder: Path | str, key_id: str) -> MasterKey:

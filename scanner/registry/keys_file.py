@@ -116,7 +116,8 @@ def registry_sha256(registry: Registry) -> str:
     """Digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
-    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"})
+    newer = set() if registry.trial else {"trial"}  # older registries lack it
+    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"} | newer)
     keys = [key.model_dump(mode="json", exclude=_left_out(key)) | format_of(key).decides() for key in registry.keys]
     return digest(whole | {"keys": keys})
 

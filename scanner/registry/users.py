@@ -15,6 +15,7 @@ from scanner.registry import ledger
 from scanner.registry.book import Book
 from scanner.registry.draw import draw
 from scanner.registry.index import ALLOCATED, REMOVED_EVENT
+from scanner.registry.keys import TRIAL_BEGAN, refuse_real_name
 from scanner.registry.keys_file import find_key, load_registry
 from schemas.registry import CANARY_ID, MasterKey, is_reserved, reserved_count
 from schemas.user_tables import USER_EVENTS, USERS
@@ -48,7 +49,7 @@ def add_users(
         key_ids: keys whose messages are given; None for every key of several messages that is not retired, and for
             future keys.
         user_ids: names; one that stands twice counts once.
-        at: time of the allocation, with a time zone; now by default.
+        at: time of the allocation, with a time zone; now by default, and in a trial always TRIAL_BEGAN.
 
     Raises:
         Refused: an empty name, one of more than MAX_ID characters or like a canary's, a key that is unknown or retired
@@ -80,6 +81,10 @@ def give_messages(
     keys = _marking_keys(folder, key_ids)
     users = _checked_users(user_ids)
     time = at or datetime.now(UTC)
+    if load_registry(folder).trial:
+        time = TRIAL_BEGAN
+        for name in users["user_id"]:
+            refuse_real_name("user", name)
 
     def decide(book: Book) -> tuple[pl.DataFrame, list[Allocation]]:
         parts = [_allocate(key, book, users) for key in keys]

@@ -209,6 +209,14 @@ def scans(results: str) -> pl.LazyFrame:
     return read_whole(results, "scans").sort("started_at")
 
 
+def of_trial(results: str) -> bool | None:
+    """Whether scans of a trial wrote these results; None: no scan has ended there."""
+    if not exist(results):
+        return None
+    found = ask(results, scans(results).select(pl.col("trial").fill_null(value=False)).collect)["trial"]
+    return bool(found.any()) if len(found) else None
+
+
 def keys_of_scans(results: str) -> list[str]:
     """Ids of all keys that any scan had, in order. Raises as `verdicts` does."""
     ids = scans(results).select(pl.col("keys").explode().struct.field("key_id")).unique()

@@ -10,6 +10,7 @@ from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
 from scanner.results.data_files import SCHEMAS, TABLES
+from scanner.results.queries import of_trial
 from scanner.results.tables import allows_null
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
@@ -34,6 +35,21 @@ def readiness(results: str) -> Ready:
     if set(states.values()) == {"new"}:
         return "new"
     return "older" if set(states.values()) != {"there"} else "there"
+
+
+def refuse_mixed(results: str, *, trial: bool) -> None:
+    """Refuse to write what a trial finds beside real results, or real results beside a trial's.
+
+    Raises:
+        Refused: the folder holds the other kind.
+    """
+    there = of_trial(results)
+    if there is not None and there != trial:
+        kinds = ("results of real keys", "results of a trial")
+        raise Refused(
+            f"results: {results} holds {kinds[there]}, and this registry gives {kinds[trial]}; name another folder in "
+            "`results`"
+        )
 
 
 def _state(uri: str, name: str) -> Ready:
