@@ -220,10 +220,14 @@ class Explainer:
 
     @property
     def canaries(self) -> tuple[Canary, ...]:
-        """Canaries of the registry, whose flags are left out of lists; none without a configuration."""
-        if self._config is None or self._registry.canaries is None:
+        """Canaries of the registry, whose flags are left out of lists; none where it cannot be read."""
+        if self._config is None:
             return ()
-        return self._registry.canaries.made
+        try:
+            known = self._registry.canaries
+        except Refused:
+            return ()
+        return () if known is None else known.made
 
     @cached_property
     def _registry(self) -> Registry:
