@@ -20,6 +20,7 @@ NOBODY: Mapping[Naming, str] = {
     Naming.UNPROVED: "computed again, the flag came out differently",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
+    Naming.CONTRADICTED: "the row and the registry say different things",
 }
 """Reasons, in words, why a flagged text names nobody."""
 
@@ -40,6 +41,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
         Naming.UNPROVED: "nobody: computed again, it came out differently",
         Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
         Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
+        Naming.CONTRADICTED: "nobody: the row and the registry say different things",
     }[row["naming"]]
 
 

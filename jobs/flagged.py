@@ -114,6 +114,9 @@ def flagged(
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
     notes = [] if shown else _like_canaries(found.totals.like_canaries, known)
+    if place.registry is not None:
+        found, contradicted = _against_registry(place, found, by)
+        notes += contradicted
     notes += _show(found, by, form)
     if by is None and form == "table":
         notes += [*_drawn(found), *least_sure(found.rows, prior)]
@@ -131,6 +134,34 @@ def _canaries(place: Results) -> "Sequence[Canary] | None":
     if known is None:
         return None
     return known.canaries.made if known.canaries else ()
+
+
+def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
+    """Flags of which those name nobody that the registry contradicts, and sentences on these."""
+    import polars as pl
+
+    from scanner.evidence.names_then import as_the_registry_says, held_against, strangers
+
+    registry = str(place.registry)
+    if by is None:
+        rows = found.rows.to_dicts()
+        said = held_against(registry, place.folder, rows)
+        told = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
+        columns = [pl.Series(name, [row[name] for row in told], pl.String) for name in ("user_id", "naming")]
+        wrong = [
+            f"{printable(row['path'])} row {row['row']}: {says.sentence}"
+            for row, says in zip(rows, said, strict=True)
+            if says.agrees is False
+        ]
+        return found._replace(rows=found.rows.with_columns(columns)), wrong
+    if by == "user":
+        users = found.rows["user_id"].drop_nulls().to_list()
+        return found, [
+            f"user {printable(user, LONGEST)}: {counted(documents, 'document')} name this user for messages that the "
+            "registry never gave them: name nobody by these rows"
+            for user, documents in strangers(registry, place.folder, place.false_positive_rate, users).items()
+        ]
+    return found, []
 
 
 def _like_canaries(documents: int, known: "Sequence[Canary] | None") -> list[str]:

@@ -63,7 +63,8 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     if found.equal:
         tell("The verdict comes out equal.")
     elif found.evidence_equal:
-        tell("The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.")
+        why = "" if found.registry.agrees is not False else f" {found.registry.sentence}."
+        tell(f"The evidence comes out equal; whose the message is does not: look at `brickscan users verify`.{why}")
     else:
         tell("The verdict comes out DIFFERENTLY: do not use this flag.")
     return 0 if found.equal else 3

@@ -34,7 +34,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     if not scanned(place):
         return
     explainer = Explainer(place.config or place.folder)
-    night = night_of(explainer.results, explainer.rate, day.date() if day else None)
+    night = night_of(explainer.results, explainer.rate, day.date() if day else None, explainer.as_the_registry_says)
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
         pages = write_report(explainer, night, out, lambda: shown.update())
     decided = [(which, found) for which, found in night.decided.items() if found.texts]

@@ -66,6 +66,8 @@ class Verdict(_Frozen):
     naming: str
     named: tuple[str, ...]  # all who are named, the first is user_id
     p: VerdictP
+    # whether the registry says the same of the names; false: nobody is named; None: it was not asked, or cannot tell
+    registry_agrees: bool | None
     proof: str | None  # whether it was computed again by a path that shares no code with the scan
     audit: str | None  # how the audit of its scan ended; None: it has not
     spans: tuple[VerdictSpan, ...]

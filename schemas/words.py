@@ -17,6 +17,7 @@ class Naming(StrEnum):
     ASSUMED = "assumed"  # p holds only if the format's hash behaves
     UNPROVED = "unproved"  # a slow path computed another result than the flag: there is a bug, and nobody is named
     NONE = "none"  # not flagged
+    CONTRADICTED = "contradicted"  # in no table: the row names a user, and the registry says otherwise
 
 
 class Proof(StrEnum):

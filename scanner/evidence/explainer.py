@@ -5,6 +5,7 @@ The text is read again from its file, and is shown only if it is, byte for byte,
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from scanner.evidence.case import Case, Stored, StoredTexts, find_case
 from scanner.evidence.copied import Copied, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.filter_then import filter_of
+from scanner.evidence.names_then import NOT_ASKED, RegistrySays, as_the_registry_says, held_against
 from scanner.evidence.weighing import RUN, Weighed, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
@@ -101,12 +103,16 @@ class Explainer:
 
     def explain_cases(self, cases: Sequence[Case]) -> Iterator[Explanation]:
         """Explain flags that were found. Raises as `explain` does."""
+        said_of = self.held_against([case.row for case in cases])
+        cases = [
+            replace(case, row=as_the_registry_says(case.row, says)) for case, says in zip(cases, said_of, strict=True)
+        ]
         rows = [case.row for case in cases]
         place = self.results, self.rate
         around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
         of_users, alike = naming_users(*place, rows), alike_with(*place, rows)
         spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
-        for case in cases:
+        for case, says in zip(cases, said_of, strict=True):
             of_message, of_account, of_text = (
                 counts.get(tuple(case.row[name] for name in columns), Around(1, 1, 1))
                 for columns, counts in around.items()
@@ -133,6 +139,7 @@ class Explainer:
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
+                registry=says,
             )
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -143,9 +150,19 @@ class Explainer:
             return spans(self.results).join(wanted, on=_DOCUMENT, how="semi").sort("char_from", "char_to").collect()
 
         found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-        for span in ask(self.results, of_these).iter_rows(named=True) if rows else ():
+        for span in self.as_the_registry_says(ask(self.results, of_these).to_dicts() if rows else []):
             found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
         return found
+
+    def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistrySays]:
+        """The registry's word on the names of each of some flags."""
+        if self._config is None:
+            return [NOT_ASKED] * len(rows)
+        return held_against(self._folder, self.results, rows)
+
+    def as_the_registry_says(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Rows of flags, or of their spans, of which those name nobody that the registry contradicts."""
+        return [as_the_registry_says(row, says) for row, says in zip(rows, self.held_against(rows), strict=True)]
 
     def scored_text(self, case: Case) -> tuple[str, Tokens, KeyUnderTest]:
         """The text of a flag as it was scored, its tokens by the reference tokenizer, and the opened key.

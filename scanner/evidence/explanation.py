@@ -14,6 +14,7 @@ from scanner.detection.shares import recorded_tests
 from scanner.evidence.around import Around
 from scanner.evidence.case import Case
 from scanner.evidence.copied import Copied
+from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.evidence.weighing import OwnSaid, PartSaid, Weighed
 from scanner.quoting import Kind, Part
 from scanner.watermark.formats import generator_of
@@ -37,7 +38,8 @@ class Explanation:
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value; false_flags:
     how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked parts, rows of
     schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier flagged posts
-    of other accounts, None: no such post is alike, or the texts cannot be read.
+    of other accounts, None: no such post is alike, or the texts cannot be read. registry: whether it says the same of
+    the names; where it does not, the row names nobody.
     """
 
     case: Case
@@ -58,6 +60,7 @@ class Explanation:
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
     copied: Copied | None = None
+    registry: RegistrySays = NOT_ASKED
 
     @property
     def row(self) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 A night is a date of the data, as in schemas.tables.SCANS, whenever its scans ran.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Literal
@@ -17,8 +17,9 @@ from scanner.evidence.precision import Precision, precision
 from scanner.results import audits, flagged, scans, standing_decisions
 from scanner.results.in_quarantine import Unscored, in_quarantine
 from scanner.results.queries import ask
-from schemas.words import AuditState, Proof
+from schemas.words import AuditState, Naming, Proof
 
+Row = Mapping[str, Any]
 Light = Literal["green", "amber", "red"]
 
 MOST_ROWS = 10
@@ -86,13 +87,16 @@ class Night:
         return [Case(row, of_id[row["scan_id"]]) for row in self.flags]
 
 
-def night_of(results: str, rate: float, day: date | None) -> Night:
+def night_of(
+    results: str, rate: float, day: date | None, checked: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
+) -> Night:
     """Add a night up.
 
     Args:
         results: folder or URI.
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
         day: the date of its data; None: that of the newest scan.
+        checked: gives its flags as the registry says them (`Explainer.as_the_registry_says`).
 
     Raises:
         Refused: there are no results, or no scan of that night ended.
@@ -108,7 +112,8 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
     flags = ask(
         results, flagged(results, rate, pl.col("scan_id").is_in(ids)).sort("log10_p_global", "path", "row").collect
     )
-    rows = flags.to_dicts()
+    rows = checked(flags.to_dicts())
+    flags = flags.with_columns(pl.Series("user_id", [row["user_id"] for row in rows], pl.String))
     light, why = _light(of_night, rows)
     standing = ask(results, lambda: standing_decisions(results).collect())
     return Night(
@@ -121,7 +126,7 @@ def night_of(results: str, rate: float, day: date | None) -> Night:
         rates=_rates(results, ids),
         by=_added_up(flags) | _unscored(results, ids),
         seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in of_night),
-        decided={"this night": precision(standing, rows), "all nights": precision(standing)},
+        decided={"this night": precision(standing, [dict(row) for row in rows]), "all nights": precision(standing)},
     )
 
 
@@ -134,7 +139,7 @@ def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:
     return seconds
 
 
-def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple[Light, list[str]]:
+def _light(of_night: list[dict[str, Any]], flags: Sequence[Row]) -> tuple[Light, list[str]]:
     """Red: its flags must not be used; amber: something needs a hand; each with its reasons."""
     red, amber = [], []
     for number, scan in enumerate(of_night):
@@ -151,6 +156,9 @@ def _light(of_night: list[dict[str, Any]], flags: list[dict[str, Any]]) -> tuple
     unproved = sum(row["proof"] == Proof.DIFFERS for row in flags)
     if unproved:
         red.append(f"{unproved:,} flags came out differently when they were computed again")
+    contradicted = sum(row["naming"] == Naming.CONTRADICTED for row in flags)
+    if contradicted:
+        red.append(f"{contradicted:,} flags name users of whom the registry says otherwise")
     lost = sum(scan["quarantined"] for scan in of_night)
     read = sum(scan["documents"] for scan in of_night)
     if read and lost > read / 100:

@@ -29,6 +29,7 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "held_by": explained.key.held_by if explained.key else None,
         "expected_by_chance": explained.expected,
         "false_flags_expected": explained.false_flags,
+        "registry_agrees": explained.registry.agrees,
         "name": None
         if explained.alone is None
         else explained.alone._asdict() | {"log10_p": _plain(explained.log10_p_own)},

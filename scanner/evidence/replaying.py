@@ -25,6 +25,7 @@ from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
 from scanner.evidence.case import Case, StoredTexts, find_case
 from scanner.evidence.filter_then import filter_of
+from scanner.evidence.names_then import RegistrySays, held_against
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
@@ -61,6 +62,9 @@ _LATER = ("basis", "variant", "runner_up_log10_p_global", "held_since", "named",
 """Columns that rows of older versions lack."""
 
 
+_CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
+
+
 class Compared(NamedTuple):
     """A field as it was recorded and as it is today. why: what may explain a difference; None: nothing."""
 
@@ -75,11 +79,13 @@ class Replay(NamedTuple):
     """A verdict and its result today; equal: all fields are.
 
     not_from_file: why the text is the one that the scan kept; what stood beside it in its file is not compared then.
+    registry: what it says of the names on record.
     """
 
     case: Case
     fields: list[Compared]
     not_from_file: str | None
+    registry: RegistrySays
 
     @property
     def equal(self) -> bool:
@@ -120,11 +126,13 @@ def replay(config_file: Path, document: str) -> Replay:
     again |= _by_slow_path(folder, registry, case, found.text, without)
     beside = [name for name, kind in OF_FILE.items() if columns.names[kind] is not None and found.row is not None]
     again |= {name: (found.row or {})[name] for name in beside}
-    fields = [_compare(name, case.row, again) for name in (*beside, *FIELDS) if name in case.row]
+    (says,) = held_against(folder, results, [case.row])
+    why = f"the row says otherwise than the registry: {says.sentence}" if says.agrees is False else _CHANGED
+    fields = [_compare(name, case.row, again, why) for name in (*beside, *FIELDS) if name in case.row]
     if found.row is not None and case.row["message"] is not None and case.row["naming"] not in NOBODY_ASKED_FOR:
         before = ask(results, lambda: seen_before(results, case.row, (case.scan or {})["started_at"]))
         fields.append(_existed(case, before, found.row["created_at_latest"]))
-    return Replay(case, fields, found.not_from_file)
+    return Replay(case, fields, found.not_from_file, says)
 
 
 def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
@@ -226,7 +234,7 @@ def _by_slow_path(folder: str, registry: Registry, case: Case, raw: bytes, witho
     return {"tokens": len(ids), "scored": scored, "score": score, "log10_p": log10_p}
 
 
-def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Compared:
+def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any], of_users: str) -> Compared:
     recorded, found = row[name], again[name]
     if name == "named":
         recorded, found = _who(recorded), _who(found)
@@ -238,7 +246,7 @@ def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any]) -> Com
         why = "an older version did not record it"
         equal = True
     elif not equal and name in OF_USERS:
-        why = "the users table changed since: `brickscan users verify` follows its chain"
+        why = of_users
     elif not equal and name == "proof":
         why = "too many flags came together, and it was not computed again then"
         equal = recorded == Proof.NOT_DRAWN

@@ -33,6 +33,7 @@ WHY_NOBODY: Mapping[str, str] = {
     Naming.UNPROVED: "computed again by a slow path, the flag came out differently: do not use it",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
     Naming.ASSUMED: "anyone can make this mark",
+    Naming.CONTRADICTED: "this row and the registry say different things; do not use it",
 }
 
 DOES_NOT_SAY = (
@@ -94,6 +95,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         yield "Variant", f"the text was scored {row['variant']}: without what hides a mark; it is shown like that"
     yield "Posted", f"by account {name(row['account_id'])}, {posted}; scanned {row['scanned_at']:%Y-%m-%d %H:%M} UTC"
     yield "Marked for", _marked_for(explained)
+    yield "By the registry", explained.registry.sentence
     if explained.key is not None:
         cautions = format_of(explained.key).cautions(explained.key.messages)
         if cautions:
@@ -211,7 +213,7 @@ def _drawn_by(generator: str) -> str:
 
 def _proof(proof: str | None) -> str:
     meaning: Mapping[str | None, str] = {
-        Proof.PROVED: "a slow path that shares no code with the first found the same before the row was written",
+        Proof.PROVED: "a slow path that shares no code with the first found the same score before the row was written",
         Proof.DIFFERS: "a slow path found something else: this flag must not be used",
         Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
         Proof.NOT_DRAWN: "not computed again: too many flags came together, and a sample was drawn",

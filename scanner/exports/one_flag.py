@@ -42,6 +42,7 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
             false_positive_rate=explained.rate,
             expected_by_chance=explained.expected,
         ),
+        registry_agrees=explained.registry.agrees,
         proof=row["proof"],
         audit=row["audit"],
         spans=tuple(VerdictSpan(**{name: span[name] for name in VerdictSpan.model_fields}) for span in explained.spans),

@@ -1,6 +1,7 @@
 """Questions to a users table, answered without reading more of it than the answer needs."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from scanner.registry.parts import BELOW, MOST
 from schemas.user_tables import USER_LIST
 
 _LISTED = USER_LIST.names
+_HEAD = re.compile("[0-9a-f]{64}")
 _GIVEN_AT = ["key_id", "message", "allocated_at"]
 
 
@@ -137,13 +139,33 @@ def users_named(folder: Path | str, key_id: str, messages: Sequence[int]) -> dic
 
 def given_at(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
     """When messages were given: rows of the given ones. messages: distinct rows of key_id and message."""
+    return given_rows(folder, messages).select(_GIVEN_AT)
+
+
+def given_rows(folder: Path | str, messages: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `list_users` for distinct rows of key_id and message, with the numbers of their events.
+
+    Columns: as there, and seq and removed_seq, int64, null where there is no event or no chain.
+
+    Raises:
+        Refused: the table gives a message twice.
+    """
 
     def found(book: Book) -> pl.DataFrame:
         parts = messages.group_by("key_id")
         given = (book.given(str(key_id), part["message"].to_numpy()) for (key_id,), part in parts)
-        return pl.concat([_nobody().select(_GIVEN_AT), *(rows.select(_GIVEN_AT) for rows in given)])
+        return pl.concat([book.given("", np.zeros(0, np.int64)), *given])
 
     return ledger.ask(folder, found)
+
+
+def numbers_of_heads(folder: Path | str, heads: Collection[str]) -> dict[str, int]:
+    """Number of the event after which the chain had each of these heads, as hex text; heads it never had are left out.
+
+    It reads one column of the events, which is null but for one event of a block.
+    """
+    wanted = [bytes.fromhex(head) for head in heads if _HEAD.fullmatch(head)]
+    return ledger.numbers_of_heads(folder, wanted) if wanted else {}
 
 
 def head_of(folder: Path | str) -> str | None:

@@ -1,7 +1,7 @@
 """Events of a users table as they lie in its files: some are read by their numbers, without the others."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote
@@ -66,6 +66,11 @@ def numbered(table: DeltaTable, numbers: pl.Series) -> pl.DataFrame:
     before, up_to = numbers.search_sorted(files["first"], "left"), numbers.search_sorted(files["last"], "right")
     inside = pl.col("path").is_in(files["path"].filter(before < up_to).implode())
     return _read(table, inside, pl.col("seq").is_in(numbers.implode()))
+
+
+def with_heads(table: DeltaTable, heads: Sequence[bytes]) -> pl.DataFrame:
+    """Events after which the chain had one of these heads."""
+    return _read(table, pl.lit(value=True), pl.col("head").is_in(list(heads)))
 
 
 def _read(table: DeltaTable, inside: pl.Expr, wanted: pl.Expr) -> pl.DataFrame:

@@ -9,7 +9,7 @@ one of two changes decided on the same state fails, and is decided anew on the s
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from scanner.registry.events import (
     raise_if_outdated,
     reading,
     since,
+    with_heads,
 )
 from scanner.registry.index import NOTHING, Index, IndexFolder
 from scanner.registry.locked_files import USERS_FOLDER
@@ -73,6 +74,20 @@ def ask(folder: Path | str, question: Callable[[Book], Result]) -> Result:
 def read_events(folder: Path | str) -> pl.DataFrame:
     """All events of a registry's users, columns of schemas.user_tables.USERS; no rows when it has no table yet."""
     return _retry(lambda: all_events(open_table(folder)))
+
+
+def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, int]:
+    """Number of the event that has each of these heads, as hex text; a head that no event has is left out."""
+
+    def attempt() -> dict[str, int]:
+        table = open_table(folder)
+        if table is None or not is_chained(table):
+            return {}
+        with reading(table):
+            found = with_heads(table, heads)
+        return {head.hex(): seq for head, seq in found.select("head", "seq").iter_rows()}
+
+    return _retry(attempt)
 
 
 def whole(folder: Path | str, rows: int) -> tuple[Book, Iterator[pl.DataFrame]]:

@@ -69,7 +69,8 @@ class Desk:
         found = newest(
             self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=self._canaries
         )
-        rows = list(found.rows.slice(first).iter_rows(named=True))
+        with self._explaining:
+            rows = self._explainer.as_the_registry_says(found.rows.slice(first).to_dicts())
         decided = on_documents(self.results, rows)
         standing = ask(self.results, lambda: standing_decisions(self.results).collect())
         quoted = self._quoted_shares(rows)

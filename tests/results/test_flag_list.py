@@ -22,7 +22,7 @@ from jobs.text import width
 from scanner import results
 from scanner.detection.sketches import sketch
 from scanner.evidence.explainer import Explainer
-from scanner.registry.keys_file import write_registry
+from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.data_files import write_file
 from scanner.results.flag_list import newest, places, sums
 from scanner.results.newest import bring_up_to_date
@@ -30,8 +30,9 @@ from scanner.results.transactions import Entry, commit
 from scanner.results.wanted_flags import WantedFlags
 from scanner.review.asked import Asked
 from scanner.review.desk import Desk
-from schemas.registry import Canaries, Canary, Registry
+from schemas.registry import Canaries, Canary
 from schemas.tables import FLAGS, SCANS, SHARDS
+from schemas.user_tables import USER_EVENTS
 from schemas.words import Naming
 from tests.support.command_line import call
 from tests.support.rescanned import SHARDS_OF_NIGHTS, write
@@ -379,6 +380,7 @@ def test_json_holds_what_the_table_holds(flags):
         "alarmed": 0,
         "canaries": 0,
         "pieces": 4,
+        "like_canaries": 0,
     }
     first = out["rows"][0]
     assert (first["doc_id"], first["copies"], first["log10_p_global"]) == ("doc-0", 3, -9.0)
@@ -495,11 +497,17 @@ CANARY, PERSON = "canary-0123456789abcdef", "canary-fedcba9876543210"
 
 
 def with_registry(folder: str, *canaries: Canary) -> str:
-    """A scan's configuration for results, whose registry has these canaries."""
+    """A scan's configuration for results; the registry has these canaries, and PERSON holds message 5."""
     base = Path(folder).parent
-    registry = base / "registry"
-    registry.mkdir(mode=0o700, exist_ok=True)
-    write_registry(registry, Registry(canaries=Canaries(power=0.9, made=canaries)))
+    registry, tokenizer = base / "registry", base / "tokenizer.json"
+    if not registry.exists():
+        tokenizer.write_text('{"model": {}}')
+        new_key(registry, "key", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=tokenizer)
+        held = [("key", canary.message, canary.account_id, "allocated", NOW - timedelta(days=9)) for canary in canaries]
+        held += [("key", 5, PERSON, "allocated", NOW - timedelta(days=9))]
+        rows = [dict(zip(USER_EVENTS.names, event, strict=True)) for event in held]
+        restore_users(registry, pa.Table.from_pylist(rows, schema=USER_EVENTS))
+        set_canaries(registry, Canaries(power=0.9, made=canaries))
     config = base / "scan.toml"
     config.write_text(
         f'registry = "registry"\nresults = "{folder}"\nfalse_positive_rate = 0.5\n'
@@ -513,7 +521,7 @@ def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     rows = [
         {"user_id": CANARY, "account_id": CANARY},
         {"user_id": CANARY, "account_id": CANARY, "message": 4},  # another message than the canary's
-        {"user_id": PERSON, "account_id": PERSON},
+        {"user_id": PERSON, "account_id": PERSON, "message": 5},
     ]
     put(folder, [flag(i, i, **about) for i, about in enumerate(rows)])
     made = Canary(account_id=CANARY, key_id="key", message=3, names=True)
@@ -524,9 +532,12 @@ def test_a_person_who_is_named_like_a_canary_is_shown_and_told(folder):
     assert "1 document of canaries, found and named right, left out" in out
     assert "2 documents shown of users or accounts that are named like canaries: none is a text" in out
     assert len(newest(folder, 1.0, WantedFlags(), None, canaries=[made]).rows) == 2
-    assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [CANARY, PERSON]
+    # nobody holds message 4
+    assert [row["user_id"] for row in map(json.loads, call("export", config)[1].splitlines())] == [None, PERSON]
     desk = Desk(Explainer(Path(config)), "eve")
-    assert [entry.line.user for entry in desk.list(Asked(), 0).entries] == [CANARY, PERSON]
+    nobody, person = (entry.line.user for entry in desk.list(Asked(), 0).entries)
+    assert nobody.startswith("nobody: this row and the registry")
+    assert person == PERSON
     without = call("flagged", folder)[1]
     assert {"doc-0", "doc-1", "doc-2"} <= set(without.split())
     assert "3 documents shown of users or accounts that are named like canaries: without a configuration" in without
