@@ -9,6 +9,7 @@ import click
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, time_of
 from jobs.text import counted
+from scanner.errors import BrickscanError
 from schemas.words import AuditState
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def status(results: str, limit: int, form: Form) -> None:
     if not scanned(place):
         return
     last = last_scans(place.folder, limit)
-    hands = list(_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place))
+    hands = [*_registry_hands(place), *_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place)]
     rows = list(last.ended.iter_rows(named=True))
     if form != "table":
         show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
@@ -69,6 +70,17 @@ def status(results: str, limit: int, form: Form) -> None:
     show_footer(
         form, [*said, *(["needs a hand:", *(f"- {hand}" for hand in hands)] if hands else ["nothing needs a hand"])]
     )
+
+
+def _registry_hands(place: Results) -> list[str]:
+    """A sentence on a registry that is older than these results, with which a scan would be refused."""
+    from scanner.results.ledger_records import lost_head
+
+    try:
+        lost = None if place.registry is None else lost_head(place.registry, place.folder)
+    except BrickscanError as error:
+        lost = f"the registry cannot be held against these results: {error}"
+    return [] if lost is None else [lost]
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from scanner.registry import head_of
 from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
+from scanner.results.ledger_records import refuse_older_registry
 from scanner.results.newest import bring_up_to_date
 from scanner.results.readiness import refuse_mixed
 from scanner.results.retention import drop_older
@@ -160,6 +161,7 @@ class _Scan:
         strict, whole = files is None, files is None and self._part is None
         check_plan(plan)
         refuse_mixed(plan.results, trial=plan.trial)
+        refuse_older_registry(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
