@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.flag_words import marked_for, p_value
+from jobs.flag_words import marked_for
 from jobs.options import Day, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
+from scanner.printable import one_in
 from scanner.storage.locations import is_uri
 from schemas.registry import MasterKey
 from schemas.words import Proof
@@ -125,20 +126,20 @@ def _admitted_to(key: MasterKey, rate: float) -> bool:
 
 
 def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tuple[str, str, str, str, str]:
+    from scanner.results.strength import log10_p_shown
+
+    shown = "-" if row["log10_p_global"] is None else one_in(log10_p_shown(row))
     of_device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
     elif row["flagged"] and row["basis"] == "assumed":
-        says, p = f"reads like its mark{of_device}, which anyone can make", p_value(row["log10_p_global"])
+        says, p = f"reads like its mark{of_device}, which anyone can make", shown
         if not admitted:
             says, p = f"{says}; no audit showed that its p-values hold, and a scan refuses this key", "-"
     elif row["flagged"]:
-        says, p = f"contains text marked for {marked_for(row)}", p_value(row["log10_p_global"])
+        says, p = f"contains text marked for {marked_for(row)}", shown
     else:
-        says, p = (
-            f"no mark found{of_device}",
-            "-" if row["log10_p_global"] is None else f"{10 ** row['log10_p_global']:.2g}",
-        )
+        says, p = f"no mark found{of_device}", shown
     if row["status"] == "scored_in_part":
         says += " (in the part that can be read)"
     return row["key_id"], says, p, f"{row['scored']:,}", row["proof"] or "-"

@@ -1,9 +1,9 @@
-"""The worth of flags' p-values, in words for people: what chance explains, and the most that follows."""
+"""The worth of flags' p-values, in words for people: what chance explains, and what follows for a prior opinion."""
 
 import math
 from typing import TYPE_CHECKING
 
-from jobs.flag_words import p_value, power
+from scanner.printable import amount, one_in
 
 if TYPE_CHECKING:
     import polars as pl
@@ -12,54 +12,68 @@ if TYPE_CHECKING:
 
 
 def with_strength(results: str, found: "FlagList", prior: float | None) -> "FlagList":
-    """Rows of flags with three columns more, float64.
+    """Rows of flags with columns more, float64.
 
-    expected_by_chance: how many of the documents that the flag's scan scored reach its p-value by chance;
-    log10_bayes_factor_at_most; posterior_at_most, null where no prior is given.
+    log10_p_shown; expected_by_chance_at_most: how many of the documents that the flag's scan scored reach that p-value
+    by chance; log10_e_value; log10_factor_at_most, null where the message has no exact p-value of its own;
+    posterior_at_most, null there and where no prior is given.
     """
     import polars as pl
 
+    from scanner.results import strength
     from scanner.results.queries import ask
-    from scanner.results.strength import bayes_factor_at_most, posterior_at_most, scored_documents
 
-    rows = found.rows
-    scored = ask(results, lambda: scored_documents(results, rows["scan_id"].unique().to_list()))
-    p, documents = rows["log10_p_global"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
-    chance = [None if count is None else count * 10.0**one for count, one in zip(documents, p, strict=True)]
-    posterior = [None if prior is None else posterior_at_most(one, prior) for one in p]
+    rows = found.rows.with_columns(log10_p_shown=strength.LOG10_P_SHOWN)
+    scored = ask(results, lambda: strength.scored_documents(results, rows["scan_id"].unique().to_list()))
+    p, documents = rows["log10_p_shown"].to_list(), [scored.get(scan_id) for scan_id in rows["scan_id"]]
+    factors = [strength.log10_factor_at_most(row) for row in rows.iter_rows(named=True)]
     columns: dict[str, list[float | None]] = {
-        "expected_by_chance": chance,
-        "log10_bayes_factor_at_most": [bayes_factor_at_most(one) for one in p],
-        "posterior_at_most": posterior,
+        "expected_by_chance_at_most": [
+            None if count is None else count * 10.0**one for count, one in zip(documents, p, strict=True)
+        ],
+        "log10_e_value": [strength.log10_e_value(one) for one in p],
+        "log10_factor_at_most": factors,
+        "posterior_at_most": [
+            None if prior is None or one is None else strength.posterior_at_most(one, prior) for one in factors
+        ],
     }
     return found._replace(rows=rows.with_columns(pl.Series(name, all_, pl.Float64) for name, all_ in columns.items()))
 
 
 def least_sure(rows: "pl.DataFrame", prior: float | None) -> list[str]:
-    """A sentence on the largest p-value among rows of `with_strength`; empty if there are none."""
+    """Sentences on the largest p-value among rows of `with_strength`, and on keys whose hash alone speaks."""
     if rows.is_empty():
         return []
-    row = rows.sort("log10_p_global").row(-1, named=True)
-    chance = row["expected_by_chance"]
-    reached = f"{power(math.log10(chance))} documents of its scan are expected to by chance alone; " if chance else ""
-    sentence = f"the largest p-value shown is {p_value(row['log10_p_global'])}: {reached}{odds(row['log10_p_global'])}"
-    if prior is not None:
+    row = rows.sort("log10_p_shown").row(-1, named=True)
+    chance = row["expected_by_chance_at_most"]
+    reached = f"{amount(chance)} documents of its scan at most reach it by chance alone; " if chance else ""
+    sentence = f"the largest p-value shown is {one_in(row['log10_p_shown'])}: {reached}{bet(row['log10_p_shown'])}"
+    posterior = rows["posterior_at_most"].drop_nulls().to_list()
+    if prior is not None and posterior:
         sentence += (
-            f"; where {prior:g} was the probability of a mark before, it is {row['posterior_at_most']:.3g} at most"
+            f"; where {prior:g} was the probability before that a text is marked for the very message it is flagged "
+            f"for, it is {min(posterior):.3g} at most for the least sure one"
         )
+    if (rows["basis"].fill_null("key") != "key").any():
+        return [
+            sentence,
+            "a p-value of a key whose hash alone speaks is shown no smaller than its rank among decoy keys, 1 in 1,000",
+        ]
     return [sentence]
 
 
-def odds(log10_p: float) -> str:
-    """Odds that a p-value can give somebody who had an opinion before."""
-    from scanner.results.strength import bayes_factor_at_most
+def bet(log10_p: float) -> str:
+    """The e-value of a p-value, in words."""
+    from scanner.results.strength import log10_e_value
 
-    return f"it multiplies the odds that its text is marked by {power(bayes_factor_at_most(log10_p))} at most"
+    return (
+        f"its e-value is {amount(10 ** min(log10_e_value(log10_p), 300.0))}: a bet against chance wins so many stakes"
+    )
 
 
-def odds_in_words(rate: float) -> str:
-    """The odds in words, for a flag that is just at a false-positive rate."""
-    from scanner.results.strength import bayes_factor_at_most
+def bet_in_words(rate: float) -> str:
+    """The e-value in words, of a flag that is just at a false-positive rate."""
+    from scanner.results.strength import log10_e_value
 
-    factor = power(bayes_factor_at_most(math.log10(rate)))
-    return f"a p-value of {rate:g} multiplies the odds of a mark by {factor} at most"
+    least = amount(10 ** log10_e_value(math.log10(rate)))
+    return f"a flag's e-value is {least} or more: a bet against chance wins so many stakes"

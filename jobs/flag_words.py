@@ -1,6 +1,5 @@
 """Flags in words for people: the user a text was marked for, or why nobody is named, and how small its p-value is."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,21 +49,3 @@ def user_or_nobody(row: Mapping[str, Any]) -> str:
     if row["naming"] == Naming.NAMED:
         return printable(row["user_id"] or "(name erased)", LONGEST)
     return f"nobody: {str(row['naming']).replace('_', ' ')}"
-
-
-EXACT_DOWN_TO = -128 * math.log10(2.0)
-"""log10 of the p-value below which a key of 128 bits, which might be guessed, explains as much as chance does."""
-
-
-def p_value(log10_p: float) -> str:
-    """A p-value from its logarithm, no smaller than a key's entropy supports."""
-    if log10_p < EXACT_DOWN_TO:
-        return "below 4e-39"
-    return power(log10_p)
-
-
-def power(log10_p: float) -> str:
-    """A number from its logarithm, however small or large."""
-    whole = math.floor(log10_p)
-    mantissa, carry = f"{10 ** (log10_p - whole):.1e}".split("e")
-    return f"{mantissa}e{whole + int(carry)}"

@@ -1,5 +1,6 @@
 """`brickscan flagged CONFIG|RESULTS`: the flagged documents that are asked for, in words for people (SPEC §4)."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -7,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from jobs.flag_strength import least_sure, with_strength
-from jobs.flag_words import LONGEST, NOBODY, marked_for, p_value, user_or_nobody
+from jobs.flag_words import LONGEST, NOBODY, marked_for, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
 from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
 from jobs.text import counted
 from scanner.errors import Refused
-from scanner.printable import printable
+from scanner.printable import one_in, printable
 from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ _HEAD = ("scanned", "document", "account", _FOR, "key", "p-value", "audit", "cop
 _RECORD = (
     *("scanned_at", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "message", "log10_p_global"),
     *("log10_p", "runner_up_log10_p", "tokens", "scored", "first_seen_at", "held_since", "basis", "audit", "copies"),
-    *("accounts", "path", "row", "text_sha256", "scan_id", "expected_by_chance", "log10_bayes_factor_at_most"),
-    *("posterior_at_most", "generator", "piece_documents", "piece_texts", "piece_accounts"),
+    *("accounts", "path", "row", "text_sha256", "scan_id", "p_rank", "log10_p_shown"),
+    *("expected_by_chance_at_most", "log10_e_value", "log10_factor_at_most", "posterior_at_most", "generator"),
+    *("piece_documents", "piece_texts", "piece_accounts"),
 )
-_SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "alarmed")
+_SUMS = ("documents", "texts", "pieces", "first", "last", "log10_p_global", "log10_p_shown", "alarmed")
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "user": ("user_id", "naming", "accounts"),
     "account": ("account_id", "users"),
@@ -60,7 +62,7 @@ def _several(name: str, kind: str) -> Callable[[Callable[..., None]], Callable[.
 @click.option(
     "--prior",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="How likely a mark was before the text was looked at: what follows from the flag then, at most.",
+    help="How likely each text was, before, to be marked for the message it is flagged for: how likely now, at most.",
 )
 @form_option
 def flagged(
@@ -195,12 +197,12 @@ def _show_narrow(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rows for a terminal: files without their folders, and no column that says only that all is as it should be."""
     head = ["marked for" if name == _FOR else name for name in _HEAD]
     lines = [_line({**row, "path": "…/" + row["path"].rpartition("/")[2]}, user_or_nobody(row)) for row in rows]
-    usual = {"account": "-", "audit": AuditState.NO_ALARM, "copies": "1"}
+    usual = {"account": "-", "p-value": one_in(-math.inf), "audit": AuditState.NO_ALARM, "copies": "1"}
     same = {name for name, value in usual.items() if all(line[head.index(name)] == value for line in lines)}
     kept = [place for place, name in enumerate(head) if name not in same]
     narrowest = {name: least for name, least in _NARROWEST.items() if name not in same}
     show_table([head[place] for place in kept], [[line[place] for place in kept] for line in lines], narrowest)
-    return ["audit of all that is shown: no alarm"] if "audit" in same else []
+    return [f"{name} of all that is shown: {usual[name]}" for name in ("p-value", "audit") if name in same]
 
 
 _NARROWEST = {"document": 6, "account": 6, "marked for": 18, "key": 5, "where": 12}
@@ -214,7 +216,7 @@ def _line(row: Mapping[str, Any], words: str) -> tuple[str, ...]:
         _accounts(row),
         words,
         row["key_id"],
-        p_value(row["log10_p_global"]),
+        one_in(row["log10_p_shown"]),
         row["audit"] or "not judged",
         _copies(row),
         f"{printable(row['path'])} row {row['row']}",
@@ -238,7 +240,7 @@ def _sum(row: Mapping[str, Any], group: tuple[str, ...]) -> tuple[str, ...]:
     return (
         *(_shown(row[name]) for name in group),
         *(f"{row['documents']:,}", f"{row['texts']:,}", f"{row['pieces'] or '-'}", first, last),
-        *(p_value(row["log10_p_global"]), f"{row['alarmed']:,}"),
+        *(one_in(row["log10_p_shown"]), f"{row['alarmed']:,}"),
     )
 
 

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from jobs.options import results_argument, results_at, scanned
 from jobs.text import tell
-from scanner.printable import printable
+from scanner.printable import amount, printable
 
 
 @click.command()
@@ -40,7 +40,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     decided = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
-        f"{night.expected:.2g} false flags to expect",
+        f"{amount(night.expected)} false flags at most to expect",
         *(
             f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
             for which, found in decided

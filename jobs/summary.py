@@ -103,7 +103,7 @@ def _whole(outcome: "Outcome") -> "WholeInput":
 def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     """The flags, and how many of them chance explains."""
     from jobs.audit_words import false_flags_in_words
-    from jobs.flag_strength import odds_in_words
+    from jobs.flag_strength import bet_in_words
 
     flagged = counted(_whole(outcome).flagged, "document")
     if outcome.audit is not None:
@@ -117,7 +117,7 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
         if _whole(outcome).flagged:
-            yield from _line("evidence", odds_in_words(false_positive_rate))
+            yield from _line("evidence", bet_in_words(false_positive_rate))
     if outcome.second_scores:
         second = f"{outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
         yield from _line("second", second)
@@ -130,7 +130,7 @@ def _proved(outcome: "Outcome") -> Iterator[str]:
         return
     others = {
         "came out differently and name nobody": counts.unproved,
-        "were not drawn, since there were too many": counts.flagged
+        "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
         - counts.proved
         - counts.unproved
         - counts.not_offered,

@@ -4,6 +4,7 @@ Ids, paths, column names and the messages of libraries are written by strangers.
 forge a line of a log, vanish, or pass for another column.
 """
 
+import math
 import re
 import unicodedata
 
@@ -59,3 +60,23 @@ def cut(text: str, longest: int) -> str:
     """Printable text of at most so many characters: … stands for the middle of a longer one."""
     half = longest // 2
     return f"{text[: longest - half - 1]}…{text[-half:]}"
+
+
+LEAST_SHOWN = -9.0
+"""log10 of the smallest p-value that people are shown: below it, guessed keys and faults are likelier than chance."""
+
+
+def one_in(log10_p: float) -> str:
+    """A p-value for people, with two digits: `1 in 2,300,000`, or `less than 1 in a billion`."""
+    return "less than 1 in a billion" if log10_p < LEAST_SHOWN else f"1 in {amount(10.0**-log10_p)}"
+
+
+def amount(number: float) -> str:
+    """A number for people, however small or large, with two digits: `0.04`, `2,300,000`."""
+    if number > 0 and number < 0.001:
+        return "less than 0.001"
+    if number > 1e9 * (1 + 1e-9):
+        return "more than a billion"
+    if number < 99.5:
+        return f"{number:.2g}"
+    return f"{round(number, 1 - math.floor(math.log10(number))):,.0f}"

@@ -38,7 +38,8 @@ class VerdictP(_Frozen):
     keys_tested: int | None
     basis: str | None  # over what p holds: key, key-<bits>-bits or assumed; None: as key
     false_positive_rate: float  # at which it was flagged
-    expected_by_chance: float | None  # texts of its scan that chance brings as far; None: the scan did not end
+    log10_p_shown: float  # for people: no smaller than its rank among decoys, where the hash alone speaks
+    expected_by_chance_at_most: float | None  # texts of its scan that chance brings as far; None: it did not end
 
 
 class VerdictSpan(_Frozen):

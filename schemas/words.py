@@ -25,7 +25,7 @@ class Proof(StrEnum):
 
     PROVED = "proved"  # and came out the same
     DIFFERS = "differs"  # and came out differently: a bug
-    NOT_DRAWN = "not drawn"  # not computed again: there were too many flags, and a keyed sample was drawn
+    NOT_DRAWN = "not drawn"  # not computed again: too many flags, of which a keyed sample was drawn, or too long a text
     NOT_OFFERED = "not offered"  # not computed again: the format has no such path
 
 

@@ -35,6 +35,7 @@ from scanner.quoting import Part, parts_of
 from scanner.registry import find_key, load_registry
 from scanner.results.pieces import OF
 from scanner.results.queries import ask, spans
+from scanner.results.strength import log10_p_shown
 from scanner.storage.locations import absolute
 from scanner.watermark import Tokens
 from scanner.watermark.common_ngrams import CommonNgrams
@@ -135,7 +136,7 @@ class Explainer:
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
                 alike=alike.get(tuple(case.row[name] for name in OF)),
-                expected=None if read is None else read * 10.0 ** case.row["log10_p_global"],
+                expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),

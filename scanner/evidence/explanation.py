@@ -35,11 +35,11 @@ class Explanation:
     kept; parts of the text; weighed: how it speaks for the verdict's message, None for the reason `not_weighed`;
     of_user: flags that name the flag's own user, None where nobody is named; of_message, of_account, of_text: flags
     with the same message, account and text; alike: flags with this text or near-duplicates, one piece of evidence,
-    None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value; false_flags:
-    how many flags of its scan chance alone makes; None: the scan did not end. spans: its marked parts, rows of
-    schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier flagged posts
-    of other accounts, None: no such post is alike, or the texts cannot be read. registry: whether it says the same of
-    the names; where it does not, the row names nobody.
+    None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
+    false_flags: how many flags of its scan chance alone makes at most; None: the scan did not end. spans: its marked
+    parts, rows of schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier
+    flagged posts of other accounts, None: no such post is alike, or the texts cannot be read. registry: whether it
+    says the same of the names; where it does not, the row names nobody.
     """
 
     case: Case

@@ -16,7 +16,7 @@ from markupsafe import escape
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.evidence.weighing import LEVELS
-from scanner.printable import printable, safe
+from scanner.printable import amount, printable, safe
 
 MOST_CHARACTERS = 40_000
 """Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
@@ -116,13 +116,15 @@ def write_private(path: Path, text: str) -> None:
 @functools.cache
 def environment() -> jinja2.Environment:
     """Templates of this package; their values are escaped."""
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.PackageLoader("scanner.evidence", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.filters["amount"] = amount
+    return found
 
 
 if len(LEVEL_WORDS) != len(LEVELS) + 1:  # a level without a word would be shown as nothing

@@ -6,6 +6,7 @@ from typing import Any
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import safe
+from scanner.results.strength import log10_p_shown
 
 _FIELDS = (
     *("path", "row", "doc_id", "account_id", "key_id", "message", "user_id", "naming", "scan_id", "audit", "proof"),
@@ -27,8 +28,9 @@ def record_of(explained: Explanation) -> dict[str, Any]:
         "text_sha256": row["text_sha256"].hex(),
         "generator": explained.generator,
         "held_by": explained.key.held_by if explained.key else None,
-        "expected_by_chance": explained.expected,
-        "false_flags_expected": explained.false_flags,
+        "log10_p_shown": log10_p_shown(row),
+        "expected_by_chance_at_most": explained.expected,
+        "false_flags_expected_at_most": explained.false_flags,
         "registry_agrees": explained.registry.agrees,
         "name": None
         if explained.alone is None

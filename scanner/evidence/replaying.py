@@ -248,7 +248,7 @@ def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any], of_use
     elif not equal and name in OF_USERS:
         why = of_users
     elif not equal and name == "proof":
-        why = "too many flags came together, and it was not computed again then"
+        why = "it was not computed again then: too many flags came together, or the text is too long"
         equal = recorded == Proof.NOT_DRAWN
     return Compared(name, recorded, found, equal, why)
 

@@ -4,13 +4,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scanner.detection.proving import LONGEST
 from scanner.detection.shares import recorded_tests
 from scanner.evidence.around import Around
 from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
-from scanner.printable import printable
+from scanner.printable import amount, one_in, printable
 from scanner.results.decided import users_of
+from scanner.results.strength import log10_p_shown
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 from schemas.words import AuditState, Naming, Proof
@@ -50,33 +52,6 @@ _AUDIT: Mapping[str | None, str] = {
 }
 
 
-def in_so_many(log10: float) -> str:
-    """A number from its logarithm: `2.9·10^12`, or `340` where it is small."""
-    if log10 < 4:
-        return f"{10**log10:,.0f}"
-    whole = math.floor(log10)
-    mantissa = f"{10 ** (log10 - whole):.1f}"
-    return f"1.0·10^{whole + 1}" if mantissa == "10.0" else f"{mantissa}·10^{whole}"
-
-
-def seldom(row: Mapping[str, Any]) -> str:
-    """How many texts chance needs for one as extreme, as far as a key of so many bits can say (SPEC_2 §4)."""
-    most = bits_of(row["basis"]) * math.log10(2.0)
-    return f"more than {in_so_many(most)}" if -row["log10_p_global"] > most else in_so_many(-row["log10_p_global"])
-
-
-def bits_of(basis: str | None) -> int:
-    """Entropy of a key in bits: 128 for a native one; for others as the column `basis` has it, 0 where it is public."""
-    if basis == "assumed":
-        return 0
-    return 128 if basis in (None, "key") else int(basis.split("-")[1])
-
-
-def amount(number: float) -> str:
-    """A number of texts, however small."""
-    return f"{number:,.2g}" if number < 99.5 else f"{number:,.0f}"
-
-
 def name(value: str | None) -> str:
     """An id as it is shown; `unknown` where there is none."""
     return "unknown" if value is None else printable(value, LONGEST_ID)
@@ -100,7 +75,7 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
         cautions = format_of(explained.key).cautions(explained.key.messages)
         if cautions:
             yield "Beware of this key", "; ".join(cautions)
-    yield "Computed again", _proof(row["proof"])
+    yield "Computed again", _proof(row)
     yield "Audit", _AUDIT.get(row["audit"], f"the audit of this scan says: {row['audit']}")
     if row["naming"] == Naming.NAMED and row["user_id"] is not None and row["account_id"] is not None:
         yield "Account and user", _account_and_user(row)
@@ -115,8 +90,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
         yield (
             "False flags to expect",
-            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
-            f"{amount(explained.false_flags)} flags, and {_as_high(explained)} that score as high as this one",
+            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes at most "
+            f"{amount(explained.false_flags)} flags, and at most {amount(explained.expected)} with so small a p-value",
         )
     if explained.key is not None:
         yield "Key", _key(explained)
@@ -124,13 +99,6 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.generator is not None:
         yield "Drawn by", _drawn_by(explained.generator)
     yield "Other flags", _others(explained)
-
-
-def _as_high(explained: Explanation) -> str:
-    """N·p, and no less than the key's entropy supports."""
-    documents = (explained.case.scan or {}).get("documents", 0)
-    least = documents * 2.0 ** -bits_of(explained.row["basis"])
-    return f"fewer than {amount(least)}" if (explained.expected or 0.0) < least else amount(explained.expected or 0.0)
 
 
 def _marked_for(explained: Explanation) -> str:
@@ -164,11 +132,11 @@ def _how_sure(explained: Explanation) -> str | None:
     asked = ""
     if scan is not None:
         rate = scan["misnaming_rate"] or scan["false_positive_rate"]
-        asked = f"; this scan asked for one in {in_so_many(-math.log10(rate))}"
-    by_chance = seldom({"basis": explained.row["basis"], "log10_p_global": explained.log10_p_own})
+        asked = f"; this scan asked for {one_in(math.log10(rate))}"
     return (
         f"the {alone.group:,} users of a group share a part of the mark, and {alone.scored:,} scored tokens tell them "
-        f"apart: if these were marked for none of them, one text in {by_chance} would speak so strongly for any{asked}"
+        f"apart: if these were marked for none of them, {one_in(explained.log10_p_own or 0.0)} texts would speak so "
+        f"strongly for any{asked}"
     )
 
 
@@ -176,12 +144,17 @@ def _chance(explained: Explanation) -> str:
     row = explained.row
     keys, messages = recorded_tests(row), row["messages_tested"]
     if row["basis"] == "assumed":
-        return f"not known: anyone can make this mark; an audit counted p = 10^{row['log10_p_global']:.1f} on traffic"
+        return (
+            f"anyone can make this mark; among decoy keys {one_in(log10_p_shown(row))} unmarked texts would score so "
+            f"high, and by the hash alone, which an audit counted on traffic, {one_in(row['log10_p_global'])}"
+        )
     which = "score so high" if row["unit"] is None else "have a part that scores so high"
+    by_hash = row["basis"] not in (None, "key")
+    alone = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
-        f"if nothing here were marked, one text in {seldom(row)} would {which} for any of the "
-        f"{messages:,} message{'s' * (messages > 1)} of this key, corrected for {keys:g} test{'s' * (keys > 1)} of "
-        f"keys ({row['scored']:,} of {row['tokens']:,} tokens scored)"
+        f"if nothing here were marked, {one_in(log10_p_shown(row))} texts would {which} for any of the {messages:,} "
+        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for {keys:g} "
+        f"test{'s' * (keys > 1)} of keys ({row['scored']:,} of {row['tokens']:,} tokens scored){alone}"
     )
 
 
@@ -211,14 +184,17 @@ def _drawn_by(generator: str) -> str:
     )
 
 
-def _proof(proof: str | None) -> str:
+def _proof(row: Mapping[str, Any]) -> str:
+    long = (row["tokens"] or 0) > LONGEST
     meaning: Mapping[str | None, str] = {
         Proof.PROVED: "a slow path that shares no code with the first found the same score before the row was written",
         Proof.DIFFERS: "a slow path found something else: this flag must not be used",
         Proof.NOT_OFFERED: "this format has no slow path: the flag stands as it was found",
-        Proof.NOT_DRAWN: "not computed again: too many flags came together, and a sample was drawn",
+        Proof.NOT_DRAWN: f"not computed again: texts of more than {LONGEST:,} tokens are not"
+        if long
+        else "not computed again: too many flags came together, and a sample was drawn",
     }
-    return meaning.get(proof, "not known: an older version wrote this row")
+    return meaning.get(row["proof"], "not known: an older version wrote this row")
 
 
 def _others(explained: Explanation) -> str:
@@ -263,10 +239,10 @@ def _spans(explained: Explanation) -> str:
 def _span(span: Mapping[str, Any]) -> str:
     where = f"characters {span['char_from']:,} to {span['char_to']:,} ({span['tokens']:,} tokens"
     where += f", {span['quoted']:.0%} of it quoted)" if span["quoted"] > 0 else ")"
-    by_chance = seldom({"basis": None, "log10_p_global": span["log10_p_global"]})
+    by_chance = f"as by chance in {one_in(span['log10_p_global'])} texts"
     if span["naming"] == Naming.NAMED:
-        return f"{where}: text marked for user {name(span['user_id'])}, as by chance in one text in {by_chance}"
-    return f"{where}: marked text, as by chance in one text in {by_chance}; {WHY_NOBODY[span['naming']]}"
+        return f"{where}: text marked for user {name(span['user_id'])}, {by_chance}"
+    return f"{where}: marked text, {by_chance}; {WHY_NOBODY[span['naming']]}"
 
 
 def _parts(explained: Explanation) -> str:
@@ -280,15 +256,12 @@ def _parts(explained: Explanation) -> str:
 
 
 def _part(part: PartSaid, basis: str | None) -> str:
-    """A part's p-value, if it has one, and no less than the key's entropy supports."""
+    """A part's p-value, if it has one."""
     which = {"quoted": "quoted lines", "own": "own words"}[part.kind]
     if not part.scored:
         return f"{which}: nothing is scored"
-    least = -bits_of(basis) * math.log10(2.0)
     if basis == "assumed" or math.isnan(part.log10_p_any):
         shown = "p is not known"
-    elif part.log10_p_any < least:
-        shown = f"p is below {10**least:.1g}"
     else:
-        shown = f"p = {10**part.log10_p_any:.2g}"
+        shown = f"as by chance in {one_in(log10_p_shown({'log10_p_global': part.log10_p_any, 'basis': basis}))} texts"
     return f"{which}: {shown} ({part.scored:,} tokens scored)"

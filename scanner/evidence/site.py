@@ -18,8 +18,9 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.one_night import MOST_ROWS, Night, night_of
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.records import record_of
-from scanner.evidence.sentences import WHY_NOBODY, seldom
-from scanner.printable import printable
+from scanner.evidence.sentences import WHY_NOBODY
+from scanner.printable import one_in, printable
+from scanner.results.strength import log10_p_shown
 from scanner.storage.permissions import make_private
 from scanner.storage.whole import exchange
 from schemas.words import Naming
@@ -171,7 +172,7 @@ def line_of(row: Mapping[str, Any]) -> Line:
         _shown(row["account_id"]),
         "unknown" if row["created_at"] is None else f"{row['created_at']:%Y-%m-%d}",
         row["key_id"],
-        "not known" if row["basis"] == "assumed" else f"1 in {seldom(row)}",
+        one_in(log10_p_shown(row)),
     )
 
 
@@ -186,7 +187,7 @@ def _record(night: Night) -> dict[str, Any]:
         "why": night.why,
         "documents": night.documents,
         "flagged": len(night.flags),
-        "false_flags_expected": night.expected,
+        "false_flags_expected_at_most": night.expected,
         "quarantined": night.quarantined,
         "seconds": night.seconds,
         "scans": [

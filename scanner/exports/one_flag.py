@@ -9,6 +9,7 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import safe
 from scanner.results.decided import users_of
+from scanner.results.strength import log10_p_shown
 from schemas.verdict import Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
 
 
@@ -40,7 +41,8 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
         p=VerdictP(
             **{name: row[name] for name in ("log10_p", "log10_p_global", "messages_tested", "keys_tested", "basis")},
             false_positive_rate=explained.rate,
-            expected_by_chance=explained.expected,
+            log10_p_shown=log10_p_shown(row),
+            expected_by_chance_at_most=explained.expected,
         ),
         registry_agrees=explained.registry.agrees,
         proof=row["proof"],

@@ -13,6 +13,7 @@ import polars as pl
 from scanner.results.decided import in_state
 from scanner.results.pieces import OF, pieces, sizes_of
 from scanner.results.queries import ask, standing_flags, with_audit
+from scanner.results.strength import LOG10_P_SHOWN
 from scanner.results.wanted_flags import OF_ENTRY, WantedFlags
 from schemas.registry import CANARY_ID, Canary
 from schemas.words import AuditState, Naming
@@ -130,8 +131,9 @@ def sums(
 
     Columns: user_id and naming (by user), account_id (by account), or text_sha256, key_id, message, user_id and naming
     (by text); documents, texts, accounts and users, int64, distinct ones and without null; first and last, when they
-    were scanned; log10_p_global, the smallest; alarmed, documents of scans whose audit alarmed; pieces, of evidence:
-    texts that are no near-duplicates (scanner.results.pieces), 0 where there are too many to be told apart.
+    were scanned; log10_p_global and log10_p_shown (scanner.results.strength), the smallest; alarmed, documents of scans
+    whose audit alarmed; pieces, of evidence: texts that are no near-duplicates (scanner.results.pieces), 0 where there
+    are too many to be told apart.
 
     Args, raises: as `newest`.
     """
@@ -149,6 +151,7 @@ def sums(
             first=pl.col("first").min(),
             last=pl.col("last").max(),
             log10_p_global=pl.col("log10_p_global").min(),
+            log10_p_shown=pl.col("log10_p_shown").min(),
             alarmed=pl.col("alarmed").filter(counts).sum(),
             pieces=pl.when(pl.col("piece").null_count() == 0)
             .then(pl.col("piece").n_unique())
@@ -214,6 +217,7 @@ def _entries(found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Ca
         first=pl.col("scanned_at").min(),
         last=pl.col("scanned_at").max(),
         log10_p_global=pl.col("log10_p_global").min(),
+        log10_p_shown=LOG10_P_SHOWN.min(),
         accounts=pl.col("account_id").drop_nulls().n_unique().cast(pl.Int64),
     )
     entries = counted.collect(engine="streaming")

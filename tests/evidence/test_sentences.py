@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.sentences import _how_sure, _key, _others, _part, amount
+from scanner.evidence.sentences import _chance, _how_sure, _key, _others, _part, _proof
+from scanner.evidence.site import line_of
 from scanner.evidence.weighing import OwnSaid, PartSaid
 from tests.support.rows import verdict
 
@@ -15,20 +16,16 @@ from tests.support.rows import verdict
 @pytest.mark.parametrize(
     ("log10_p", "basis", "said"),
     [
-        (-2.0, "key", "p = 0.01 "),
-        (-200.0, "key", "p is below 3e-39 "),
-        (-200.0, None, "p is below 3e-39 "),
-        (-30.0, "key-64-bits", "p is below 5e-20 "),
+        (-2.0, "key", "as by chance in 1 in 100 texts "),
+        (-200.0, "key", "as by chance in less than 1 in a billion texts "),
+        (-200.0, None, "as by chance in less than 1 in a billion texts "),
+        (-30.0, "key-64-bits", "as by chance in 1 in 1,000 texts "),
         (-30.0, "assumed", "p is not known "),
         (float("nan"), "key", "p is not known "),
     ],
 )
 def test_a_part_says_what_is_known(log10_p, basis, said):
     assert _part(PartSaid("own", 40, 9, log10_p, log10_p), basis) == f"own words: {said}(9 tokens scored)"
-
-
-def test_amounts_are_written_out_where_they_are_not_small():
-    assert [amount(number) for number in (7e-7, 0.5, 99.4, 99.7, 1000.2)] == ["7e-07", "0.5", "99", "100", "1,000"]
 
 
 def test_of_a_message_that_is_not_shown_nothing_is_counted():
@@ -42,7 +39,7 @@ def test_of_a_message_that_is_not_shown_nothing_is_counted():
 
 def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
     """p is corrected for 100 messages of a group and four tests of keys, and no less than the key's entropy allows."""
-    for log10_p, said in ((-12.0, "one text in 2.5·10^9 would"), (-60.0, "one text in more than 3.4·10^38 would")):
+    for log10_p, said in ((-10.0, "1 in 25,000,000 texts would"), (-60.0, "less than 1 in a billion texts would")):
         scan = {"misnaming_rate": None, "false_positive_rate": 1e-6}
         explained = Explanation(
             **dict.fromkeys(field.name for field in dataclasses.fields(Explanation))
@@ -57,7 +54,7 @@ def test_how_sure_a_name_is_goes_by_what_the_user_shares_with_nobody():
         sentence = _how_sure(explained)
         assert said in sentence
         assert "the 100 users of a group share a part of the mark, and 55 scored tokens tell them apart" in sentence
-        assert sentence.endswith("this scan asked for one in 1.0·10^6")
+        assert sentence.endswith("this scan asked for 1 in 1,000,000")
 
 
 def test_nothing_is_said_of_a_name_where_nobody_is_named_or_a_part_names():
@@ -74,3 +71,25 @@ def test_a_key_that_was_chosen_among_several_says_by_what_to_multiply():
         admission.filter = object()
         filtered = "hold down to 1e-06, where a filter leaves out common n-grams"
         assert _key(SimpleNamespace(key=key)) == f"k: an audit showed that its p-values {filtered}{said}"
+
+
+@pytest.mark.parametrize(
+    ("basis", "said"),
+    [
+        ("key", "if nothing here were marked, less than 1 in a billion texts would score so high for any of the 10"),
+        ("key-64-bits", "if nothing here were marked, 1 in 1,000 texts would score so high for any of the 10"),
+        ("assumed", "anyone can make this mark; among decoy keys 1 in 1,000 unmarked texts would score so high"),
+    ],
+)
+def test_a_hash_alone_never_speaks_without_its_rank(basis, said):
+    row = verdict(0, "/in/a", "alice", basis=basis, unit=None, log10_p_global=-12.0, p_rank=0.001)
+    sentence = _chance(SimpleNamespace(row=row))
+    assert sentence.startswith(said)
+    assert ("by the hash alone" in sentence) is (basis != "key")
+    assert ("1 in 1,000" in line_of(row | {"doc_id": "a", "created_at": None})) is (basis != "key")
+
+
+def test_why_a_flag_was_not_computed_again_is_what_is_so():
+    for tokens, said in ((10, "too many flags came together"), (70_000, "texts of more than 65,536 tokens are not")):
+        assert said in _proof(verdict(0, proof="not drawn", tokens=tokens))
+    assert "too many" not in _proof(verdict(0, proof="not drawn", tokens=70_000))

@@ -315,10 +315,10 @@ def test_the_list_and_what_stands_below(flags):
     head = ["scanned", "document", "account", "contains text marked for"]
     head += ["key", "p-value", "audit", "copies", "where"]
     assert re.split("  +", lines[0]) == head
-    assert lines[1].split()[2:7] == ["doc-0", "a1", "alice", "key", "1.0e-9"]
-    assert lines[1].split()[7:] == ["no", "alarm", "3", "/in/a.parquet", "row", "0"]
+    assert re.split("  +", lines[1])[1:6] == ["doc-0", "a1", "alice", "key", "1 in 1,000,000,000"]
+    assert lines[1].split()[9:] == ["no", "alarm", "3", "/in/a.parquet", "row", "0"]
     assert "doc-1     a2 and 1 more  bob" in lines[2]
-    assert lines[-1].startswith("the largest p-value shown is 1.0e-9: ")
+    assert lines[-1].startswith("the largest p-value shown is 1 in 1,000,000,000: ")
     assert lines[5:-1] == [
         "4 of 4 shown; 7 flagged documents, 4 distinct texts, copies of one text on one line",
         "2 documents for which nobody is named (1: the message is reserved: a false accusation; "
@@ -414,6 +414,7 @@ def test_sums_by_user_in_words(flags):
         "first": (NOW - timedelta(hours=5)).isoformat(),
         "last": NOW.isoformat(),
         "log10_p_global": -9.0,
+        "log10_p_shown": -9.0,
         "alarmed": 0,
     }
     by_text = list(csv.DictReader(io.StringIO(call("flagged", flags, "--group-by", "text", "--format", "csv")[1])))
@@ -443,10 +444,14 @@ def on_a_terminal_of(monkeypatch, room: int) -> None:
 def test_a_narrow_terminal_shows_what_tells_rows_apart(folder, monkeypatch):
     """Columns whose values are all the same and as they should be are left out; files are shown without folders."""
     on_a_terminal_of(monkeypatch, 80)
-    put(folder, [flag(i, i, account_id=f"acct-{i}", path="/somewhere/far/away/a.parquet") for i in range(2)])
+    put(
+        folder,
+        [flag(i, i, account_id=f"acct-{i}", path="/far/away/a.parquet", log10_p_global=-9.1 - i) for i in range(2)],
+    )
     lines = call("flagged", folder)[1].splitlines()
-    assert lines[0].split() == ["scanned", "document", "account", "marked", "for", "key", "p-value", "where"]
-    assert lines[1].split()[2:] == ["doc-0", "acct-0", "alice", "key", "1.0e-9", "…/a.parquet", "row", "0"]
+    assert lines[0].split() == ["scanned", "document", "account", "marked", "for", "key", "where"]
+    assert "p-value of all that is shown: less than 1 in a billion" in lines
+    assert lines[1].split()[2:] == ["doc-0", "acct-0", "alice", "key", "…/a.parquet", "row", "0"]
     assert max(map(width, lines[:3])) <= 80
     assert "audit of all that is shown: no alarm" in lines
     put(
