@@ -22,6 +22,7 @@ MEANING: Mapping[AuditState, str] = {
 """Meaning of each state of an audit, for a scan that ended."""
 
 _NAMES = {
+    "decision": "decoys, whole decisions",
     "decoy": "decoys",
     "decoy_best": "decoys, best message",
     "decoy_all": "decoys, all messages",

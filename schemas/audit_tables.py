@@ -9,7 +9,7 @@ AUDIT_COUNTS = pa.schema(
         pa.field("scan_id", pa.string(), nullable=False),
         pa.field("shard_id", pa.string(), nullable=False),
         pa.field("path", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),  # the LIVE_AUDIT_KINDS that begin with decoy
+        pa.field("kind", pa.string(), nullable=False),  # of LIVE_AUDIT_KINDS
         pa.field("method", pa.string(), nullable=False),
         pa.field("gamma", pa.string()),
         pa.field("window", pa.int64(), nullable=False),
@@ -18,7 +18,7 @@ AUDIT_COUNTS = pa.schema(
         # number of a fixed decoy key, of a shadow (a message beyond the key's) or part of users; null: a key a document
         pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
-        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard
+        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard; of decision: groups
         pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each message
         pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
         pa.field("expected", pa.float64(), nullable=False),  # expected hits, if the law holds
@@ -102,7 +102,10 @@ STRATA = ("decoy_length", "decoy_host", "decoy_tokenizer", "decoy_script")
 
 KNOCKOFFS = {"knockoff": 0.5, "knockoff_first": 0.1}
 
+DECISION = "decision"
+
 LIVE_AUDIT_KINDS = (
+    DECISION,
     *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_fixed", *STRATA),
     *("reserved", "shadow", "unheld"),
     *KNOCKOFFS,
@@ -113,8 +116,9 @@ paper's, a few keys over one corpus. Names: synthetic texts under keys with grou
 those that fit a group and no user of it, whose best user is named; those of some users, where somebody else is named.
 Key: one of the registry, the best of its messages; its messages one by one.
 
-In a scan, whose id is then the audit's. Decoy: a key for each document, one message; the best of all messages; all
-messages one by one; the best window of a document, of one message and of all; the posts of an account, by their
+In a scan, whose id is then the audit's. Decision: a text is decided whole under decoys in place of all keys; hits are
+the smallest corrected p of any key, variant or part. Decoy: a key for each document, one message; the best of all
+messages; all messages one by one; the best window of a document, of one message and of all; the posts of an account, by their
 pooled score and by their evidence over nights; a few keys for all documents, which share
 n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one
 message, which has no reserved ones. Strata: decoys of one message, by parts of the traffic. Unheld: flags for a message

@@ -161,7 +161,7 @@ class Worker:
         rows = Rows()
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
-        witness = PieceDecoys(self._decoys, origin, piece.start) if self._decoys else None
+        witness = PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
         for part in self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop):
             clock.lap("read")
             if isinstance(part, Unreadable):

@@ -4,6 +4,8 @@ A document is tokenised once per tokenizer and scored under every key. The key w
 the verdict, or the best of those who are named (SPEC §3, §4; SPEC_2 §3).
 """
 
+import copy
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +30,7 @@ from scanner.detection.verdict_rows import columns_of_faults, plain_lengths, tab
 from scanner.input.documents import read_text
 from scanner.registry import Named
 from scanner.tokens import Standing
-from scanner.watermark import Positions, Tokens
+from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.formats import format_of
 from scanner.watermark.passing_spans import Limit, Span
 from scanner.watermark.positions import PositionRule
@@ -86,6 +88,7 @@ class Detector:
         self._dedup: Dedup = dedup
         self._min_scored = min_scored
         self._false_positive_rate, self._misnaming_rate = false_positive_rate, misnaming_rate
+        self._ranked_rate = false_positive_rate
         self._prover, self._without = prover, without
         self._normalised = weights.normalised is not None
         self._tests_of_spans = [weights.tests_of_spans(test.key, keys_tested) for test in self._keys]
@@ -167,6 +170,30 @@ class Detector:
         batch = ScoredBatch(seen, kept, stored_text, known, self._who_at, self._prover)
         table, spans = self._with_spans(table, batch, origin.shard_id.encode())
         return Looked(table, table_of(QUARANTINE, refused, origin, now, {}), plain, spans)
+
+    def under(self, marks: Mapping[str, Watermark], holders: NamesUsers, rate: float) -> "Detector":
+        """The same rules under other marks: of the keys by whose ids they stand, and of no other key.
+
+        Corrections and ranks stay those of this detector. No flag is proved.
+
+        Args:
+            marks: by key id.
+            holders: who holds a message.
+            rate: false-positive and misnaming rate.
+        """
+        places = [place for place, test in enumerate(self._keys) if test.key.key_id in marks]
+        other = copy.copy(self)
+        other._keys = tuple(
+            dataclasses.replace(test, watermark=test.to_device(marks[test.key.key_id]))
+            for test in (self._keys[place] for place in places)
+        )
+        other._tests, other._tests_of_spans = self._tests[places], [self._tests_of_spans[place] for place in places]
+        other._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in other._keys}
+        if self._standing is not None:
+            other._standing = {name: self._standing[name] for name in other._tokenizers}
+        other._holders, other._prover = holders, None
+        other._false_positive_rate = other._misnaming_rate = rate
+        return other
 
     def _with_spans(
         self, verdicts: pa.RecordBatch, batch: ScoredBatch, salt: bytes
@@ -284,7 +311,7 @@ class Detector:
             parts = Parts(self._windows, at)
             found, spans = search_parts(mark, tokens, kept, messages, tests, limit, parts)
         most = most_ranked(format_of(test.key).seconds(messages))
-        found = ranked(found, mark, tokens, kept, messages, self._false_positive_rate, most)
+        found = ranked(found, mark, tokens, kept, messages, self._ranked_rate, most)
         return found.among(documents, positions.scored), Seen(test, tokens, kept, documents, spans, parts)
 
     def _named(

@@ -22,11 +22,13 @@ workers = {workers}
 [audit]
 share = {share}
 all_messages_share = {all_messages_share}
+decisions_share = {decisions_share}
 """
-NO_AUDIT = (0.0, 0.0)
+NO_AUDIT = (0.0, 0.0, 0.0)
 """Shares of documents that decoys score, as in AUDIT."""
-AUDIT = (ScanAuditConfig().share, ScanAuditConfig().all_messages_share)
-"""Shares of documents that decoys score, for one message and for all."""
+_AUDIT = ScanAuditConfig()
+AUDIT = (_AUDIT.share, _AUDIT.all_messages_share, _AUDIT.decisions_share)
+"""Shares of documents that decoys score, for one message and for all, and of those that are decided whole."""
 
 VERSION_1: dict[str, Any] = {"format": "greenlist", "window": 4, "gamma": "1/4"}
 """Key of version 1, as `new_key` takes it."""
@@ -64,6 +66,7 @@ def make_scan(
             workers=workers,
             share=audit[0],
             all_messages_share=audit[1],
+            decisions_share=audit[2],
         )
     )
     return config

@@ -33,6 +33,7 @@ paths = ["in.parquet"]
 [audit]
 share = {share}
 all_messages_share = {share}
+decisions_share = {share}
 family_error = 1e-6
 """
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scanner.audit.in_every_scan.decisions import Decisions
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, chances, levels
 from scanner.detection.scan_plan import Plan
 from scanner.registry import Holders, read_secret
@@ -59,6 +60,7 @@ class Decoys:
         all_messages_share: share of the documents that are scored with all messages, under a decoy of each kind of key.
         holders: knows who has a message; None: no user's message is compared with others.
         ranked: share of the documents scored with one message, in which users' messages are ranked.
+        decisions: draws the documents that are decided whole; None: none is.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Decoys:
         *,
         holders: Holders | None = None,
         ranked: float = 1.0,
+        decisions: Decisions | None = None,
     ) -> None:
         self._secret = secret
         self.dedup = dedup
@@ -82,7 +85,7 @@ class Decoys:
         self.all: set[str] = set()
         self.shadowed: dict[str, Law] = {}
         self.holders = holders
-        self.ranked = ranked
+        self.ranked, self.decisions = ranked, decisions
         self.held: dict[str, int] = {}
         of_name: dict[str, Kind] = {}
         kinds_and_messages: set[tuple[str, int]] = set()
@@ -185,13 +188,16 @@ def open_decoys(plan: Plan) -> Decoys | None:
         SecretError: the secret cannot be read.
     """
     how = plan.config.audit
-    if not (how.share or how.all_messages_share):
+    if not (how.share or how.all_messages_share or how.decisions_share):
         return None
     secret = read_secret(plan.audit_secret, plan.registry)
     share = share_of(how.share, plan.documents)
     holders = Holders.load(plan.registry, [key.key_id for key in plan.keys])
     ranked = min(1.0, RANKED / (share * plan.documents)) if share and plan.documents else 1.0
-    return Decoys(secret, plan.keys, plan.config.dedup, share, how.all_messages_share, holders=holders, ranked=ranked)
+    of_all, decisions = how.all_messages_share, Decisions(secret, plan)
+    return Decoys(
+        secret, plan.keys, plan.config.dedup, share, of_all, holders=holders, ranked=ranked, decisions=decisions
+    )
 
 
 def share_of(configured: float, documents: int | None) -> float:

@@ -19,11 +19,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.audit.in_every_scan.decisions import TOGETHER
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
 from scanner.audit.in_every_scan.knockoffs import counted, rank
 from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, strata
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments, moments
+from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyUnderTest, Origin, Seen
 from scanner.watermark import only
 from scanner.watermark.abilities import CountsHits, ScoresParts, StandsIn
@@ -33,7 +35,7 @@ from scanner.watermark.search import log10_p_best, log10_p_of, search
 from scanner.watermark.segments import least_of_parts
 from scanner.watermark.span_search import spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
-from schemas.audit_tables import AUDIT_COUNTS, KNOCKOFFS
+from schemas.audit_tables import AUDIT_COUNTS, DECISION, KNOCKOFFS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
@@ -77,7 +79,9 @@ class Counts:
     ) -> None:
         how = self._decoys.kinds[test.key.key_id].format
         asked = Asked(kind, messages, decoy, how.columns(), how.label(), stratum, key_id)
-        sums = moments(hits, tests, chance)
+        self._add_sums(asked, moments(hits, tests, chance))
+
+    def _add_sums(self, asked: Asked, sums: Moments) -> None:
         self._found[asked] = self._found[asked].plus(sums) if asked in self._found else sums
 
     def rows(self) -> list[pa.RecordBatch]:
@@ -95,12 +99,21 @@ class Counts:
 
 
 class PieceDecoys(Counts):
-    """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch."""
+    """Counts the decoys' hits in one piece of a shard; scanner.detection.detector shows it every batch.
 
-    def __init__(self, decoys: Decoys, origin: Origin, start: int) -> None:
+    Args:
+        decoys: of the scan.
+        origin: of the piece.
+        start: its first row.
+        detector: decides texts whole, under decoys; None: no text is.
+    """
+
+    def __init__(self, decoys: Decoys, origin: Origin, start: int, detector: Detector | None = None) -> None:
         super().__init__(decoys, origin)
         self._piece = f"{origin.shard_id};{start};".encode()
         self._known: set[bytes] = set()
+        self._detector, self._decided = detector, set[bytes]()
+        self._undecided: dict[bytes, str] = {}
 
     def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
         """Score the drawn documents of a batch.
@@ -127,6 +140,25 @@ class PieceDecoys(Counts):
                 self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
             if key_id in self._decoys.all:
                 self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
+        if self._detector is not None and self._decoys.decisions:
+            for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
+                if digests[d] not in self._decided:
+                    self._decided.add(digests[d])
+                    self._undecided[digests[d]] = text_of(d)
+                    self._decide(TOGETHER)
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """The counts of the piece, as rows of AUDIT_COUNTS."""
+        self._decide(1)
+        return super().rows()
+
+    def _decide(self, least: int) -> None:
+        """Decide the texts that wait, if they are so many."""
+        if len(self._undecided) < least or self._detector is None or self._decoys.decisions is None:
+            return
+        sums = self._decoys.decisions.decide(self._detector, self._piece, self._undecided)
+        self._add_sums(Asked(DECISION, self._decoys.decisions.messages, None, Columns("all", 0), "all"), sums)
+        self._undecided = {}
 
     def _score_one(
         self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]

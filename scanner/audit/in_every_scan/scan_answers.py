@@ -8,7 +8,7 @@ from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.intervals import Moments
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.formats import format_of
-from schemas.audit_tables import STRATA
+from schemas.audit_tables import DECISION, STRATA
 from schemas.registry import MasterKey
 
 ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
@@ -24,11 +24,12 @@ def columns_of(key: MasterKey) -> dict[str, object]:
 
 
 def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
-    """One key a document: the document is the cluster."""
+    """One key a document, which is the cluster; of whole decisions, decoys of some documents together."""
     answers = []
     for values, part in decoys.sort(*ABOUT, "threshold", descending=True).group_by(ABOUT, maintain_order=True):
         about = dict(zip(ABOUT, values, strict=True))
-        answers.append((Question(test="exact", cluster="document", **about), Moments.of_columns(part.to_dict())))
+        cluster = "key" if about["kind"] == DECISION else "document"
+        answers.append((Question(test="exact", cluster=cluster, **about), Moments.of_columns(part.to_dict())))
     return answers
 
 

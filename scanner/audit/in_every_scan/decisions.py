@@ -1,0 +1,171 @@
+"""Whole decisions: a sample of the texts is decided once more by the detector, under decoys in place of all keys.
+
+Other decoys count p-values of one message, of all, or of parts, each corrected for that alone. A flag is corrected for
+all of it together: messages, keys, variants, units, parts. Here a text counts once, by the smallest corrected p that
+the detector's verdict or spans state, so a correction that is dropped anywhere shows. What sound decoys reach is less
+than the stated rate, since shares of looks that a text does not have stay unused, and a search of groups misses
+messages. Hits are expected from the shares of the configuration, by arithmetic of this file alone, and from REACH.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances
+from scanner.audit.statistics.intervals import Moments, moments
+from scanner.detection.detector import Detector
+from scanner.detection.normalising import normalise
+from scanner.detection.scan_plan import Plan
+from scanner.detection.under_test import Origin, Seen
+from scanner.registry import Named
+from scanner.watermark import Format, Watermark
+from scanner.watermark.abilities import CountsHits, DrawsKeys
+from scanner.watermark.formats import format_of
+from scanner.watermark.laws import Law
+from schemas.tables import DOCUMENTS
+from schemas.words import Naming
+
+TOGETHER = 64
+"""Most texts that are decided under the same decoys: one by one they take several times as long. They are a cluster."""
+
+REACH = ((0.03, 0.65), (0.003, 0.85))
+"""Upper limits of what keys with groups reach of a level of p, for levels from the first number up; 1 for smaller ones.
+
+Messages of a group share draws, and few groups are searched for their users. `make decisions` measured 0.50 to 0.55 at
+0.1 and 0.57 to 0.78 at 0.01, in texts of 20 to 400 words.
+"""
+
+REACHED_ABOVE = 512
+"""Most scored positions to which REACH applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
+
+_ALPHA = np.array(THRESHOLDS)
+
+
+class _Decoyed(NamedTuple):
+    """A key's format and law, its share of the false-positive rate, and whether its messages share draws."""
+
+    how: Format
+    law: Law
+    draw_key: Callable[[bytes], bytes]
+    share: float
+    groups: bool
+
+    def level(self, weight: float) -> NDArray[np.float64]:
+        """Level of a look with a weight, at each threshold: float64[J]."""
+        return np.asarray(-np.expm1(np.log1p(-_ALPHA) * self.share * weight), np.float64)
+
+    def reach(self, level: NDArray[np.float64], scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Most that sound p-values reach of a level, [J], in D texts of so many positions: float64[D, J]."""
+        short = self.groups & (scored[:, None] <= REACHED_ABOVE)
+        steps = [short & (level[None, :] >= least) for least, _ in REACH]
+        return np.select(steps, [most for _, most in REACH], 1.0)
+
+
+class _Nobody:
+    """Holders of decoys' messages."""
+
+    def naming(self, key_id: str, message: int, at: datetime) -> Named:
+        """Nobody holds a message of a decoy."""
+        del key_id, message, at
+        return Named(Naming.UNALLOCATED, None, None)
+
+
+class _Scored:
+    """Witness that keeps the scores of a batch."""
+
+    def see(self, digests: Sequence[bytes], seen: Sequence[Seen], text_of: Callable[[int], str]) -> None:
+        """Keep the scores of each key."""
+        del digests, text_of
+        self.seen = seen
+
+
+class Decisions:
+    """The whole decisions of a scan. Holds the audit secret; shown in no repr.
+
+    Args:
+        secret: 16 to 64 bytes.
+        plan: the scan's plan. Its keys without a law, and those whose format draws no keys, are left out.
+    """
+
+    def __init__(self, secret: bytes, plan: Plan) -> None:
+        self._secret, self._weights = secret, plan.weights
+        self._limit = int(plan.config.audit.decisions_share * 2.0**63)
+        self._keys: dict[str, _Decoyed] = {}
+        self._chances = Remembered()
+        for key in plan.keys:
+            how, share = format_of(key), 1.0 / (key.one_of or plan.keys_tested)
+            if (law := how.law()) is not None and isinstance(how, DrawsKeys):
+                groups = isinstance(how, CountsHits) and how.counted(key.messages) < key.messages
+                self._keys[key.key_id] = _Decoyed(how, law, how.draw_key, share, groups)
+        self.messages = sum(key.messages for key in plan.keys if key.key_id in self._keys)
+
+    def __repr__(self) -> str:
+        return f"Decisions({len(self._keys)} keys)"
+
+    def __bool__(self) -> bool:
+        return bool(self._keys and self._limit)
+
+    def drawn(self, piece: bytes, digests: Sequence[bytes]) -> NDArray[np.int64]:
+        """The drawn texts of a piece, by their uniform digests; a piece draws other texts than another."""
+        data = hashlib.blake2b(piece, key=self._secret, digest_size=8, person=b"decision-v1").digest()
+        odd = np.uint64(int.from_bytes(data, "little") | 1)
+        numbers = np.frombuffer(b"".join(digest[:8] for digest in digests), np.uint64) * odd
+        return np.flatnonzero(numbers >> np.uint64(1) < np.uint64(self._limit))
+
+    def marks(self, seed: bytes) -> dict[str, Watermark]:
+        """A decoy of each key, by its id. Equal keys have other decoys too, as they are other keys."""
+        made = {}
+        for key_id, key in self._keys.items():
+            data = hashlib.blake2b(seed + key_id.encode(), key=self._secret, digest_size=32, person=b"decision-key-v1")
+            made[key_id] = key.how.open(key.draw_key(data.digest()))
+        return made
+
+    def decide(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> Moments:
+        """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J]."""
+        seed = piece + b"".join(texts)
+        documents = pa.RecordBatch.from_pylist(
+            [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
+        )
+        scored = _Scored()
+        looked = detector.under(self.marks(seed), _Nobody(), THRESHOLDS[0]).look(documents, Origin("", "", ""), scored)
+        log10_p = np.full(len(texts), np.inf)
+        for rows in (looked.verdicts, looked.spans):
+            p = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
+            np.fmin.at(log10_p, rows["row"].to_numpy(), p)
+        hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
+        chance = self._chance(scored.seen, [*texts.values()])
+        return moments(hits.sum(axis=0)[None, :], np.array([len(texts)]), chance.mean(axis=0)[None, :])
+
+    def _chance(self, seen: Sequence[Seen], texts: Sequence[str]) -> NDArray[np.float64]:
+        """Most that sound p-values reach of each threshold in each text: float64[D, J].
+
+        Scores increase in the same independent draws, so looks pass together rather than apart, and the chance that
+        none passes is at least the product of theirs.
+        """
+        weights, found = self._weights, np.zeros((len(texts), len(_ALPHA)))  # log of that product
+        differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts])
+        for of_key in seen:
+            key, places = self._keys[of_key.test.key.key_id], of_key.documents
+            messages, scored = of_key.test.key.messages, of_key.positions.scored
+            found[places] += np.log1p(-self._as_written(key, messages, scored))
+            if weights.normalised is not None:
+                found[differs] += np.log1p(-key.level(weights.document * weights.normalised))
+            if weights.span is not None:
+                level = key.level(weights.span)
+                found[places] += np.log1p(-level * key.reach(level, scored))
+        return -np.expm1(found)
+
+    def _as_written(self, key: _Decoyed, messages: int, scored: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Most that the best message of a whole text reaches of each threshold: float64[D, J]."""
+        level = key.level(self._weights.document * self._weights.as_written)
+        attained = self._chances.of(
+            (key.law, messages, key.share),
+            scored,
+            lambda missing: chances(key.law, missing, level.tolist(), messages),
+        )
+        return attained * key.reach(level, scored)

@@ -1,0 +1,138 @@
+"""Whole decisions under decoys: sound ones stay below what is expected, and each correction that is dropped is seen."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from scanner import results
+from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
+from scanner.audit.statistics.expectation import THRESHOLDS
+from scanner.audit.statistics.intervals import Moments
+from scanner.audit.statistics.judgement import counts, judge
+from scanner.detection import shares
+from scanner.detection.open_plan import open_detector
+from scanner.detection.shares import Weights
+from scanner.watermark import log10_any_of, passing_spans, search
+from schemas.audit_tables import DECISION
+from schemas.registry import MasterKey
+from schemas.words import AuditState, AuditVerdict
+from tests.support.audited_scan import Key, make, pieces, scan
+
+pytestmark = pytest.mark.usefixtures("one_tokenizer")
+ALL_LOOKS = "variants = { normalised = true }\nspans = { windows = true }"
+KEYS = (Key(20, format="gumbel-v2"), *[Key(1, format="gumbel-v2")] * 2)
+ERROR = 1e-3
+
+
+@pytest.fixture(scope="module")
+def texts(human_texts) -> list[str]:
+    """800 texts of 30 words in random order, every second with doubled spaces, which normalising changes."""
+    words, random = np.array(sorted({*" ".join(human_texts).split()})), np.random.default_rng(5)
+    return [("  " if i % 2 else " ").join(random.choice(words, 30)) for i in range(800)]
+
+
+def counted(folder, texts: list[str], more: str = ALL_LOOKS) -> Moments:
+    """Hits of all texts, in groups that have decoys of their own."""
+    plan = make(folder, ["some text"], *KEYS, more=more)
+    decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
+    groups = [
+        {b"%d" % i: texts[i] for i in range(begin, min(begin + TOGETHER, len(texts)))}
+        for begin in range(0, len(texts), TOGETHER)
+    ]
+    first, *others = [decisions.decide(detector, b"piece", group) for group in groups]
+    for sums in others:
+        first = first.plus(sums)
+    return first
+
+
+def too_small(sums: Moments) -> bool:
+    return any(said.verdict == AuditVerdict.TOO_SMALL for said in judge(counts(sums), ERROR))
+
+
+def test_sound_decisions_reach_much_of_what_is_expected_and_no_more(tmp_path, texts):
+    """At 0.1, 800 texts are expected to hit 80 times at most, and hit half as often at least."""
+    sums = counted(tmp_path, texts)
+    assert not too_small(sums)
+    assert 70 < sums.expected[0] < 80.001
+    assert sums.expected[0] / 2 < sums.hits[0] < sums.expected[0] + 5 * np.sqrt(sums.expected[0])
+    assert (sums.tests[0], sums.clusters[0]) == (800, -(-800 // TOGETHER))
+
+
+def _no_variants(self: Weights, key: MasterKey, keys_tested: int) -> tuple[float, ...]:
+    return (key.tested_among(keys_tested) / self.document,) * 2
+
+
+VARIANTS, SPANS = ALL_LOOKS.splitlines()
+DROPPED = {
+    "messages": (ALL_LOOKS, search, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
+    "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
+    "variants": (VARIANTS, Weights, "tests", _no_variants),
+    "units": ("weights = { document = 0.2 }", shares, "as_written", lambda weight: 1),
+    "parts": (SPANS, passing_spans, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
+    "messages of parts": (SPANS, passing_spans, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
+}
+
+
+@pytest.mark.parametrize("correction", DROPPED)
+def test_each_correction_that_is_dropped_is_seen(tmp_path, texts, monkeypatch, correction):
+    looks, *fault = DROPPED[correction]
+    monkeypatch.setattr(*fault)
+    assert too_small(counted(tmp_path, texts, looks))
+
+
+def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_not_raise(tmp_path, texts, monkeypatch):
+    """Keys are corrected for as if each were the only one: p-values of one key at a time are as they should be."""
+    keys = [Key(1, format="gumbel-v2")] * 4
+    sound = scan(make(tmp_path / "sound", texts, *keys))
+    assert sound.state == AuditState.NO_ALARM
+    monkeypatch.setattr(MasterKey, "tested_among", lambda self, keys_tested: 1)
+    audit = scan(make(tmp_path / "wrong", texts, *keys))
+    assert audit.state == AuditState.ALARM
+    assert {row["kind"] for row in audit.rows if row["verdict"] == AuditVerdict.TOO_SMALL} == {DECISION}
+    assert audit.alarms()[0].startswith("decision all")
+
+
+def test_counts_enter_with_the_shard_and_a_text_votes_once_in_it(tmp_path, human_texts):
+    texts = pieces(human_texts, 30, 90)
+    plan = make(tmp_path, [*texts, *texts], *KEYS[:1])
+    scan(plan)
+    rows = results.audit_counts(plan.results).filter(pl.col("kind") == DECISION).collect()
+    assert rows["threshold"].to_list() == [*THRESHOLDS]
+    assert set(rows["tests"]) == {len(texts)}
+    assert set(rows["texts"]) == {-(-len(texts) // TOGETHER)}  # groups of one decoy
+    assert (rows["shard_id"].n_unique(), set(rows["messages"])) == (1, {20})
+
+
+def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
+    """One key, whole texts alone: the best of its messages, each scored by itself, corrected in plain floats."""
+    plan = make(tmp_path, ["some text"], KEYS[0])
+    decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
+    group = {b"%d" % i: text for i, text in enumerate(texts[:TOGETHER])}
+    sums = decisions.decide(detector, b"piece", group)
+    (mark,) = decisions.marks(b"piece" + b"".join(group)).values()
+    (test,) = detector._keys
+    hits = np.zeros(len(THRESHOLDS))
+    for text in group.values():
+        tokens = test.tokenizer.encode([text])
+        positions = mark.rule.positions(tokens, "ngram")
+        score = max(float(mark.score(tokens, positions, message)[0]) for message in range(20))
+        p = 1 - (1 - 10 ** float(mark.law.log10_p(score, positions.scored[0]))) ** 20
+        hits += p <= np.array(THRESHOLDS)
+    assert sums.hits.tolist() == hits.tolist()
+    assert sums.expected == pytest.approx(TOGETHER * np.array(THRESHOLDS))
+
+
+def test_a_piece_and_a_secret_draw_texts_and_decoys_of_their_own(tmp_path):
+    plan = make(tmp_path, ["some text"], *KEYS[:2], share=0.125)
+    digests = [bytes(np.random.default_rng(i).bytes(32)) for i in range(8000)]
+    decisions, other = Decisions(bytes(range(32)), plan), Decisions(bytes(32), plan)
+    drawn = [
+        {*who.drawn(piece, digests).tolist()} for who, piece in ((decisions, b"a"), (decisions, b"b"), (other, b"a"))
+    ]
+    for some in drawn:
+        assert abs(len(some) - 1000) < 5 * 30  # five standard deviations
+    assert len(drawn[0] & drawn[1]) < 250
+    assert len(drawn[0] & drawn[2]) < 250
+    labels = [mark.commitment for who in (decisions, other) for mark in who.marks(b"seed").values()]
+    assert len({*labels}) == 4  # keys of one format have decoys of their own
+    assert repr(decisions) == "Decisions(2 keys)"
