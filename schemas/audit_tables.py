@@ -118,10 +118,10 @@ Key: one of the registry, the best of its messages; its messages one by one.
 
 In a scan, whose id is then the audit's. Decision: a text is decided whole under decoys in place of all keys; hits are
 the smallest corrected p of any key, variant or part. Decoy: a key for each document, one message; the best of all
-messages; all messages one by one; the best window of a document, of one message and of all; the posts of an account, by their
-pooled score and by their evidence over nights; a few keys for all documents, which share
-n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one
-message, which has no reserved ones. Strata: decoys of one message, by parts of the traffic. Unheld: flags for a message
-that no user held, reserved ones included. Knockoff: each of some messages that nobody has, against a user's drawn for
-the text: hits are those that the user's beats (0.5), or texts in which it is among the first tenth (0.1). Canaries
-(texts that are known to be marked): that were found; and named right; that are named for another user."""
+messages; all messages one by one; the best window of a document, of one message and of all; the posts of an account, by
+their pooled score and by their evidence over nights; a few keys for all documents, which share n-grams. Reserved:
+verdicts for a message that is never given to anybody. Shadow: messages beyond those of a key of one message, which has
+no reserved ones. Strata: decoys of one message, by parts of the traffic. Unheld: flags for a message that no user held,
+reserved ones included. Knockoff: each of some messages that nobody has, against a user's drawn for the text: hits are
+those that the user's beats (0.5), or texts in which it is among the first tenth (0.1). Canaries (texts that are known
+to be marked): that were found; and named right; that are named for another user."""
