@@ -78,6 +78,7 @@ ACCOUNT_POSTS = pa.schema(
         pa.field("text", pa.large_binary(), nullable=False),  # first 16 KiB of the text
         # of the n-grams that are left out of the post, as in FILTERS; null: none are, or written before filters
         pa.field("filter_sha256", pa.string()),
+        pa.field("night", pa.string()),  # date of the data, as in SCANS
     ]
 )
 """Posts of accounts, where `[accounts]` asks for them, until the window of their night is over."""
@@ -88,7 +89,7 @@ ACCOUNTS = pa.schema(
         pa.field("scan_id", pa.string(), nullable=False),
         # what was looked at together, by a digest of all that decides it, and which part of it the row was computed in
         pa.field("shard_id", pa.string(), nullable=False),
-        pa.field("night", pa.string(), nullable=False),  # date (UTC) on which its scan began
+        pa.field("night", pa.string(), nullable=False),  # date of the data, as in SCANS
         pa.field("nights", pa.int64(), nullable=False),  # nights of the window
         pa.field("account_id", pa.string(), nullable=False),
         pa.field("posts", pa.int64(), nullable=False),  # posts that were looked at
@@ -110,6 +111,8 @@ ACCOUNTS = pa.schema(
         pa.field("messages_tested", pa.int64(), nullable=False),
         pa.field("tests", pa.float64(), nullable=False),  # 1 over the product of the weights of key and unit
         pa.field("scanned_at", TIME, nullable=False),
+        # whether the pooled score counts in log10_p_global, as in the night's first look under the key
+        pa.field("first_look", pa.bool_()),
     ]
 )
 """Accounts whose posts together are marked, one row a scan and set of keys; for those alone who may see flags."""

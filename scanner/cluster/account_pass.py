@@ -6,7 +6,7 @@ by itself, under a name that hashes all that decides it: a pass that was killed 
 """
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -26,18 +26,19 @@ from scanner.results.account_posts import ROWS_A_PART, Together, drop_posts, par
 from scanner.results.data_files import DataFile, write_file
 from scanner.results.filters import open_filter
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed
+from scanner.results.transactions import OF_NO_RUN, Entry, commit, committed
 from scanner.storage.canonical import digest
 
 TABLE = "accounts"
 
 
 class Unit(NamedTuple):
-    """The posts that a scan tests together, and the unit's name. began: when the scan began."""
+    """The posts that a scan tests together, and their name. began: when the scan began; night: date of the data."""
 
     name: str
     together: Together
     began: datetime
+    night: date
 
     @property
     def parts(self) -> list[str]:
@@ -64,12 +65,12 @@ class AccountsFound(NamedTuple):
 class AccountWorker:
     """Tests parts of a unit. Made by the driver with a plan, which holds no secrets."""
 
-    def __init__(self, plan: Plan, scan_id: str, unit: Unit) -> None:
-        self._plan, self._scan_id, self._unit = plan, scan_id, unit
+    def __init__(self, plan: Plan, scan_id: str, unit: Unit, first_looks: frozenset[str] | None = None) -> None:
+        self._plan, self._scan_id, self._unit, self._first_looks = plan, scan_id, unit, first_looks
 
     @cached_property
     def _judge(self) -> AccountJudge:
-        return open_judge(self._plan)
+        return open_judge(self._plan, self._first_looks)
 
     @cached_property
     def _decoys(self) -> Decoys | None:
@@ -90,15 +91,15 @@ class AccountWorker:
             posts = Posts.of_rows(rows)
             found += self._judge.judge(posts, self._unit.began, decoys)
             accounts += len(posts.account_ids)
-        night = f"{self._unit.began:%Y-%m-%d}"
+        night = self._unit.night.isoformat()
         same = {"keys": plan.key_set, "scan_id": self._scan_id, "shard_id": name, "night": night}
         audit = write_file(plan.results, "audit_counts", decoys.rows() if decoys else [])
         written = write_file(plan.results, TABLE, account_rows(found, **same))
         return Part((audit,) if audit else (), (written,) if written else (), accounts, len(found))
 
 
-def open_judge(plan: Plan) -> AccountJudge:
-    """Read secrets, tokenizers and users, as every worker does itself.
+def open_judge(plan: Plan, first_looks: frozenset[str] | None = None) -> AccountJudge:
+    """Read secrets, tokenizers and users, as every worker does itself; first_looks: as AccountJudge takes them.
 
     Raises:
         SecretError, TokenizerError, Refused: they cannot be read.
@@ -116,6 +117,7 @@ def open_judge(plan: Plan) -> AccountJudge:
         min_scored=config.min_scored,
         false_positive_rate=config.false_positive_rate,
         misnaming_rate=config.misnaming_rate,
+        first_looks=first_looks,
         open_filter=cache(lambda sha256: open_filter(plan.results, sha256, open_text_ids(plan).ngram_secret())),
     )
 
@@ -131,13 +133,15 @@ def unit_of(plan: Plan, shards: Sequence[Shard], began: datetime) -> Unit | None
     accounts = plan.config.accounts
     if accounts is None or not shards:
         return None
-    since = None
+    night = plan.date or began.astimezone(UTC).date()
+    window = None
     if accounts.nights > 1:
-        since = f"{window_begins(began.astimezone(UTC).date(), accounts.nights):%Y%m%d}"
+        first = window_begins(night, accounts.nights)
+        window = first.isoformat(), (first + timedelta(days=accounts.nights - 1)).isoformat()
     ids = sorted({shard.shard_id for shard in shards})
     rows = accounts.nights * sum(shard.rows.stop - shard.rows.start for shard in shards)
-    name = digest({"shards": ids, "since": since, "nights": accounts.nights, "decides": plan.decides})[:32]
-    return Unit(name, Together(tuple(ids), since, -(-rows // ROWS_A_PART)), began)
+    name = digest({"shards": ids, "window": window, "nights": accounts.nights, "decides": plan.decides})[:32]
+    return Unit(name, Together(tuple(ids), window, -(-rows // ROWS_A_PART)), began, night)
 
 
 def parts_left(plan: Plan, unit: Unit) -> list[int]:
@@ -163,11 +167,28 @@ def account_pass(
         ScanFailed: posts cannot be read, or results not be written.
     """
     accounts = flagged = 0
-    for part, done in on_actors(AccountWorker, (plan, scan_id, unit), left, workers, meanwhile):
+    firsts = take_first_looks(plan.results, unit, [key.key_id for key in plan.keys])
+    for part, done in on_actors(AccountWorker, (plan, scan_id, unit, firsts), left, workers, meanwhile):
         name = unit.parts[part]
         commit(plan.results, "audit_counts", [Entry(name, done.audit)])
         commit(plan.results, TABLE, [Entry(name, done.rows)])
         accounts, flagged = accounts + done.accounts, flagged + done.flagged
     nights = plan.config.accounts.nights if plan.config.accounts else 1
-    drop_posts(plan.results, window_begins(unit.began.astimezone(UTC).date(), nights))
+    drop_posts(plan.results, window_begins(unit.night, nights))
     return AccountsFound(accounts, flagged)
+
+
+def take_first_looks(results: str, unit: Unit, key_ids: Sequence[str]) -> frozenset[str]:
+    """The keys under which this unit is the first that looks at the accounts of its night, from now on for ever.
+
+    A night that is scanned again with more files is another unit. Its looks pay nothing for the pooled score, so that
+    score may flag in the first look alone. The table of accounts remembers by a transaction which unit was first; a
+    unit that was killed is gone on with under the same name.
+
+    Raises:
+        ScanFailed: others kept committing first, or the table cannot be written.
+    """
+    number = int(unit.name[:15], 16) + OF_NO_RUN + 1
+    names = {f"first look:{unit.night}:{key_id}": key_id for key_id in key_ids}
+    ours = commit(results, TABLE, [Entry(name, ()) for name in names], number)
+    return frozenset(names[name] for name in ours)

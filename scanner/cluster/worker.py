@@ -194,7 +194,9 @@ class Worker:
 
     def _posts(self, documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
         plan = self._plan
-        return posts_of(documents, verdicts, self._text_ids, plan.canary_accounts, plan.filter_sha256)
+        began = f"{self._scan_id[:4]}-{self._scan_id[4:6]}-{self._scan_id[6:8]}"
+        night = began if plan.date is None else plan.date.isoformat()
+        return posts_of(documents, verdicts, self._text_ids, plan.canary_accounts, plan.filter_sha256, night)
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""

@@ -1,7 +1,8 @@
 """All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.pooled).
 
 An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
-tested once a night, so that it pays for every night of the window. The evidence of the e-process may be tested at any
+tested once a night, so that it pays for every night of the window: a night's first look under a key, and in later looks
+it stands on record and flags nobody. The evidence of the e-process may be tested at any
 time and pays for no night. Keys whose p-values do not hold over a whole key (`Basis.proven`) are left out: a rank among
 decoys tells nothing of evidence that grows.
 
@@ -11,7 +12,7 @@ stays one process, and the pooled score has the law of the positions that stay. 
 has it, also where that post's filter leaves it out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -94,6 +95,7 @@ class AccountJudge:
         tests: K of SPEC §3 of accounts under each of these keys.
         holders: who holds a message.
         nights: nights of a window; the pooled score may be tested on each.
+        first_looks: ids of the keys under which this is the night's first look; None: all.
         dedup, min_scored, false_positive_rate, misnaming_rate: as of Detector.
         open_filter: opens the filter of a digest.
     """
@@ -109,6 +111,7 @@ class AccountJudge:
         min_scored: int,
         false_positive_rate: float,
         misnaming_rate: float | None = None,
+        first_looks: Collection[str] | None = None,
         open_filter: Callable[[str], Filter] = lambda _: NO_FILTER,
     ) -> None:
         asked = [
@@ -120,6 +123,8 @@ class AccountJudge:
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in self._keys}
         self._holders, self._nights, self._dedup, self._min_scored = holders, nights, dedup, min_scored
         self._rate, self._misnaming_rate, self._open_filter = false_positive_rate, misnaming_rate, open_filter
+        known = {test.key.key_id for test in self._keys}
+        self._first_looks = known if first_looks is None else known.intersection(first_looks)
 
     def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
@@ -195,7 +200,8 @@ class AccountJudge:
                 log10_e[:, c] = evidence_for(mark, asked, posts, np.maximum(found.message[:, c], 0))
         by_evidence = corrected(-log10_e, messages, tests * HALVES)
         there = found.message >= 0
-        both = np.where(there, np.fmin(found.log10_p_global, by_evidence), np.nan)
+        by_score = found.log10_p_global if asked.test.key.key_id in self._first_looks else np.zeros(there.shape)
+        both = np.where(there, np.fmin(by_score, by_evidence), np.nan)
         return found._replace(log10_p_global=both), log10_e
 
     def _row(self, posts: Posts, account: int, asked: Pooled, names: Names) -> dict[str, Any]:
@@ -213,6 +219,7 @@ class AccountJudge:
             "last_post": max(times, default=None),
             "key_id": asked.test.key.key_id,
             "messages_tested": asked.test.key.messages,
+            "first_look": asked.test.key.key_id in self._first_looks,
             **{name: getattr(names, name)[account] for name in ("user_id", "naming", "named", "named_again")},
             "scanned_at": datetime.now(UTC),
         }

@@ -18,6 +18,7 @@ def posts_of(
     ids: TextIds,
     but: Collection[str] = (),
     filter_sha256: str | None = None,
+    night: str | None = None,
 ) -> pa.RecordBatch:
     """Rows of ACCOUNT_POSTS for documents that have a verdict and an account.
 
@@ -27,6 +28,7 @@ def posts_of(
         ids: makes digests of accounts.
         but: accounts whose posts are left out.
         filter_sha256: digest of the filter of the documents' scan, None: no filter.
+        night: date of the documents.
     """
     texts = documents["text"].filter(pc.is_in(documents["row"], verdicts["row"]))
     wanted = pc.and_(pc.is_valid(verdicts["account_id"]), pc.invert(pc.is_in(verdicts["account_id"], _strings(but))))
@@ -34,6 +36,7 @@ def posts_of(
     columns = {name: rows[name] for name in ACCOUNT_POSTS.names if name in rows.schema.names}
     columns["account"] = ids.of_accounts(rows["account_id"])
     columns["filter_sha256"] = pa.array([filter_sha256] * len(rows), pa.string())
+    columns["night"] = pa.array([night] * len(rows), pa.string())
     columns["text"] = pc.binary_slice(texts.filter(wanted), 0, MOST_BYTES)
     return pa.RecordBatch.from_arrays([columns[name] for name in ACCOUNT_POSTS.names], schema=ACCOUNT_POSTS)
 

@@ -27,18 +27,18 @@ ROWS_A_PART = 50_000
 
 _ORDER = ("account", "account_id", "scan_id", "path", "row")
 _POST = [*_ORDER, "shard_id"]
-_DAY = pl.col("scan_id").str.head(8)  # 20261121
 _SPREAD = 2**64
 
 
 class Together(NamedTuple):
-    """Posts that are tested together: the posts of some shards, and of scans that began on this date or later.
+    """Posts that are tested together: the posts of some shards, and of the nights of a window.
 
-    shards: ids; since: 20261121, None: only these shards; parts: number of parts of all accounts, by their digest.
+    shards: ids; dates: first and last night, such as 2026-11-21; None: only these shards; parts: number of parts of
+    all accounts, by their digest.
     """
 
     shards: tuple[str, ...]
-    since: str | None
+    dates: tuple[str, str] | None
     parts: int
 
 
@@ -61,9 +61,10 @@ def part_of(results: str, together: Together, part: int) -> pa.Table:
     known = pl.LazyFrame({"shard_id": together.shards}, schema={"shard_id": pl.String}).with_columns(wanted=True)
     of_part = read_whole(results, POSTS).filter(pl.col("account").is_between(low, high))
     wanted = pl.col("wanted").fill_null(value=False)
-    if together.since is not None:
-        wanted |= pl.lit(together.since) <= _DAY
-    posts = of_part.select(*_POST, size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
+    if together.dates is not None:
+        first, last = map(pl.lit, together.dates)
+        wanted |= pl.col("night").is_between(first, last)
+    posts = of_part.select(*_POST, "night", size=pl.col("text").bin.size()).join(known, on="shard_id", how="left")
     once = posts.filter(wanted).sort(_ORDER).unique(["account_id", "path", "row"], keep="first", maintain_order=True)
     few = (pl.int_range(pl.len()) < MOST_POSTS) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
     tested = once.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
@@ -84,14 +85,14 @@ def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
 
 
 def drop_posts(results: str, before: date) -> int:
-    """Take out the posts of scans that began before this date. Returns how many; their files go with `vacuum`.
+    """Take out the posts whose night, and whose scan, was before this date. Returns how many; `vacuum` takes the files.
 
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
     if not DeltaTable.is_deltatable(table_uri(results, POSTS)):
         return 0
-    return rewrite(results, POSTS, partial(_younger, f"{before:%Y%m%d}"))
+    return rewrite(results, POSTS, partial(_younger, before))
 
 
 def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
@@ -101,9 +102,10 @@ def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
     return rewrite(results, POSTS, partial(_of_others, account_ids))
 
 
-def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
-    days = pl.Series(file.read(["scan_id"])["scan_id"]).str.head(8)
-    return _kept(file, days >= before)
+def _younger(before: date, file: pq.ParquetFile) -> Anew | None:
+    rows = pl.DataFrame(file.read(["scan_id", "night"]))
+    young = (pl.col("scan_id").str.head(8) >= f"{before:%Y%m%d}") | (pl.col("night") >= before.isoformat())
+    return _kept(file, rows.select(young.fill_null(value=False)).to_series())
 
 
 def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:

@@ -26,6 +26,7 @@ from tests.support.audited_scan import Key, make, pieces
 pytestmark = pytest.mark.usefixtures("opened_once")
 KEYS = (Key(1, format="greenlist-v2"), Key(40, format="gumbel-v2"))
 ACCOUNTS, POSTS, UNIT = 600, 10, "unit"
+WORDS = ["the", "sea", "a", "house", "runs", "green", "under", "old", "they", "small", "river", "stone", "and", "light"]
 
 
 def audited(folder, human_texts) -> tuple[LiveAudit, int]:
@@ -114,3 +115,37 @@ def test_evidence_of_posts_that_count_twice_raises_the_alarm(tmp_path, monkeypat
     audit = judged(plan, decoys)
     assert wrong(audit) == ({"decoy_evidence"} if times == 2 else set())
     assert (audit.state == AuditState.ALARM) == (times == 2)
+
+
+@pytest.mark.seconds
+def test_a_night_that_is_looked_at_24_times_flags_as_often_as_stated(tmp_path):
+    """4,000 accounts that nobody marked, whose posts come in 24 looks, under a key of one message at a rate of 0.02.
+
+    The pooled score, at half of the rate, crosses it several times as often when each look counts. Binomial: 0.02 of
+    4,000 is 80, and more than 131 come by chance less than once in ten million runs.
+    """
+    rate, number, looks, random = 0.02, 4_000, 24, np.random.default_rng(3)
+    plan = make(tmp_path, ["nothing"], KEYS[0])
+    keys = open_keys(plan.registry, plan.keys)
+    texts = [[" ".join(random.choice(WORDS, 12)) for _ in range(looks)] for _ in range(number)]
+
+    def flagged(first_looks) -> set[str]:
+        found = set()
+        for look in range(1, looks + 1):
+            judge = AccountJudge(
+                keys, [1.0], Holders.load(plan.registry, ["k0"]), nights=1, dedup="ngram", min_scored=16,
+                false_positive_rate=rate, first_looks=first_looks(look),
+            )  # fmt: skip
+            posts = Posts(
+                [text for account in texts for text in account[:look]],
+                np.arange(number + 1) * look,
+                np.tile(np.arange(look), number),
+                [f"account {i}" for i in range(number)],
+                [None] * (number * look),
+            )
+            found |= {row["account_id"] for row in judge.judge(posts, datetime.now(UTC))}
+        return found
+
+    each_look, first_look = flagged(lambda _: None), flagged(lambda look: None if look == 1 else ())
+    assert len(each_look) > 131, "the looks did not inflate the rate, so this test shows nothing"
+    assert len(first_look) <= 131

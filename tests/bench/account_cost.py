@@ -50,7 +50,7 @@ def night(folder: Path, accounts: int, posts_each: int, parts: int) -> Iterator[
     plan = replace(scanned.plan(), documents=accounts * posts_each)
     open_tables(plan.results, ["account_posts", "audit_counts", TABLE])
     shards = write_posts(plan.results, accounts, posts_each)
-    unit = Unit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW)
+    unit = Unit("night", Together(shards, None, -(-accounts * posts_each // ROWS_A_PART)), NOW, NOW.date())
     worker = AccountWorker(plan, f"{NOW:%Y%m%dT%H%M%SZ}", unit)
     yield f"{len(unit.parts)} parts; peak before the first {peak():.0f} MiB"
     for part in range(parts):

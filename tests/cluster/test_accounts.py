@@ -1,16 +1,21 @@
 """Posts of accounts through whole scans: pooled, named, committed once, erased, dropped with their window."""
 
 import shutil
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from scanner import results
-from scanner.cluster import account_pass
+from scanner.cluster import account_pass, run_scan
+from scanner.cluster.account_pass import Unit, take_first_looks
+from scanner.detection import accounts
 from scanner.errors import Refused
 from scanner.input.files import list_files
+from scanner.results.account_posts import Together
 from scanner.results.erasure import erase_user
 from scanner.results.tables import read_whole
 from tests.support.two_keys import message_of
@@ -75,10 +80,10 @@ RUN = ("scan_id", "scanned_at")
 def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatch):
     night, real = posted, account_pass.commit
 
-    def dies(results, name, entries):
-        if name == account_pass.TABLE:
+    def dies(results, name, entries, run=None):
+        if name == account_pass.TABLE and run is None:
             raise OSError("the disk is gone")
-        return real(results, name, entries)
+        return real(results, name, entries, run)
 
     monkeypatch.setattr(account_pass, "commit", dies)
     with pytest.raises(OSError, match="the disk is gone"):
@@ -103,7 +108,7 @@ def test_a_pass_that_dies_between_its_commits_is_gone_on_with(posted, monkeypatc
 def test_posts_of_a_window_are_looked_at_together_and_dropped_with_it(posted, monkeypatch):
     night = posted
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/a.parquet"])
-    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2000, 1, 1))
+    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
     first = night.scan()
     assert (first.accounts.looked_at, first.accounts.flagged) == (3, 0)
     night.configure(more="accounts = { nights = 30 }", columns='account = "who"', paths=["in/b.parquet"])
@@ -133,3 +138,31 @@ def test_accounts_need_a_column_and_a_weight(night):
     with_accounts = night.plan()
     assert [kept.tested_among(key) for key in kept.keys] == [with_accounts.tested_among(key) for key in kept.keys]
     assert kept.decides != with_accounts.decides
+
+
+def test_the_pooled_score_flags_in_a_nights_first_look_alone(posted, marked, plain, registry, monkeypatch):
+    """A night that is scanned again with more files looks again, and only evidence pays for that look."""
+    night, alice = posted, message_of(registry, "green", "alice")
+    monkeypatch.setattr(accounts, "evidence_for", lambda mark, asked, posts, messages: np.zeros(len(messages)))
+    night.write("first", [plain(14, 1)], who=["early"], at=[datetime.now(UTC)])
+    for name in ("a", "b"):
+        (night.input / f"{name}.parquet").rename(night.folder / f"{name}.parquet")
+    assert night.scan().accounts.flagged == 0
+    for name in ("a", "b"):
+        (night.folder / f"{name}.parquet").rename(night.input / f"{name}.parquet")
+    assert night.scan().accounts.flagged == 0  # the pooled score of `bot` would flag it
+    write(night, "c", alice, marked, plain, range(30, 40))
+    later = run_scan(replace(night.plan(), date=date(2026, 3, 2)), lambda work, totals: None)
+    assert later.accounts.flagged == 1  # another night's first look
+    (row,) = accounts_in(night).to_dicts()
+    assert (row["account_id"], row["night"], row["first_look"]) == ("bot", "2026-03-02", True)
+
+
+def test_a_killed_first_look_stays_the_first(posted):
+    plan, unit = posted.plan(), Unit("0" * 31 + "1", Together((), None, 1), datetime.now(UTC), date(2026, 3, 2))
+    posted.scan()
+    assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}
+    assert take_first_looks(plan.results, unit, ["green", "gum"]) == {"green", "gum"}
+    other = unit._replace(name="f" * 32)
+    assert take_first_looks(plan.results, other, ["green", "new"]) == {"new"}  # a key that came later
+    assert take_first_looks(plan.results, other._replace(night=date(2026, 3, 3)), ["green"]) == {"green"}

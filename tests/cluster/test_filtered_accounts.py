@@ -1,6 +1,6 @@
 """Accounts in scans with a filter: each post loses the n-grams that were common before its own night, and no others."""
 
-from datetime import date
+from datetime import date, timedelta
 
 import polars as pl
 import pytest
@@ -29,7 +29,7 @@ def two_nights(night, registry, marked, plain, monkeypatch):
     The posts of each night end with a signature, which 40 other texts of the first night hold too.
     """
     monkeypatch.setattr(common_ngrams, "CELLS", 1 << 15)
-    monkeypatch.setattr(account_pass, "window_begins", lambda _night, _nights: date(2000, 1, 1))
+    monkeypatch.setattr(account_pass, "window_begins", lambda day, _nights: day - timedelta(days=10))
     alice = message_of(registry, "green", "alice")
     signatures = {FIRST: plain(SIGNATURE, 1), SECOND: plain(SIGNATURE, 2)}
 
