@@ -108,7 +108,7 @@ class ScanAuditConfig(_Frozen):
 class VariantsConfig(_Frozen):
     """Further texts that are scored for each document; each has its weight, for which all p-values pay."""
 
-    normalised: bool = False  # without hidden characters, other and doubled spaces, look-alike letters and upper case
+    normalised: bool = False  # without hidden characters, other blanks, look-alike letters, other styles and cases
 
 
 class SpansConfig(_Frozen):

@@ -1,65 +1,355 @@
 """A text without what hides a mark at no cost to who posts it: a second text that is scored where it differs.
 
-Zero-width characters, soft hyphens, other spaces, doubled spaces, look-alike letters and upper case leave a text as
-readable as it was, and change nearly all of its tokens. What is taken out here follows from the text alone, no key has
-a part in it, so p-values hold for what is left as for any text; it is a look of its own, which K counts (SPEC §3).
+Characters that show nothing, other blanks, look-alike letters, other styles and other cases leave a text as readable as
+it was, and change nearly all of its tokens. What is taken out here follows from the text alone, no key has a part in
+it, so p-values hold for what is left as for any text; it is a look of its own, which K counts (SPEC §3).
+
+A kernel counts what a disguise would leave, character by character. Only a text that has enough of it is changed.
 """
 
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-_HIDDEN = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
-)
-"""Characters that show nothing (Default_Ignorable_Code_Point in DerivedCoreProperties.txt of Unicode), and U+FFF8."""
+import numpy as np
+from numpy.typing import NDArray
 
-_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-"""Spaces (general category Zs) but for the usual one."""
-
-_FORMS = re.compile("[\uff01-\uff5e\U0001d400-\U0001d7ff]")
-"""Full-width and mathematical forms of letters and digits, which have a compatible one (NFKC)."""
-
-_DOUBLED = re.compile(r"(?<=\S) {2,}(?=\S)")
-"""Doubled spaces, except at the beginning of a line, where they indent."""
-
-_SENTENCE = re.compile(r"(?:^|[.!?…]['\"”’)\]]*\s+|\n\s*)['\"“‘(\[]*[^\W\d_]|\bi\b")
-"""Beginning of a sentence up to its first letter; and the English I."""
-
-_LOOK_ALIKES = str.maketrans(
-    # Cyrillic, then Greek letters that look as Latin ones do: confusables.txt of Unicode Technical Standard 39
-    "асԁеһіјорԛѕԝхуАВСЕНІЈКМОРЅТХҮ" + "ονρυΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-    "acdehijopqswxyABCEHIJKMOPSTXY" + "ovpuABEZHIKMNOPTYX",
-)
-_NOT_LATIN = re.compile("[\u0370-\u03ff\u0400-\u052f]")
-_LATIN = re.compile("[A-Za-z]")
-
+from scanner import normalise as characters
+from scanner.normalise import AS_FOREIGN, LOOK_ALIKES, SCRIPTS, STYLED, Script, composed
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.text_segments import Utf8
 
 LEAST_CHANGES = 100
 """Characters for each change, at most: fewer changes leave nearly all of a mark, and are in many texts by custom."""
 
+LEAST_WORDS = 8
+"""Fewest words, or lines, of a text whose capitals, or line ends, are judged: fewer are a title or an address."""
+
+SHORT_LINES = 3
+"""Words a line on average, below which line ends stand for blanks; prose and verse have more."""
+
+LINES_OF_CODE = 10
+"""Lines for each indented one, at most, in a text whose line ends are kept, since code needs them."""
+
+_ROUNDS = 4
+"""Most rounds of taking off; a second one is for what the first uncovered, such as a word of one script in capitals."""
+
+_DOUBLED = re.compile(r"(?<=\S)(?:\t[ \t]*+| [ \t]++)(?=\S)")
+"""Tabs and doubled blanks, except at the beginning of a line, where they indent."""
+
+_TRAILING = re.compile(r"(?<=\S)[ \t]++(?=\n)")
+_WORD = re.compile(r"[^\W\d_]+")
+_WIDE = re.compile(
+    "(?<=[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a])[\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff5e]"
+)
+"""Full-width signs after full-width letters or digits; others are those of Chinese and Japanese texts."""
+
+_SENTENCE = re.compile(  # every run of blanks is read once, so that time goes by the length
+    r"(?:\A\s*+|[.!?…]['\"”’)\]]*+\s++|(?<!\s)[^\S\n]*+\n\s*+)['\"“‘(\[]*+[^\W\d_]|\bi\b"
+)
+"""Beginning of a sentence up to its first letter; and the English I."""
+
+_PLAIN = str.maketrans(dict(STYLED))
+_FOREIGN: Mapping[str, Script] = {
+    letter: script
+    for script, blocks in SCRIPTS.items()
+    if script != "Latin"
+    for letter in (chr(code) for block in blocks for code in block)
+    if letter.isalpha()
+}
+_LATIN = frozenset(chr(code) for block in SCRIPTS["Latin"] for code in block)
+
+_KINDS = 10
+(
+    _OTHER, _LATIN_SMALL, _LATIN_CAPITAL, _FOREIGN_SMALL, _FOREIGN_CAPITAL, _BLANK, _TAB, _CHANGED, _END, _MARK,
+) = range(_KINDS)  # fmt: skip
+"""Kinds of characters; a mark makes one character with some of those before it, a changed one never stays."""
+
+_BLOCKS_OF_SIGNS = (
+    *range(0x3400),
+    *range(0xF900, 0x10000),
+    *range(0x11000, 0x11A00),
+    *range(0x1BC00, 0x1D200),
+    *range(0xE0000, 0xE1000),
+)
+"""Blocks that hold all characters of `_HIDES`, and all that compose but for those of Korean."""
+
+_HIDES = re.compile(
+    "|".join(
+        kind.pattern
+        for kind in (characters.UNSEEN, characters.CONTROLS, characters.BLANKS, characters.LINE_ENDS, characters.LINES)
+    )
+)
+
 
 def normalise(text: str) -> str:
     """A text as it was before somebody hid its mark, as far as the text shows that; mostly the same text."""
-    plain, changes = (text, 0) if text.isascii() else _of_plain_characters(text)
-    if "  " in plain:
-        plain, doubled = _DOUBLED.subn(" ", plain)
-        changes += doubled
-    lower = plain.lower()
-    if plain != lower and plain == plain.upper():
-        plain = _SENTENCE.sub(lambda begin: begin[0].upper(), lower)
-        changes += len(plain)
-    return plain if changes * LEAST_CHANGES >= len(text) else text
+    return normal_forms([text], _utf8(text)).get(0, text)
 
 
-def _of_plain_characters(text: str) -> tuple[str, int]:
-    """The text without hidden characters, other spaces, forms and look-alikes; and how many characters these were."""
-    composed = unicodedata.normalize("NFC", text)
-    plain, hidden = _HIDDEN.subn("", composed)
-    plain, spaces = _SPACES.subn(" ", plain)
-    plain, forms = _FORMS.subn(lambda form: unicodedata.normalize("NFKC", form[0]), plain)
-    changes = len(text) - len(composed) + hidden + spaces + forms
-    foreign = len(_NOT_LATIN.findall(plain))
-    if not 0 < foreign < len(_LATIN.findall(plain)):
-        return plain, changes
-    return plain.translate(_LOOK_ALIKES), changes + foreign
+def normal_forms(texts: Sequence[str], utf8: Utf8) -> dict[int, str]:
+    """The normal forms of texts that are not their own, by their places; texts and utf8 are the same texts."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    places: list[int] = np.flatnonzero(_look_disguised(counts_of(utf8), lengths)).tolist()
+    found = ((place, _undisguised(texts[place])) for place in places)
+    return {place: form for place, form in found if form != texts[place]}
+
+
+class Counts(NamedTuple):
+    """What texts have, each int64[D].
+
+    changes: characters that a disguise leaves; words, lines: those with something in them; indented: lines among them;
+    initials: letters that begin words; great_initials: capitals among them; inner, great_inner: the same of all others.
+    """
+
+    changes: NDArray[np.int64]
+    words: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    indented: NDArray[np.int64]
+    initials: NDArray[np.int64]
+    great_initials: NDArray[np.int64]
+    inner: NDArray[np.int64]
+    great_inner: NDArray[np.int64]
+
+
+def counts_of(texts: Utf8) -> Counts:
+    """What texts have, counted in one pass over their characters."""
+    return Counts(*_count(texts.data, texts.offsets, *_TABLES).T)
+
+
+def in_capitals(counts: Counts) -> NDArray[np.bool_]:
+    """bool[D]: whether three words in five begin with a capital, or a quarter of other letters are capitals."""
+    enough = counts.initials >= LEAST_WORDS
+    return enough & ((5 * counts.great_initials > 3 * counts.initials) | (4 * counts.great_inner > counts.inner))
+
+
+def in_short_lines(counts: Counts) -> NDArray[np.bool_]:
+    """bool[D]: whether lines are too short for prose, and too few of them indented for code."""
+    enough = (counts.lines >= LEAST_WORDS) & (counts.words < SHORT_LINES * counts.lines)
+    enough &= 2 * counts.initials > counts.words  # Chinese has no blanks, and numbers stand in tables
+    return enough & (LINES_OF_CODE * counts.indented < counts.lines)
+
+
+def _look_disguised(counts: Counts, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    changed = (counts.changes > 0) & (counts.changes * LEAST_CHANGES >= lengths)
+    return changed | in_capitals(counts) | in_short_lines(counts)
+
+
+def _undisguised(text: str) -> str:
+    for _ in range(_ROUNDS):
+        before, text = text, _in_lines_and_sentences(_of_plain_characters(text))
+        if text == before:
+            break
+    return text
+
+
+def _utf8(text: str) -> Utf8:
+    data = np.frombuffer(text.encode(errors="surrogatepass"), np.uint8)
+    return Utf8(data, np.array([0, len(data)]))
+
+
+def _of_plain_characters(text: str) -> str:
+    """The text with the usual characters for others that look the same, or that show nothing."""
+    text = characters.CONTROLS.sub("", characters.LINE_ENDS.sub("\n", text))
+    text = characters.BLANKS.sub(" ", text)
+    if text.isascii():
+        return text
+    text = characters.LINES.sub("", characters.UNSEEN.sub("", text))
+    text = _WIDE.sub(lambda sign: chr(ord(sign[0]) - 0xFEE0), text).translate(_PLAIN)
+    return composed(_words_of_one_script(composed(text)))
+
+
+def _in_lines_and_sentences(text: str) -> str:
+    text = _TRAILING.sub("", _DOUBLED.sub(" ", text))
+    if in_short_lines(counts_of(_utf8(text)))[0]:
+        text = " ".join(text.split())
+    if in_capitals(counts_of(_utf8(text)))[0]:
+        text = _SENTENCE.sub(_with_capital, text.lower())
+    return text
+
+
+def _with_capital(begin: re.Match[str]) -> str:
+    letter = begin[0][-1]
+    capital = letter.upper()
+    return begin[0][:-1] + (capital if capital.lower() == letter else letter)  # not SS for ß
+
+
+def _words_of_one_script(text: str) -> str:
+    """The text with words of one script for words that mix letters which look the same.
+
+    A word tells its script by letters that no other script has. A word without such letters goes with the last mixed
+    word before it, unless a word between them is plainly of another script: so words of two languages stay.
+    """
+    if not any(map(_FOREIGN.__contains__, set(text))):
+        return text
+    tells = (_script_of(set(word[0]), None) for word in _WORD.finditer(text))
+    script: Script | None = next((script if mixed else None for script, mixed in tells if script), None)
+
+    def mended(word: re.Match[str]) -> str:
+        nonlocal script
+        letters = set(word[0])
+        of, mixed = _script_of(letters, script)
+        if of:
+            script = of if mixed or of == script else None
+        return word[0] if script is None or (mixed and not of) else word[0].translate(_AS_SCRIPT[script])
+
+    return _WORD.sub(mended, text)
+
+
+def _script_of(letters: set[str], now: Script | None) -> tuple[Script | None, bool]:
+    """The script of a word by letters that look like none of another, or None; and whether it has letters of two.
+
+    None and two: a word with such letters of both. now: the script of mixed words so far, where the word has Latin
+    letters alone.
+    """
+    latin = {letter for letter in letters if letter not in _FOREIGN}
+    others = {_FOREIGN[letter] for letter in letters - latin}
+    other = now if not others else others.pop() if len(others) == 1 else None
+    surely_latin = not latin <= AS_FOREIGN.get(other or "Latin", {}).keys()
+    surely_other = not letters - latin <= LOOK_ALIKES.keys()
+    mixed = 0 < len(latin) < len(letters)
+    if surely_latin:
+        return (None, True) if surely_other or (mixed and not latin <= _LATIN) else ("Latin", mixed)
+    return (other if surely_other else None), mixed and surely_other
+
+
+_AS_SCRIPT: Mapping[Script, dict[int, str]] = {
+    "Latin": str.maketrans(dict(LOOK_ALIKES)),
+    **{script: str.maketrans(dict(letters)) for script, letters in AS_FOREIGN.items()},
+}
+
+
+_PAIRED = 16
+"""Kinds of characters at most, so that a pair of them has a place in a table."""
+
+
+def _kinds() -> NDArray[np.uint8]:
+    """The kind of each character, uint8[0x110000]."""
+    kinds = np.full(0x110000, _OTHER, np.uint8)
+    for script, blocks in SCRIPTS.items():
+        for letter in (chr(code) for block in blocks for code in block):
+            if letter.isalpha():
+                capital = letter != letter.lower()
+                kinds[ord(letter)] = (_LATIN_SMALL if script == "Latin" else _FOREIGN_SMALL) + capital
+    for last in {pair & 0xFFFFFFFF for pair in _composing()}:
+        kinds[last] = _MARK
+    for code in _BLOCKS_OF_SIGNS:
+        if _HIDES.match(chr(code)) or unicodedata.normalize("NFC", chr(code)) != chr(code):
+            kinds[code] = _CHANGED
+    kinds[[ord(letter) for letter in STYLED if letter not in "０１２３４５６７８９"]] = _CHANGED  # usual in Japanese
+    kinds[[ord(" "), ord("\t"), ord("\n")]] = _BLANK, _TAB, _END
+    return kinds
+
+
+def _composing() -> list[int]:
+    """Pairs of characters that become one in NFC, first << 32 | second, in order."""
+    pairs = []
+    for code in _BLOCKS_OF_SIGNS:
+        parts = unicodedata.normalize("NFD", chr(code))
+        first = unicodedata.normalize("NFC", parts[:-1])
+        if len(parts) > 1 == len(first) and unicodedata.normalize("NFC", parts) == chr(code):
+            pairs.append(ord(first) << 32 | ord(parts[-1]))
+    return sorted(pairs)
+
+
+def _of_pairs() -> NDArray[np.uint64]:
+    """What a pair of kinds adds to the fields of Counts, a byte each, uint64[16 * 16]; lines are counted otherwise."""
+    added = np.zeros((_PAIRED, _PAIRED), np.uint64)
+    blanks, small, capitals = (_BLANK, _TAB, _END), (_LATIN_SMALL, _FOREIGN_SMALL), (_LATIN_CAPITAL, _FOREIGN_CAPITAL)
+    letters = {*small, *capitals}
+    for last in range(_KINDS):
+        for kind in range(_KINDS):
+            hidden = kind == _CHANGED or (kind == _TAB and last != _END) or (last in (_BLANK, _TAB) and kind in blanks)
+            mixed = last in letters and kind in letters and (last < _FOREIGN_SMALL) != (kind < _FOREIGN_SMALL)
+            fields = (
+                hidden or mixed,
+                last in blanks and kind not in blanks,
+                False,
+                False,
+                last not in letters and kind in letters,
+                last not in letters and kind in capitals,
+                last in letters and kind in letters,
+                last in letters and kind in capitals,
+            )
+            added[last, kind] = sum(int(one) << 8 * place for place, one in enumerate(fields))
+    return added.ravel()
+
+
+@kernel
+def _count(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
+    added: NDArray[np.uint64],
+    pairs: NDArray[np.uint64],
+) -> NDArray[np.int64]:
+    """Fields of Counts, int64[D, 8], of texts in UTF-8; pairs: as `_composing` gives them."""
+    counts = np.zeros((len(offsets) - 1, 8), np.int64)
+    for d in range(len(counts)):
+        i, end = offsets[d], offsets[d + 1]
+        _begin_line(data, i, end, kinds, added, counts[d])
+        last, before = np.uint64(_END), np.uint32(0)
+        while i < end:
+            sums, stop = np.uint64(0), min(i + 255, end)
+            while i < stop:
+                code = np.uint32(data[i])
+                i += 1
+                if code >= 0x80:
+                    code, i = _decoded(data, i)
+                kind = np.uint64(kinds[code])
+                sums += added[last << np.uint64(4) | kind]
+                if kind >= _END:
+                    if kind == _END:
+                        _begin_line(data, i, end, kinds, added, counts[d])
+                    else:
+                        pair = np.uint64(before) << np.uint64(32) | np.uint64(code)
+                        place = np.searchsorted(pairs, pair)
+                        counts[d, 0] += place < len(pairs) and pairs[place] == pair
+                last, before = kind, code
+            for field in range(8):
+                counts[d, field] += np.int64(sums >> np.uint64(8 * field) & np.uint64(255))
+    return counts
+
+
+@inlined
+def _decoded(data: NDArray[np.uint8], i: int) -> tuple[np.uint32, int]:
+    """The character of several bytes whose second one is at a place, and the place behind it; of valid UTF-8."""
+    code = np.uint32(data[i - 1])
+    if code < 0xE0:
+        return (code & np.uint32(31)) << np.uint32(6) | np.uint32(data[i] & 63), i + 1
+    more = np.uint32(data[i] & 63) << np.uint32(6) | np.uint32(data[i + 1] & 63)
+    if code < 0xF0:
+        return (code & np.uint32(15)) << np.uint32(12) | more, i + 2
+    return (code & np.uint32(7)) << np.uint32(18) | more << np.uint32(6) | np.uint32(data[i + 2] & 63), i + 3
+
+
+@kernel
+def _begin_line(
+    data: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    kinds: NDArray[np.uint8],
+    added: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Count a line, unless nothing is in it; and take back what its indentation will be counted as."""
+    last = np.uint64(_END)
+    for i in range(begin, end):
+        kind = np.uint64(kinds[data[i]] if data[i] < 0x80 else _OTHER)
+        if kind != _BLANK and kind != _TAB:
+            if kind != _END:
+                counts[2] += 1
+                counts[3] += i > begin
+            elif i > begin:
+                counts[0] -= 1
+            return
+        counts[0] -= np.int64(added[last << np.uint64(4) | kind] & np.uint64(255))
+        last = kind
+
+
+_TABLES: tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint64]] = (
+    _kinds(),
+    _of_pairs(),
+    np.array(_composing(), np.uint64),
+)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.normalising import normalise
+from scanner.detection.normalising import normal_forms
 from scanner.input.documents import read_text
 from scanner.tokens import Standing
 from scanner.watermark import Tokens, joined
@@ -70,12 +70,12 @@ def read_texts(
             else:
                 texts.append(text)
         parts.append(tokenise(texts))
+        as_scored = few if len(faults) == faulty else pa.array([*map(str.encode, texts)], pa.large_binary())
         if standing is not None:
-            as_scored = few if len(faults) == faulty else pa.array([*map(str.encode, texts)], pa.large_binary())
             segments.append(segments_of_stored(as_scored, parts[-1], standing))
         if normalised:
-            plain = {read + i: other for i, text in enumerate(texts) if (other := normalise(text)) != text}
-            differing += plain
+            plain = normal_forms(texts, _utf8(as_scored))
+            differing += [read + i for i in plain]
             others += [tokenise([*plain.values()])] if plain else []
         read += len(texts)
     return Texts(

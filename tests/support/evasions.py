@@ -1,0 +1,120 @@
+"""Forty-five ways to hide a mark that cost who posts a text nothing, or little: functions of a text."""
+
+import re
+from collections.abc import Callable
+from string import ascii_letters, ascii_lowercase, ascii_uppercase
+
+from scanner.normalise import STYLED
+
+Evasion = Callable[[str], str]
+
+
+def between_letters(sign: str) -> Evasion:
+    return lambda text: re.sub(r"(?<=\w)(?=\w)", sign, text)
+
+
+def after_letters(sign: str) -> Evasion:
+    return lambda text: re.sub(r"([A-Za-z])", r"\1" + sign, text)
+
+
+def for_blanks(sign: str) -> Evasion:
+    return lambda text: text.replace(" ", sign)
+
+
+def for_letters(plain: str, others: str) -> Evasion:
+    return lambda text: text.translate(dict(zip(map(ord, plain), others, strict=True)))
+
+
+def in_style(first_capital: str, first_small: str) -> Evasion:
+    """Letters by their place in an alphabet of another style; a letter with a place of its own stays as it is."""
+    others = [chr(ord(first_capital) + i) for i in range(26)] + [chr(ord(first_small) + i) for i in range(26)]
+    return lambda text: text.translate(
+        {ord(a): b for a, b in zip(ascii_uppercase + ascii_lowercase, others, strict=True) if b in STYLED}
+    )
+
+
+def by_word(change: Callable[[str, int], str]) -> Evasion:
+    """Change each word by its place in the text."""
+
+    def evade(text: str) -> str:
+        places = iter(range(len(text)))
+        return re.sub(r"[A-Za-z]+", lambda word: change(word[0], next(places)), text)
+
+    return evade
+
+
+def capitals_but_for_one(text: str) -> str:
+    place = next(i for i in range(len(text) // 2, len(text)) if text[i] in ascii_lowercase)
+    return text[:place].upper() + text[place] + text[place + 1 :].upper()
+
+
+def second_blanks(sign: str) -> Evasion:
+    return lambda text: re.sub(r"( \S+) ", r"\1" + sign, text)
+
+
+def swapped(word: str, place: int) -> str:
+    return word[0] + word[2] + word[1] + word[3:] if len(word) > 3 and place % 3 == 0 else word
+
+
+def one_look_alike(word: str, _: int) -> str:
+    return re.sub("[aceo]", lambda letter: TWELVE[1][TWELVE[0].index(letter[0])], word, count=1)
+
+
+def alternating(text: str) -> str:
+    return "".join(letter.upper() if i % 2 else letter.lower() for i, letter in enumerate(text))
+
+
+TWELVE = "aceopxyijsAB", "асеорхуіјѕАВ"
+LISU = "ABDEFGHJKLMNOPRSTUVWXYZ", "ꓮꓐꓓꓰꓝꓖꓧꓙꓗꓡꓟꓠꓳꓑꓣꓢꓔꓴꓦꓪꓫꓬꓜ"
+SMALL_CAPITALS = "abcdefghijklmnoprstuvwyz", "ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘʀꜱᴛᴜᴠᴡʏᴢ"
+RAISED = "abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ"
+TURNED = "abcdefghijklmnopqrstuvwxyz", "ɐqɔpǝɟƃɥᴉɾʞlɯuodbɹsʇnʌʍxʎz"
+
+EVASIONS: dict[str, Evasion] = {
+    "zero-width spaces between letters": between_letters("\u200b"),
+    "soft hyphens between letters": between_letters("\u00ad"),
+    "word joiners between letters": between_letters("\u2060"),
+    "control characters between letters": between_letters("\x01"),
+    "marks of direction between letters": between_letters("\u200e"),
+    "variation selectors after letters": after_letters("\ufe0f"),
+    "tag characters after letters": after_letters("\U000e0041"),
+    "no-break spaces for blanks": for_blanks("\u00a0"),
+    "thin spaces for blanks": for_blanks("\u2009"),
+    "empty Braille for blanks": for_blanks("\u2800"),
+    "two blanks for one": for_blanks("  "),
+    "tabs for blanks": for_blanks("\t"),
+    "form feeds for blanks": for_blanks("\f"),
+    "line ends for blanks": for_blanks("\n"),
+    "a line end for every second blank": second_blanks("\n"),
+    "blank lines for blanks": for_blanks("\n\n"),
+    "Unicode's line separators for blanks": for_blanks("\u2028"),
+    "twelve Cyrillic look-alikes throughout": for_letters(*TWELVE),
+    "Greek look-alikes throughout": for_letters("aiouvpABEZHKMNOPTYX", "αιουνρΑΒΕΖΗΚΜΝΟΡΤΥΧ"),
+    "one Cyrillic look-alike a word": by_word(one_look_alike),
+    "capitals": str.upper,
+    "capitals but for one letter": capitals_but_for_one,
+    "capitals in Lisu look-alikes": lambda text: for_letters(*LISU)(text.upper()),
+    "title case": str.title,
+    "every second letter a capital": alternating,
+    "small capitals": for_letters(*SMALL_CAPITALS),
+    "full-width letters": in_style("Ａ", "ａ"),
+    "circled letters": in_style("Ⓐ", "ⓐ"),
+    "white on black squares": lambda text: in_style("🅰", "ａ")(text.upper()),
+    "bold mathematical letters": in_style("𝐀", "𝐚"),
+    "raised letters": for_letters(*RAISED),
+    "struck through": after_letters("\u0336"),
+    "lower case": str.lower,
+    "curly quotes and long dashes": lambda text: text.replace("'", "’").replace('"', "”").replace("-", "–"),
+    "no signs but full stops": lambda text: re.sub(r"[^\w\s.]", "", text),
+    "accents on vowels": for_letters("aeiou", "áéíóú"),
+    "a blank after each letter": lambda text: " ".join(text),
+    "underscores for blanks": for_blanks("_"),
+    "no blanks": for_blanks(""),
+    "digits for letters": for_letters("aeiost", "431057"),
+    "two letters of each third long word swapped": by_word(swapped),
+    "a star on both sides of each word": lambda text: re.sub(r"(\w+)", r"*\1*", text),
+    "letters upside down": lambda text: for_letters(*TURNED)(text.lower()),
+    "a pile of marks on each letter": after_letters("\u0316\u0321\u034e\u0363\u0489"),
+    "HTML's numbers for letters": lambda text: "".join(f"&#{ord(c)};" if c in ascii_letters else c for c in text),
+}
+"""Evasions by their names, in the order of the guide's table (`python -m tests.bench.evasions`)."""
