@@ -1,6 +1,7 @@
 """`brickscan check`: one text under the keys of a registry, a verdict a key."""
 
 import datetime
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -96,7 +97,7 @@ def check(
         of_keys = "and for the weight of each key"
     if asked.weights != NO_VARIANTS:
         of_keys += ", with the weights of scan.toml or equal ones"
-    tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {rate:g}")
+    tell(f"p-values are corrected for all messages {of_keys}; text counts as marked at {one_in(math.log10(rate))}")
     if found is not None:
         tell(_left_out(found))
     return 3 if any(row["proof"] == Proof.DIFFERS for row in verdicts) else 0

@@ -1,5 +1,6 @@
 """The summary of a scan, for people who have ten seconds: what was read, what was flagged, what needs a hand."""
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.options import TRIAL
 from jobs.text import counted
-from scanner.printable import printable
+from scanner.printable import one_in, printable
 
 if TYPE_CHECKING:
     from scanner.cluster import Outcome
@@ -109,7 +110,7 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     if outcome.audit is not None:
         came = outcome.audit.canaries is not None and outcome.audit.canaries.came > 0
         flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside canaries" * came
-    yield from _line("flagged", f"{flagged}, at a false-positive rate of {false_positive_rate:g}")
+    yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
     if outcome.accounts is not None:
         looked_at, marked = outcome.accounts

@@ -77,7 +77,7 @@ def test_a_resumed_night_is_told_as_a_whole():
         "too short    12 documents",
         "in part      1 document: invalid bytes replaced, the first 16 MiB scored",
         "quarantined  3 documents, 1 file (null_text 3 documents, not_parquet 1 file)",
-        "flagged      42 documents, 31 distinct texts, at a false-positive rate of 1e-06",
+        "flagged      42 documents, 31 distinct texts, at a false-positive rate of 1 in 1,000,000",
         "proved       5 flags came out the same when computed again by a slow path",
         "false flags  0.004 expected at most by chance, among 4,000 distinct texts; 1 of the 31 flagged are",
         "             for reserved messages, which nobody is ever given, and 2 for others that nobody held:",
@@ -172,7 +172,7 @@ def test_nights_that_were_dropped_are_told():
 def test_an_interrupted_scan_tells_what_it_did_itself():
     found = said(outcome(exit_code=130, audit=None, unread=Unread()))
     assert "whole input  9 of 12 shards committed before\n" in found
-    assert "flagged      5 documents, at a false-positive rate of 1e-06\n" in found
+    assert "flagged      5 documents, at a false-positive rate of 1 in 1,000,000\n" in found
     assert "false flags" not in found
 
 

@@ -37,7 +37,9 @@ def test_scan_and_flagged(night, marked, plain, registry):
     code, out, err = call("scan", night.config)
     assert code == 0
     assert "3 documents in" in out
-    assert re.search(r"^flagged +1 document, 1 distinct text, at a false-positive rate of 1e-06$", out, re.MULTILINE)
+    assert re.search(
+        r"^flagged +1 document, 1 distinct text, at a false-positive rate of 1 in 1,000,000$", out, re.MULTILINE
+    )
     assert re.search(
         r"^false flags +2e-06 expected at most by chance, among 2 distinct texts; 0 of the 1", out, re.MULTILINE
     )

@@ -71,7 +71,7 @@ def test_a_verdict_a_key_in_words(night, texts, registry):
     assert green.endswith("  proved")
     assert gum.startswith("gum    no mark found")
     assert gum.endswith("  -")
-    assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1e-06"
+    assert foot == "p-values are corrected for all messages of 2 keys; text counts as marked at 1 in 1,000,000"
     assert "written by" not in out
     one = call("check", "--registry", registry, "--key", "green", "--text", night.folder / "marked.txt")[1]
     # p is corrected for all keys though one is asked for: who asks for fewer must get no smaller p-value

@@ -61,7 +61,7 @@ def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
         for (scan, shard, path), at in ranges.items()
     ]
     scans = [
-        filled(SCANS, scan_id=scan, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
+        filled(SCANS, scan_id=scan, trial=False, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
         for scan in sorted({row["scan_id"] for row in rows})
     ]
     for name, found, schema in (("flags", rows, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):
