@@ -4,8 +4,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from scanner.input.documents import read_text
 from scanner.watermark import Tokens
 
 SECRET = bytes(range(32))
@@ -29,9 +31,12 @@ def texts(corpus: Path, megabytes: float) -> list[str]:
     for group in range(groups):
         room = megabytes * 2**20 / groups
         for batch in file.iter_batches(64, row_groups=[group], columns=["text"]):
-            for text in batch.column("text").to_pylist():
+            for raw in batch.column("text").cast(pa.binary()).to_pylist():
+                text, reason, _ = read_text(raw)
+                if reason or text is None:  # as some of the demo's
+                    continue
                 chosen.append(text)
-                room -= len(text.encode())
+                room -= len(raw)
                 if room <= 0:
                     break
             if room <= 0:

@@ -1,4 +1,4 @@
-"""Row 5: tokenising alone, with each backend and each tokenizer of a folder."""
+"""Row 5: tokenising alone, with each backend and each tokenizer of a folder; and deciding on a second look."""
 
 import hashlib
 import json
@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
+from scanner.detection.normalising import normal_forms, normalise
 from scanner.errors import BackendMissing, BackendUnlike
 from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
 from scanner.tokens.fast import SAMPLE_TEXTS
+from scanner.watermark.text_segments import Utf8
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Comparison, Work, compare, rate
 
@@ -18,8 +22,27 @@ def tokenizer_files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.json")) if "model" in json.loads(path.read_bytes())]
 
 
+def own_normal_forms(chosen: list[str], options: Namespace) -> Iterator[Comparison]:
+    """What it costs to find that texts are their own normal form, beside their SHA-256, which every scan takes too."""
+    for ascii_alone in (True, False):
+        stored = [t.encode() for t in chosen if t.isascii() == ascii_alone and normalise(t) == t]
+        if not stored:
+            continue
+        few = [raw.decode() for raw in stored]
+        utf8 = Utf8(np.frombuffer(b"".join(stored), np.uint8), np.cumsum([0, *map(len, stored)]))
+        megabytes = len(utf8.data) / 1e6
+        digests = Work(
+            "SHA-256 of each text", megabytes, lambda stored=stored: [hashlib.sha256(raw).digest() for raw in stored]
+        )
+        name = f"own normal forms, {'ASCII' if ascii_alone else 'other'} texts"
+        work = Work(name, megabytes, lambda few=few, utf8=utf8: normal_forms(few, utf8))
+        compared = compare(5, "MB/s", work, digests, options.repeats)
+        yield compared._replace(note=f"{1e3 / compared.rate:.3g} ms a MB")
+
+
 def backends(options: Namespace) -> Iterator[Comparison]:
     chosen = texts(options.corpus, options.megabytes)
+    yield from own_normal_forms(chosen, options)
     megabytes = size(chosen)
     raw = [text.encode() for text in chosen]
     digests = Work("SHA-256 of each text", megabytes, lambda: [hashlib.sha256(text).digest() for text in raw])
