@@ -13,7 +13,7 @@ def seen_by(title: str) -> set[str]:
 
 
 def test_a_night_without_a_fault_does_not_alarm():
-    """Of 200 nights, 0.2 are expected to alarm by a control at most."""
+    """A control is expected to alarm in 0.2 of 200 nights at most."""
     assert max(alarms(FAULTS[0], 200)) <= 0.02
 
 
