@@ -95,7 +95,7 @@ def estimate(plan: Plan, left: Sequence[Shard], workers: int) -> Estimate | None
     samples = list[Sample]()
     for shard, places in spread_evenly(left, PLACES).items():
         origin = Origin("", shard.shard_id, shard.file.path)
-        witness = PieceDecoys(decoys, origin, shard.rows.start) if decoys else None
+        witness = PieceDecoys(decoys, origin, shard.rows.start, detector) if decoys else None
         samples += _samples(plan, shard, places, _scorer(detector, origin, witness))
     return project(samples, [_documents(shard) for shard in left], workers) if samples else None
 

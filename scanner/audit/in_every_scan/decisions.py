@@ -43,6 +43,9 @@ Messages of a group share draws, and few groups are searched for their users. `m
 REACHED_ABOVE = 512
 """Most scored positions to which REACH applies: in texts of 400 to 2,000 words 0.79 to 0.95 are reached."""
 
+TOGETHER_LONG = 2**18
+"""Characters of texts from which fewer are decided together, so that the driver waits no longer for a sign of life."""
+
 _ALPHA = np.array(THRESHOLDS)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.audit.in_every_scan.decisions import TOGETHER
+from scanner.audit.in_every_scan.decisions import TOGETHER, TOGETHER_LONG
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
 from scanner.audit.in_every_scan.knockoffs import counted, rank
 from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, strata
@@ -145,16 +145,17 @@ class PieceDecoys(Counts):
                 if digests[d] not in self._decided:
                     self._decided.add(digests[d])
                     self._undecided[digests[d]] = text_of(d)
-                    self._decide(TOGETHER)
+                    if len(self._undecided) == TOGETHER or sum(map(len, self._undecided.values())) >= TOGETHER_LONG:
+                        self._decide()
 
     def rows(self) -> list[pa.RecordBatch]:
         """The counts of the piece, as rows of AUDIT_COUNTS."""
-        self._decide(1)
+        self._decide()
         return super().rows()
 
-    def _decide(self, least: int) -> None:
-        """Decide the texts that wait, if they are so many."""
-        if len(self._undecided) < least or self._detector is None or self._decoys.decisions is None:
+    def _decide(self) -> None:
+        """Decide the texts that wait."""
+        if not self._undecided or self._detector is None or self._decoys.decisions is None:
             return
         sums = self._decoys.decisions.decide(self._detector, self._piece, self._undecided)
         self._add_sums(Asked(DECISION, self._decoys.decisions.messages, None, Columns("all", 0), "all"), sums)
