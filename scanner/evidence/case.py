@@ -15,7 +15,7 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.evidence.kept_texts import KeptTexts
 from scanner.input.columns import Columns
 from scanner.input.documents import Reader, Unreadable
-from scanner.input.files import InputFile, list_files
+from scanner.input.files import InputFile, find_file
 from scanner.input.inspector import Inspector
 from scanner.input.shards import key_set
 from scanner.results import flagged, scans
@@ -144,7 +144,7 @@ class StoredTexts:
         return found
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
-        (file,) = list_files([path])
+        file = find_file(path)
         if file != self._sound:
             self._inspector.inspect(file, self._columns)
             self._sound = file

@@ -4,6 +4,7 @@ A file is listed once, with its size and modification mark. Whoever reads it lat
 that no verdict rests on a file that changed in between.
 """
 
+import contextlib
 import datetime
 import os
 import posixpath
@@ -18,9 +19,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from scanner.errors import FileFault, Refused, ScanFailed
+from scanner.input.table_folders import HIDDEN, TableFolders
 from scanner.storage.locations import ask_many_at_once, filesystem_of, is_uri, refuse_password
-
-_HIDDEN = ("_", ".")  # first characters of names that are passed over
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ def list_files(
         before: files listed some seconds ago. For an unchanged file the same object is returned, which costs less.
 
     Raises:
-        Refused: a path that does not exist, or cannot be written down.
+        Refused: a path that does not exist, or cannot be written down; a Delta, Iceberg or Hudi table at, above or
+            below a path.
         ScanFailed: a folder that cannot be listed.
     """
     files: dict[str, InputFile] = {}
@@ -138,25 +139,35 @@ def list_files(
     return list(by_file.values())
 
 
-def _found_under(
-    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
-) -> "tuple[int, list[_Found]]":
-    """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
-    if is_uri(location):
-        ask_many_at_once()
-    try:
-        filesystem, inner = filesystem_of(location)
+def find_file(path: str) -> InputFile:
+    """A file that was listed before, as it is now; whatever became of its folder.
+
+    Args:
+        path: path of the file, as the tables show it, with the options of its URI.
+
+    Raises:
+        Refused: it does not exist, or cannot be written down.
+        ScanFailed: it cannot be looked at.
+    """
+    shown = urlsplit(path)._replace(query="").geturl() if "://" in path else path
+    with _faults_of(path):
+        filesystem, inner = filesystem_of(path)
         info = filesystem.get_file_info(inner)
-        local = isinstance(filesystem, fs.LocalFileSystem)
-        if info.type == fs.FileType.NotFound:
-            if missing is None:
-                raise Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
-            missing(location)
-            found = []
-        elif info.type != fs.FileType.Directory:
-            found = [_found(info, _leads_to(location) if local else None)]
-        else:
-            found = list((_in_local_folder if local else _in_folder)(filesystem, inner, passed_over))
+    if info.type == fs.FileType.NotFound:
+        raise _missing(path)
+    found = _found(info)
+    return InputFile(_printable(shown), path, found.inner, found.size, found.modified)
+
+
+def _missing(location: str) -> Refused:
+    return Refused(f"input.paths: {location!r} does not exist; name a Parquet file or a folder of them")
+
+
+@contextlib.contextmanager
+def _faults_of(location: str) -> Iterator[None]:
+    """Have errors about a path tell which one, as Refused or ScanFailed."""
+    try:
+        yield
     except UnicodeError as error:
         name = os.fsencode(getattr(error, "object", location))
         raise Refused(f"input.paths: a name in {location!r} is no UTF-8: {name!r}; rename it") from None
@@ -164,6 +175,31 @@ def _found_under(
         raise Refused(f"input.paths: {location!r} cannot be a path: {error}; correct it") from None
     except OSError as error:
         raise ScanFailed(f"input.paths: {location!r} cannot be listed: {error}") from None
+
+
+def _found_under(
+    location: str, missing: Callable[[str], None] | None, passed_over: Callable[[str], None]
+) -> "tuple[int, list[_Found]]":
+    """The files at a path, and how long the path is on its filesystem. Raises as `list_files`."""
+    if is_uri(location):
+        ask_many_at_once()
+    with _faults_of(location):
+        filesystem, inner = filesystem_of(location)
+        info = filesystem.get_file_info(inner)
+        local = isinstance(filesystem, fs.LocalFileSystem)
+        tables = TableFolders(location, filesystem)
+        tables.refuse_above(inner)
+        if local:
+            tables.refuse_above(os.path.realpath(inner))
+        if info.type == fs.FileType.NotFound:
+            if missing is None:
+                raise _missing(location)
+            missing(location)
+            found = []
+        elif info.type != fs.FileType.Directory:
+            found = [_found(info, _leads_to(location) if local else None)]
+        else:
+            found = list((_in_local_folder if local else _in_folder)(filesystem, inner, tables, passed_over))
     return len(inner.rstrip("/")), found
 
 
@@ -205,11 +241,15 @@ def _found(info: fs.FileInfo, real: object = None) -> _Found:
     return _Found(info.path, max(info.size or 0, 0), info.mtime_ns or 0, real)
 
 
-def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
+def _in_folder(
+    filesystem: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
+) -> Iterator[_Found]:
     for item in filesystem.get_file_info(fs.FileSelector(folder, recursive=True)):
         below = item.path[len(folder.rstrip("/")) :].strip("/").split("/")
-        hidden = any(part.startswith(_HIDDEN) for part in below)
-        if item.type == fs.FileType.Directory or hidden:
+        hidden = any(part.startswith(HIDDEN) for part in below)
+        is_folder = item.type == fs.FileType.Directory
+        tables.refuse_by(folder, [*below, ""] if is_folder else below)
+        if is_folder or hidden:
             continue
         if below[-1].endswith(".parquet"):
             yield _found(item)
@@ -217,14 +257,18 @@ def _in_folder(filesystem: fs.FileSystem, folder: str, passed_over: Callable[[st
             passed_over(item.path)
 
 
-def _in_local_folder(_: fs.FileSystem, folder: str, passed_over: Callable[[str], None]) -> Iterator[_Found]:
+def _in_local_folder(
+    _: fs.FileSystem, folder: str, tables: TableFolders, passed_over: Callable[[str], None]
+) -> Iterator[_Found]:
     """Files as in Arrow's own listing, at a fifth of its cost. A link that leads nowhere is listed too."""
-    for real, files in _walk(folder):
+    for real, files in _walk(folder, tables):
         for file in files:
             path = file.path
             if not path.endswith(".parquet"):
                 passed_over(_printable(path))
             elif _is_utf8(path):
+                if file.is_symlink():
+                    tables.refuse_above(os.path.dirname(os.path.realpath(path)))
                 yield _found_here(file, f"{real}/{file.name}" if real else None)
             else:
                 yield _Found(path, 0, 0, None)
@@ -243,7 +287,7 @@ def _found_here(file: os.DirEntry[str], real: str | None) -> _Found:
     return _Found(path, size, status.st_mtime_ns, (status.st_dev, status.st_ino) if status.st_nlink > 1 else real)
 
 
-def _walk(folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+def _walk(folder: str, tables: TableFolders) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
     """A local folder and all below it, each with its files, nothing hidden, and its real path where that is another.
 
     Each real folder is entered once, lest links go round in circles.
@@ -259,13 +303,19 @@ def _walk(folder: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
         folders: list[os.DirEntry[str]] = []
         with os.scandir(here) as entries:
             for entry in entries:
-                if not entry.name.startswith(_HIDDEN):
+                if not entry.name.startswith(HIDDEN):
                     (folders if _is_folder(entry) else files).append(entry)
+                elif _is_folder(entry):
+                    tables.refuse_by(here, [entry.name, ""])
+        if files and os.path.basename(here) == "metadata":
+            tables.refuse_above(os.path.dirname(here))
         real = os.path.realpath(here)
         yield "" if real == here else real, files
         new = []
         for entry in sorted(folders, key=lambda entry: entry.name):
             real = os.path.realpath(entry.path)
+            if entry.is_symlink():
+                tables.refuse_above(real)
             if real not in entered:
                 entered.add(real)
                 new.append(entry.path)

@@ -8,6 +8,7 @@ import pytest
 from scanner.errors import FileFault, Refused
 from scanner.input import files
 from scanner.input.files import InputFile, list_files, resolve
+from tests.support.slow_store import SlowStore
 
 DATE = datetime.date(2026, 8, 31)
 
@@ -77,9 +78,78 @@ def test_folders_are_listed_at_any_depth_in_order(tmp_path):
 
 def test_hidden_and_unfinished_files_are_left_out_below_the_path_only(tmp_path):
     folder = tmp_path / "_night"
-    for name in ("_delta_log/1.parquet", ".tmp/1.parquet", "_1.parquet", "x/.2.parquet", "x/3.parquet"):
+    for name in ("_log/1.parquet", ".tmp/1.parquet", "_1.parquet", "x/.2.parquet", "x/3.parquet"):
         touch(folder / name)
     assert listed(folder) == [str(folder / "x/3.parquet")]
+
+
+LOGS = {
+    "Delta": "_delta_log/00000000000000000000.json",
+    "Hudi": ".hoodie/hoodie.properties",
+    "Iceberg": "metadata/v1.metadata.json",
+}
+
+
+@pytest.fixture(params=["here", "in a store"])
+def place(request, tmp_path, monkeypatch) -> str:
+    """A folder with a table in `lake/table`, by its path on this machine or in a store."""
+    if request.param == "here":
+        return str(tmp_path)
+    monkeypatch.setattr(files, "filesystem_of", SlowStore(0).filesystem_of)
+    return f"s3:/{tmp_path}"
+
+
+@pytest.mark.parametrize("kind", LOGS)
+@pytest.mark.parametrize("where", ["lake/table", "lake", "lake/table/dt=1", "lake/table/dt=1/1.parquet", ""])
+def test_a_table_is_refused_at_above_and_below_a_path(tmp_path, place, kind, where):
+    table = tmp_path / "lake" / "table"
+    touch(table / "dt=1" / "1.parquet")
+    touch(tmp_path / "lake" / "2.parquet")
+    assert listed(f"{place}/{where}")
+    touch(table / LOGS[kind])
+    with pytest.raises(Refused, match=rf"lake/table' is the folder of an? {kind} table, and files of it may hold rows"):
+        listed(f"{place}/{where}")
+    with pytest.raises(Refused, match=rf"is the folder of an? {kind} table"):
+        listed(f"{place}/lake/2.parquet", f"{place}/{where}")
+    assert listed(f"{place}/lake/2.parquet") == [f"{place}/lake/2.parquet"]  # beside it
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_links_into_a_table_are_refused(tmp_path, kind):
+    file = touch(tmp_path / "table" / "dt=1" / "1.parquet")
+    touch(tmp_path / "table" / LOGS[kind])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.parquet").symlink_to(file)
+    (tmp_path / "folders").mkdir()
+    (tmp_path / "folders" / "part").symlink_to(file.parent)
+    for path in (tmp_path / "in", tmp_path / "in" / "1.parquet", tmp_path / "folders"):
+        with pytest.raises(Refused, match=f"table' is the folder of an? {kind} table"):
+            listed(path)
+
+
+def test_what_is_no_table_is_listed(tmp_path, place):
+    """A table in a hidden folder is not read; `metadata` and JSON alone make no table."""
+    for name in (f"_old/{LOGS['Delta']}", "metadata/about.json", "x/v1.metadata.json", "metadata/1.parquet"):
+        touch(tmp_path / name)
+    assert listed(place) == [f"{place}/metadata/1.parquet"]
+
+
+def test_looking_for_tables_costs_a_store_some_requests_a_path(tmp_path, monkeypatch):
+    for number in range(200):
+        touch(tmp_path / f"{number % 20}" / f"{number}.parquet")
+    store = SlowStore(0)
+    monkeypatch.setattr(files, "filesystem_of", store.filesystem_of)
+    assert len(listed(f"s3:/{tmp_path}")) == 200
+    assert store.requests.total() <= 2 + 3 * len(tmp_path.parents) + 3
+
+
+def test_results_of_a_scan_are_no_input(tmp_path):
+    from scanner.results.tables import open_tables
+
+    open_tables(str(tmp_path / "results"))
+    for path in (tmp_path, tmp_path / "results"):
+        with pytest.raises(Refused, match="is the folder of a Delta table"):
+            listed(path)
 
 
 def test_a_file_that_stayed_is_the_same_object_and_one_that_changed_is_not(tmp_path):
