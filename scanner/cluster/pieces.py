@@ -98,9 +98,9 @@ class Work:
 
     def cut(self, most: int) -> "tuple[Work, Work]":
         """Its first so many documents, and the rest: two pieces of the shard, which is finished after both."""
-        shard, start, stop = self.piece
+        middle = self.piece.start + most
         self.shard.open_pieces += 1
-        first, rest = Piece(shard, start, start + most), Piece(shard, start + most, stop)
+        first, rest = self.piece._replace(stop=middle), self.piece._replace(start=middle)
         return replace(self, piece=first, failed_on=[]), replace(self, piece=rest, failed_on=[])
 
 

@@ -1,12 +1,13 @@
 """A pool of actors: shards in, finished shards out. Nothing is dropped whole, nothing is retried for ever.
 
-A piece that kills its actor, raises, needs more memory than a worker may take or makes no progress is tried again, then
-halved, down to the document that is to blame (scanner.cluster.todo). Attempts are counted there, never by Ray, and a
-node that is gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it.
-So work that an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed
-for its neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the
-identity of a lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a
-piece. Work that would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.pace).
+A piece that kills its actor, raises or needs more memory than a worker may take is tried again, then halved, down to
+the document that is to blame. A piece that makes no progress is tried again from the actor's last word on, one document
+after the other, each announced (scanner.cluster.todo). Attempts are counted there, never by Ray, and a node that is
+gone is none (scanner.cluster.nodes). An actor that dies may take the result of the piece before with it. So work that
+an actor held when it died is from then on given to an actor that holds nothing else: no document is blamed for its
+neighbour. Documents that a worker sets aside for their size come last, alone. An actor is asked for the identity of a
+lost document. A pack of small shards is one piece of work; when it fails, each of its shards becomes a piece. Work that
+would take a worker long is cut to pieces of ten-odd seconds (scanner.cluster.pace).
 
 An actor whose node is gone is replaced by one that starts wherever there is room; meanwhile the other actors work on.
 When nodes join the cluster, more actors are started.
@@ -65,7 +66,8 @@ class _Slot:
 
     deadline: on the monotonic clock, for a sign of life from its first work; preparing has none, since Ray may have to
     wait for a machine; begun: a reference to its node's id, ready once its process runs; behind: rows of its first work
-    that are done; out_of_reach: it did not answer, and was asked for a sign of life.
+    that are done; row: the document that is worked on alone; out_of_reach: it did not answer, and was asked for a sign
+    of life.
     """
 
     actor: Any
@@ -74,6 +76,7 @@ class _Slot:
     ready: bool = False
     deadline: float = math.inf
     behind: int = 0
+    row: int | None = None
     out_of_reach: bool = False
 
     @property
@@ -240,7 +243,7 @@ class Pool:
             return self._died(slot, "it could not be reached for a while")
         if isinstance(found, Busy):
             slot.deadline = time.monotonic() + found.seconds
-            slot.behind = found.behind
+            slot.behind, slot.row = found.behind, found.row
             return None
         self._begin_next(slot)
         if work is None:
@@ -256,7 +259,7 @@ class Pool:
 
     def _begin_next(self, slot: _Slot) -> None:
         slot.given.popleft()
-        slot.deadline, slot.behind = time.monotonic() + self._stall_seconds, 0
+        slot.deadline, slot.behind, slot.row = time.monotonic() + self._stall_seconds, 0, None
 
     def _raised(self, cause: BaseException, work: Work | PackWork | None) -> Finished | None:
         if work is None:
@@ -299,8 +302,7 @@ class Pool:
             return self._died(slot, f"it could not be reached for {UNREACHABLE_SECONDS:g} s")
         _log.warning("a worker made no progress, and is ended")
         work = self._replace(slot)
-        what = "the worker made no progress; the time it has grows with cluster.stall_seconds"
-        return None if work is None else self._todo.failed(work, "timed_out", what)
+        return None if work is None else self._todo.stalled(work, slot.behind, slot.row)
 
     def _replace(self, slot: _Slot) -> Work | PackWork | None:
         """End an actor and start another. Returns the work that it was doing; waiting work goes to another actor."""

@@ -9,11 +9,15 @@ from scanner.results.data_files import DataFile
 
 
 class Piece(NamedTuple):
-    """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole."""
+    """Rows start … stop−1 of a shard's file: the whole shard, or a part of one that failed as a whole.
+
+    one_by_one: a worker made no progress over these rows; documents are scored one by one, each announced.
+    """
 
     shard: Shard
     start: int
     stop: int
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,12 @@ class PackReport:
 
 
 class Busy(NamedTuple):
-    """A sign of life: the next one, or the report, is due within so many seconds. behind: rows that are done with."""
+    """A sign of life: the next one, or the report, is due within so many seconds.
+
+    behind: rows that are done with; row: the only document that is worked on from now on; None: there may be several,
+    or a file is read or written.
+    """
 
     seconds: float
     behind: int = 0
+    row: int | None = None

@@ -112,12 +112,14 @@ class SecondWorker:
         try:
             parts = self._reader.read(piece.shard.file, self._plan.columns, piece.start, piece.stop) if left else ()
             for part in parts:
-                for verdicts, texts, size in () if isinstance(part, Unreadable) else _found(part, left):
-                    yield self._busy(size)
+                most = 0 if piece.one_by_one else TOGETHER
+                for verdicts, texts, size in () if isinstance(part, Unreadable) else _found(part, left, most):
+                    yield self._busy(size, verdicts[0]["row"] if piece.one_by_one else None)
                     batches.append(self._scorer.score(verdicts, texts, self._scan_id))
         except FileFault as fault:
             yield Report(fault=fault)
             return
+        yield self._busy(0)  # to write is no document's fault
         lost = [
             second_row(verdict, self._scan_id, self._second) | {"fault": "unreadable: it was readable once"}
             for verdict in left.values()
@@ -130,13 +132,15 @@ class SecondWorker:
         """Empty: a document's verdict says whose it is."""
         yield UNKNOWN
 
-    def _busy(self, text_bytes: int) -> Busy:
+    def _busy(self, text_bytes: int, row: int | None = None) -> Busy:
         passes = text_bytes // BYTES_A_STALL if self._second.model else 0
-        return Busy(self._plan.config.cluster.stall_seconds * (1 + passes))
+        return Busy(self._plan.config.cluster.stall_seconds * (1 + passes), row=row)
 
 
-def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tuple[list[Verdict], list[str], int]]:
-    """Wanted documents among some, a few together and with their bytes of text, taken out there."""
+def _found(
+    documents: pa.RecordBatch, left: dict[int, Verdict], most: int
+) -> Iterator[tuple[list[Verdict], list[str], int]]:
+    """Wanted documents among some, at most so many bytes of text or one document together, taken out there."""
     verdicts: list[Verdict] = []
     texts: list[str] = []
     size = 0
@@ -147,7 +151,7 @@ def _found(documents: pa.RecordBatch, left: dict[int, Verdict]) -> Iterator[tupl
         text, _, _ = read_text(raw)
         if text is None:
             continue
-        if texts and size + len(raw) > TOGETHER:
+        if texts and size + len(raw) > most:
             yield verdicts, texts, size
             verdicts, texts, size = [], [], 0
         verdicts.append(left.pop(row))

@@ -1,6 +1,8 @@
 """Work that is left: its order, and how pieces that fail or whose node is lost are tried again.
 
-A piece that fails is tried again, then halved, down to the document that is to blame. A lost node does not count as an
+A piece that fails is tried again, then halved, down to the document that is to blame. A piece that makes no progress is
+cut at its worker's last word, and what follows is scored one by one, so that the next last word names the document: it
+costs two stalls, since each takes minutes. A lost node does not count as an
 attempt, since nodes are preempted in waves. If nobody announced the loss, a document may be the cause. So a piece over
 which several nodes were lost is halved too, which blames no document. A document that was alone while many nodes were
 lost is given up.
@@ -9,6 +11,8 @@ lost is given up.
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import accumulate
 
 from scanner.cluster.nodes import Gone, Nodes
 from scanner.cluster.pace import Pace
@@ -34,6 +38,7 @@ LARGE_ATTEMPTS = 2
 LARGE_LOST = 3
 """Lost documents of a file after which its other documents that were set aside for their size are not tried."""
 
+_NO_PROGRESS = "the worker made no progress; the time it has grows with cluster.stall_seconds"
 _log = logging.getLogger(__name__)
 
 
@@ -77,7 +82,7 @@ class Todo:
     @staticmethod
     def _failed_before(work: Work | PackWork) -> bool:
         """Whether work is cut by its failures alone."""
-        return isinstance(work, Work) and bool(work.failed_on or work.lost or work.halved)
+        return isinstance(work, Work) and bool(work.failed_on or work.lost or work.halved or work.piece.one_by_one)
 
     def pieces(self, most: int) -> int:
         """How many pieces the work that waits would be cut into now, counted up to so many."""
@@ -114,6 +119,28 @@ class Todo:
             self._give_up(work, reason, detail)
         else:
             self._halve(work, detail)
+        return None
+
+    def stalled(self, work: Work | PackWork, behind: int, row: int | None) -> Finished | None:
+        """Try work again over which an actor made no progress; a document that was announced alone is given up.
+
+        Args:
+            work: the work.
+            behind: its rows that were done by the actor's last word.
+            row: the document that was worked on alone by then; None: it is not known which.
+        """
+        if isinstance(work, PackWork):
+            self._take_apart(work, _NO_PROGRESS, behind)
+        elif work.lost is not None:
+            return self.lose(work, UNKNOWN)
+        elif row is not None:
+            self._split(work, row, row + 1)
+        elif not work.piece.one_by_one:
+            self._split(work, work.piece.start + behind, work.piece.stop)
+        elif work.single:
+            self._give_up(work, "timed_out", _NO_PROGRESS)
+        else:
+            self._halve(work, _NO_PROGRESS)
         return None
 
     def node_lost(self, work: Work | PackWork, how: Gone) -> Finished | None:
@@ -157,11 +184,12 @@ class Todo:
         finished.reports.append(report)
         finished.fault = finished.fault or report.fault
         self.in_parts += report.counts.documents
-        if self._pace and not work.large:
+        if self._pace and not work.large and not work.piece.one_by_one:
             self._pace.measured(report.counts.documents, report.seconds)
         work.shard.open_pieces += len(report.set_aside)
         self._waiting.extend(
-            Work(Piece(work.piece.shard, row, row + 1), work.shard, alone=True, large=True) for row in report.set_aside
+            Work(Piece(work.piece.shard, row, row + 1, work.piece.one_by_one), work.shard, alone=True, large=True)
+            for row in report.set_aside
         )
         self._give_up_large(work.path)
         return self._close(work)
@@ -170,18 +198,43 @@ class Todo:
         work.shard.finished.retries += 1
         self.put_back([work])
 
-    def _take_apart(self, work: PackWork, detail: str) -> None:
+    def _take_apart(self, work: PackWork, detail: str, behind: int | None = None) -> None:
+        """Make each shard a piece; those that end beyond `behind` rows of the pack are scored one by one."""
         _log.warning("a pack of %d shards is taken apart: %s", len(work.pack.shards), detail)
-        self._waiting.extendleft(whole_shard(shard, alone=True, retries=1) for shard in reversed(work.pack.shards))
+        pieces = [whole_shard(shard, alone=True, retries=1) for shard in work.pack.shards]
+        ends = accumulate(piece.documents for piece in pieces)
+        for piece, end in zip(pieces, ends, strict=True):
+            piece.piece = piece.piece._replace(one_by_one=behind is not None and end > behind)
+        self._waiting.extendleft(reversed(pieces))
+
+    def _split(self, work: Work, start: int, stop: int) -> None:
+        """Cut work over which an actor made no progress at rows start … stop−1, of which one is to blame.
+
+        What the actor had done before is done again in batches, the rest one by one. A document that was alone is given
+        up.
+        """
+        shard, first, end, one_by_one = work.piece
+        work.shard.finished.retries += 1
+        rows = f"row {start}" if one_by_one else f"rows {start} to {stop - 1}"
+        _log.warning("%s of %s: %s", rows, shard.file.path, _NO_PROGRESS)
+        parts = [Piece(shard, first, start), Piece(shard, start, stop, True), Piece(shard, stop, end, True)]
+        before, blamed, after = (replace(work, piece=part, failed_on=[]) for part in parts)
+        others = [piece for piece in (before, after) if piece.documents]
+        work.shard.open_pieces += len(others)
+        if one_by_one:
+            self.put_back(others)
+            self._give_up(blamed, "timed_out", _NO_PROGRESS)
+        else:
+            self.put_back([blamed, *others])
 
     def _halve(self, work: Work, detail: str) -> None:
-        shard, start, stop = work.piece
+        shard, start, stop, one_by_one = work.piece
         work.shard.finished.retries += 1
         _log.warning("rows %d to %d of %s are halved: %s", start, stop - 1, shard.file.path, detail)
         middle = (start + stop) // 2
         work.shard.open_pieces += 1
         halves = ((start, middle), (middle, stop))
-        self.put_back(Work(Piece(shard, *rows), work.shard, halved=True) for rows in halves)
+        self.put_back(Work(Piece(shard, *rows, one_by_one), work.shard, halved=True) for rows in halves)
 
     def _give_up(self, work: Work, reason: str, detail: str) -> None:
         """Give a document up: an actor is asked only for its identity."""

@@ -172,8 +172,8 @@ class Worker:
             rows.set_aside += large
             text_bytes += part.column("text").nbytes
             unread.append(part.select(["row"]).filter(part["unread"]))
-            for documents in self._cut(part):
-                yield from self._busy(documents, before - piece.start)
+            for documents in _single(part) if piece.one_by_one else self._cut(part):
+                yield from self._busy(documents, before - piece.start, alone=piece.one_by_one)
                 looked = self._detector.look(documents, origin, witness, known)
                 rows.verdicts.append(looked.verdicts)
                 rows.lengths.append(looked.lengths)
@@ -183,6 +183,9 @@ class Worker:
                     rows.texts.append(texts_of_flags(documents, looked.verdicts))
                 if self._plan.config.accounts is not None:
                     rows.posts.append(self._posts(documents, looked.verdicts))
+            if piece.one_by_one and len(part):  # what is read or written next is no document's fault
+                behind = before - piece.start + part["row"][-1].as_py() + 1
+                yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
         rows.audit = witness.rows() if witness else []
         odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
@@ -249,17 +252,22 @@ class Worker:
             return [batch] if len(batch) else []
         return parts_of(batch, max(int(BETWEEN_SIGNS / self._seconds_a_byte), LEAST_TEXT_BYTES))
 
-    def _busy(self, documents: pa.RecordBatch, before: int) -> Iterator[Busy]:
-        """A sign of life before documents are scored, where one is due."""
+    def _busy(self, documents: pa.RecordBatch, before: int, *, alone: bool) -> Iterator[Busy]:
+        """A sign of life before documents are scored, where one is due, as before each that is scored alone."""
         text_bytes = documents.column("text").nbytes
         scoring = text_bytes * self._seconds_a_byte
         proving = min(text_bytes, MOST_TOKENS) * self._seconds_a_proof
         ranking = sum(min(DECOYS * text_bytes * each, SECONDS * len(documents)) for each in self._seconds_ranked)
         expected, now = scoring + proving + ranking, time.monotonic()
-        if expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
+        if alone or expected >= SIGNS_APART or now - self._signed >= SIGNS_APART:
             self._signed = now
             seconds = self._plan.config.cluster.stall_seconds + SIGNS_APART + expected
-            yield Busy(seconds, before + documents["row"][0].as_py())
+            first = documents["row"][0].as_py()
+            yield Busy(seconds, before + first, first if alone else None)
+
+
+def _single(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    return [batch.slice(row, 1) for row in range(len(batch))]
 
 
 class _Clock:

@@ -60,6 +60,8 @@ class Scripted:
         rows = range(piece.start, piece.stop)
         large = [row for row in rows if len(rows) > 1 and self.script.get(row, "").startswith("large")]
         for row in [row for row in rows if row not in large]:
+            if piece.one_by_one:
+                yield Busy(float(self.script.get(-3, 60)), row - piece.start, row)
             match self.script.get(row):
                 case "die always" | "large and deadly":
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -84,6 +86,8 @@ class Scripted:
                 case "tell":
                     yield Busy(60, row - piece.start)
                     time.sleep(1.2)
+                case "say a word":
+                    yield Busy(0.5, row - piece.start)
                 case "hang":
                     re.match("(a+)+$", "a" * 60 + "b")  # takes ages and blocks every other thread
                 case "hang after a word":
@@ -318,20 +322,17 @@ def test_it_says_when_nothing_happens(tmp_path):
 
 
 @pytest.mark.costly
-def test_a_document_that_never_ends_is_found_and_the_rest_is_scanned(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(todo, "ATTEMPTS", 2)
-    found = run({1: "hang"}, shard(0, 2), shard(2, 4), stall_seconds=0.5)
+def test_a_document_that_never_ends_is_found_by_two_stalls_and_the_rest_is_scanned(run, tmp_path):
+    found = run({40: "say a word", 41: "hang", -3: "0.5"}, shard(0, 64), shard(64, 66), stall_seconds=0.5)
     ((row, reason, detail, _),) = found["shard-0"].lost
-    assert (row, reason) == (1, "timed_out")
+    assert (row, reason) == (41, "timed_out")
     assert "cluster.stall_seconds" in detail
-    assert [documents(found[name]) for name in ("shard-0", "shard-2")] == [1, 2]
-    assert diary(tmp_path).count((0, 2)) == todo.ATTEMPTS
-    assert diary(tmp_path).count((1, 2)) == todo.ATTEMPTS
+    assert [documents(found[name]) for name in ("shard-0", "shard-64")] == [63, 2]
+    assert sorted(diary(tmp_path)) == [(0, 40), (0, 64), (40, 41), (40, 64), (42, 64), (64, 66)]
 
 
 @pytest.mark.costly
-def test_a_sign_of_life_sets_another_time(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(todo, "ATTEMPTS", 1)
+def test_a_sign_of_life_sets_another_time(run, tmp_path):
     found = run({0: "slow, as told", 1: "hang after a word"}, shard(0, 1), shard(1, 2), stall_seconds=2.5)
     assert (documents(found["shard-0"]), found["shard-0"].lost) == (1, [])
     assert [lost.reason for lost in found["shard-1"].lost] == ["timed_out"]

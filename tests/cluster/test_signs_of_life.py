@@ -35,16 +35,17 @@ def test_a_batch_is_cut_where_its_texts_come_to_so_many_bytes(seed):
 
 
 def scanned(
-    night, seconds: float, monkeypatch, apart: float = 0.0
-) -> tuple[list[int], Report, dict[str, pl.DataFrame]]:
+    night, seconds: float, monkeypatch, apart: float = 0.0, *, one_by_one: bool = False
+) -> tuple[list[int | None], Report, dict[str, pl.DataFrame]]:
+    """What the signs say (rows that are done, or one by one the row that is worked on), the report, and the rows."""
     monkeypatch.setattr(worker, "BETWEEN_SIGNS", seconds)
     monkeypatch.setattr(worker, "LEAST_TEXT_BYTES", 1)
     monkeypatch.setattr(worker, "SIGNS_APART", apart)
     plan = night.plan()
     open_tables(night.results)
     (shard,) = inspect_input(plan, list_files(plan.locations)).shards
-    told = list(Worker(plan, "scan").scan(Piece(shard, shard.rows.start, shard.rows.stop)))
-    signs = [sign.behind for sign in told[:-1] if isinstance(sign, Busy)]
+    told = list(Worker(plan, "scan").scan(Piece(shard, shard.rows.start, shard.rows.stop, one_by_one)))
+    signs = [sign.row if one_by_one else sign.behind for sign in told[:-1] if isinstance(sign, Busy)]
     report = told[-1]
     assert isinstance(report, Report)
     tables = {
@@ -70,15 +71,18 @@ def test_signs_come_within_a_batch_and_change_nothing(night, plain, marked, monk
     night.write("a", texts)
     whole, one, rows = scanned(night, 1e9, monkeypatch)
     signs, other, same = scanned(night, 1e-9, monkeypatch)
+    each, third, alone = scanned(night, 1e9, monkeypatch, one_by_one=True)
+    assert each == [*range(len(texts)), None]  # to write is no document's fault
     assert whole == [0]
     assert signs[0] == 0
     assert signs == sorted(set(signs))
     assert len(signs) >= len(texts) - 3  # a row without bytes is no part
-    assert one.counts == other.counts
-    assert rows["verdicts"].equals(same["verdicts"])
-    assert rows["quarantine"].equals(same["quarantine"])
-    counts = [table["audit_counts"].sort(pl.exclude("hh", "he", "ee", "expected")) for table in (rows, same)]
-    assert_frame_equal(*counts, abs_tol=1e-9)
+    counts = rows["audit_counts"].sort(pl.exclude("hh", "he", "ee", "expected"))
+    for again, found in ((other, same), (third, alone)):
+        assert one.counts == again.counts
+        assert rows["verdicts"].equals(found["verdicts"])
+        assert rows["quarantine"].equals(found["quarantine"])
+        assert_frame_equal(counts, found["audit_counts"].sort(pl.exclude("hh", "he", "ee", "expected")), abs_tol=1e-9)
 
 
 def test_work_that_takes_no_time_has_few_signs(night, plain, monkeypatch):

@@ -1,11 +1,16 @@
 """Work whose node is gone, on a made-up cluster: preemption blames no document, and no document is tried for ever."""
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scanner.cluster.nodes import Gone, Nodes
-from scanner.cluster.pieces import Pack, PackWork
-from scanner.cluster.reports import Counts, Report
+from scanner.cluster.pieces import Finished, FinishedPack, Pack, PackWork, Work
+from scanner.cluster.reports import NO_TIME, Counts, PackReport, Report
 from scanner.cluster.todo import ATTEMPTS, NODES_A_DOCUMENT, NODES_A_SHARD, Todo
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
@@ -42,6 +47,75 @@ def work_off(todo: Todo, deadly: set[int], how: Gone, most: int = 1000) -> tuple
             found = todo.done(work, Report(counts=Counts(documents=work.piece.stop - work.piece.start)))
         finished += [found] if found else []
     return finished, nodes
+
+
+def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[list, list[int], int]:
+    """Do all work; a document of `endless` never ends. Returns finished shards, rows that were scored, and stalls.
+
+    late: how many of so many done rows the actor's last word has.
+    """
+    finished, scored, stalls = [], [], 0
+    while todo:
+        work = todo.take()
+        shards = work.pack.shards if isinstance(work, PackWork) else [work.piece]
+        rows = [row for one in shards for row in (range(*one.rows[:2]) if isinstance(one, Shard) else range(*one[1:3]))]
+        stuck = [place for place, row in enumerate(rows) if row in endless]
+        if isinstance(work, Work) and work.lost is not None:
+            found = [todo.lose(work, UNKNOWN)]
+        elif stuck:
+            stalls += 1
+            alone = isinstance(work, Work) and work.piece.one_by_one
+            found = [todo.stalled(work, stuck[0] if alone else late(stuck[0]), rows[stuck[0]] if alone else None)]
+        else:
+            scored += rows
+            counts = [Counts(documents=one.rows.stop - one.rows.start) for one in shards if isinstance(one, Shard)]
+            tables = dict.fromkeys(("verdicts", "quarantine", "audit", "flags", "texts", "spans", "posts"), ())
+            if isinstance(work, PackWork):
+                found = [todo.unpack(work, PackReport(tuple(counts), **tables, peak_memory=0, seconds=NO_TIME))]
+            else:
+                found = [todo.done(work, Report(counts=Counts(documents=len(rows))))]
+        finished += [one for one in found if one]
+    return finished, scored, stalls
+
+
+@given(
+    ends=st.lists(st.integers(1, 400), min_size=1, max_size=5, unique=True).map(sorted),
+    places=st.sets(st.integers(0, 399), max_size=5),
+    packed=st.booleans(),
+    chance=st.randoms(use_true_random=False),
+)
+def test_a_document_that_never_ends_costs_two_stalls_and_the_rest_is_scored_once(ends, places, packed, chance):
+    shards = [shard(start, stop) for start, stop in pairwise([0, *ends])]
+    endless = {row for row in places if row < ends[-1]}
+    todo = Todo(Told())
+    todo.add([Pack(tuple(shards))] if packed else shards)
+    finished, scored, stalls = stall(todo, endless, lambda done: chance.randint(0, done))
+    assert sorted(scored) == sorted({*range(ends[-1])} - endless)
+    whole = [one for one in finished if isinstance(one, Finished)]
+    lost = [lost for one in whole for lost in one.lost]
+    assert sorted(one.row for one in lost) == sorted(endless)
+    assert {one.reason for one in lost} <= {"timed_out"}
+    assert stalls <= 2 * len(endless)
+    in_packs = [one for pack in finished if isinstance(pack, FinishedPack) for one in pack.shards]
+    assert sorted(one.rows.start for one in [*(one.shard for one in whole), *in_packs]) == [0, *ends[:-1]]
+    assert todo.in_parts == 0
+
+
+def test_work_whose_worker_never_says_more_is_halved_down_to_a_document():
+    """As where a page of the file cannot be decoded in any time: no document was announced."""
+    todo, finished, stalls = Todo(Told()), [], 0
+    todo.add([shard(0, 16)])
+    while todo:
+        work = todo.take()
+        if work.lost is not None:
+            found = todo.lose(work, UNKNOWN)
+        elif work.piece.start <= 5 < work.piece.stop:
+            stalls, found = stalls + 1, todo.stalled(work, 0, None)
+        else:
+            found = todo.done(work, Report(counts=Counts(documents=work.documents)))
+        finished += [found] if found else []
+    ((one,), (lost,)) = finished, finished[0].lost
+    assert (lost.row, lost.reason, one.documents, stalls) == (5, "timed_out", 16, 6)
 
 
 @pytest.mark.parametrize("times", [1, 10, 1000])
