@@ -4,10 +4,11 @@ from pathlib import Path
 
 import click
 
+from jobs.options import NamedPath
 from jobs.text import tell
 from scanner.registry import admit_key, find_key, load_registry, set_audit_secret
 
-_registry = click.option("--registry", required=True, type=click.Path(path_type=Path), help="Folder of the registry.")
+_registry = click.option("--registry", required=True, type=NamedPath(path_type=Path), help="Folder of the registry.")
 
 
 @click.command()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from jobs.options import groups_of
+from jobs.options import NamedPath, groups_of
 from jobs.text import complain, tell
 
 FIGURES = Path(click.get_app_dir("brickscan")) / "bench.json"
@@ -17,7 +17,7 @@ FIGURES = Path(click.get_app_dir("brickscan")) / "bench.json"
 
 figures_option = click.option(
     "--figures",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=NamedPath(path_type=Path, dir_okay=False),
     default=FIGURES,
     show_default="bench.json in brickscan's folder of the user",
     help="File of what `brickscan bench` measured.",
@@ -34,7 +34,7 @@ figures_option = click.option(
     show_default=True,
     help="Users of a key; may be given several times.",
 )
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="A tokenizer.json.  [default: that of the demo]")
+@click.option("--tokenizer", type=NamedPath(path_type=Path), help="A tokenizer.json.  [default: that of the demo]")
 @figures_option
 def bench(quick: bool, users: tuple[float, ...], tokenizer: Path | None, figures: Path) -> None:
     """Measure what a document costs on this machine: core-seconds to read, tokenise, score, prove and write.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.cli import end, run, when_interrupted
+from jobs.options import NamedPath
 from jobs.text import tell
 from scanner.errors import Refused
 from schemas.words import AuditVerdict
@@ -26,7 +27,7 @@ AUDIT_FAILED = 3
 _WHOLE = ("law_total", "law_best_total", "names_", "key")
 """Beginnings of the kinds of rows that people are shown one by one."""
 
-_CONFIG = click.Path(path_type=Path)
+_CONFIG = NamedPath(path_type=Path)
 _date = click.option("--date", type=click.DateTime(["%Y-%m-%d"]), help="Fills {date} in the corpus's paths.")
 _tests = click.option(
     "--tests",

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import click
 
-from jobs.options import key_ids_option
+from jobs.options import NamedPath, key_ids_option
 from jobs.prompts import read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
 
 
 @click.command("canaries")
-@click.option("--registry", type=click.Path(path_type=Path), required=True, help="Folder of the registry.")
+@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry.")
 @key_ids_option
 @click.option(
     "--prompts",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     required=True,
     help="Prompts to draw from: one a line, or Parquet with a column 'prompt'. Best such as users write.",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
+@click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
 @click.option("--texts", type=click.IntRange(min=1), default=200, show_default=True, help="Prompts of a night.")
 @click.option("--users", type=click.IntRange(min=1), default=20, show_default=True, help="Canaries, who take turns.")
 @click.option(

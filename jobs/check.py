@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.flag_words import marked_for
-from jobs.options import Day, key_ids_option
+from jobs.options import Day, NamedPath, key_ids_option
 from jobs.text import columns, tell
 from scanner.errors import Refused
 from scanner.printable import one_in
 from scanner.storage.locations import is_uri
+from scanner.storage.named import MOST_ROWS, read_named
 from schemas.registry import MasterKey
 from schemas.words import Proof
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("config", required=False, type=click.Path(path_type=Path))
+@click.argument("config", required=False, type=NamedPath(path_type=Path))
 @click.option("--registry", metavar="FOLDER", help="Folder or URI of a registry, instead of CONFIG.")
 @key_ids_option
 @click.option("--text", "source", default="-", show_default=True, metavar="FILE", help="The text; -: what is piped in.")
@@ -114,7 +115,7 @@ def _read(source: str) -> bytes:
     if source == "-":
         return sys.stdin.buffer.read()
     try:
-        return Path(source).read_bytes()
+        return read_named(source, MOST_ROWS)
     except OSError as error:
         raise Refused(
             f"--text {source}: cannot be read ({error.strerror}); name a file, or - for what is piped"

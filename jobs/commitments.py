@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from jobs.options import Folder
+from jobs.options import Folder, NamedPath
 from jobs.text import complain, counted, tell
 from scanner.registry.announced import Published, faults, publish, read_published
 
-_file = click.argument("file", type=click.Path(path_type=Path))
+_file = click.argument("file", type=NamedPath(path_type=Path))
 
 
 @click.command("publish")
@@ -32,7 +32,7 @@ def publish_(file: Path, registry: Path | str) -> None:
 
 @click.command("verify")
 @_file
-@click.option("--earlier", type=click.Path(path_type=Path), help="A copy of the list that somebody kept.")
+@click.option("--earlier", type=NamedPath(path_type=Path), help="A copy of the list that somebody kept.")
 @click.option("--registry", type=Folder(), help="Folder or URI of a registry, whose keys must be in the list.")
 def verify(file: Path, earlier: Path | None, registry: Path | str | None) -> int:
     """Tell whether FILE, a list of published commitments, is as it was written, and how many it holds.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.cli import end, run, when_interrupted
+from jobs.options import NamedPath
 from jobs.prompts import read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from scanner.evaluation.figures import Figure
     from scanner.evaluation.written_texts import Texts
 
-_CONFIG = click.Path(path_type=Path)
+_CONFIG = NamedPath(path_type=Path)
 _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.options import results_argument, results_at
+from jobs.options import NamedPath, results_argument, results_at
 from jobs.text import tell
 from scanner.errors import Refused
 
@@ -28,7 +28,7 @@ _WIDEST = 100
 @click.command()
 @results_argument
 @click.argument("document", metavar="DOC")
-@click.option("--html", "page_file", type=click.Path(path_type=Path), help="Write a page here; it needs no network.")
+@click.option("--html", "page_file", type=NamedPath(path_type=Path), help="Write a page here; it needs no network.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--run", type=click.IntRange(1), help="Scored tokens shown as one. Below 8: material of the key.  [8]")
 def explain(results: str, document: str, page_file: Path | None, as_json: bool, run: int | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.listing import visible
-from jobs.options import since_option, until_option
+from jobs.options import NamedPath, since_option, until_option
 from jobs.text import complain, tell
 from scanner.errors import Refused
 
@@ -24,7 +24,7 @@ _SENT = ("coop", "ozone")
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="verdict", show_default=True)
 @since_option
 @until_option

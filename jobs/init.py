@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from jobs.new_key import new
+from jobs.options import NamedPath
 from jobs.text import tell
 from scanner.errors import Refused
 from scanner.registry import TRIAL_BEGAN, add_users, begin_trial
@@ -29,9 +30,9 @@ spans = {{ windows = true, segments = true }}  # parts of texts, too; three time
 
 
 @click.command()
-@click.argument("sample", type=click.Path(path_type=Path))
+@click.argument("sample", type=NamedPath(path_type=Path))
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that will be marked.")
-@click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
+@click.option("--folder", type=NamedPath(path_type=Path), default=Path(), help="Where all is made.  [default: here]")
 @click.option("--key", "key_id", default=None, help="Id of the first key.  [default: first, or trial]")
 @click.option(
     "--trial",

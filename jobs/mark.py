@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from jobs.options import NamedPath
 from jobs.prompts import read_asked
 from jobs.text import columns, complain, tell
 from scanner.errors import Refused, TokenizerError
@@ -41,19 +42,19 @@ class Recipient(NamedTuple):
 
 
 @click.command("mark")
-@click.option("--registry", type=click.Path(path_type=Path), required=True, help="Folder of the registry.")
+@click.option("--registry", type=NamedPath(path_type=Path), required=True, help="Folder of the registry.")
 @click.option("--key", "key_id", required=True, help="Key to mark with; not a retired one.")
 @click.option("--user", "user_ids", multiple=True, help="User to mark for; may be given more than once.")
 @click.option("--message", "messages", type=int, multiple=True, help="Message to mark with, instead of a user's.")
-@click.option("--model", "folder", type=click.Path(path_type=Path), required=True, help="Folder of the model.")
+@click.option("--model", "folder", type=NamedPath(path_type=Path), required=True, help="Folder of the model.")
 @click.option(
     "--prompts",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     required=True,
     help="One a line, or Parquet with a column 'prompt'; blank ones and nulls are left out, which is said on stderr. "
     "A column 'user_id' says whom each is for, where neither --user nor --message does.",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Parquet file to write; must not exist.")
+@click.option("--out", type=NamedPath(path_type=Path), required=True, help="Parquet file to write; must not exist.")
 @click.option("--max-new-tokens", type=int, default=256, show_default=True, help="Of each completion.")
 @click.option("--temperature", type=float, default=1.0, show_default=True)
 @click.option("--top-p", type=float, default=0.95, show_default=True, help="1: all tokens.")

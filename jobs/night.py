@@ -1,12 +1,12 @@
 """`brickscan plan --night`: what a night would cost on machines like the one that was measured."""
 
-import json
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from scanner.errors import Refused, in_a_line
+from scanner.storage.named import parse_json, read_named
 
 
 def night_lines(figures: Path, night: float, tokens: float, users: float, flagged: float) -> Iterator[str]:
@@ -21,7 +21,7 @@ def night_lines(figures: Path, night: float, tokens: float, users: float, flagge
     from scanner.cluster.quick import Measured
 
     try:
-        found = json.loads(figures.read_text(encoding="utf-8"))
+        found = parse_json(read_named(figures))
         measured = [Measured(**row) for row in found["measured"]]
         age = datetime.now(UTC) - datetime.fromisoformat(found["measured_at"])
     except FileNotFoundError:

@@ -1,5 +1,7 @@
 """Parts that several commands share: kinds of arguments, and the question before what cannot be undone."""
 
+import os
+import stat
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -10,11 +12,36 @@ import click
 
 from jobs.text import complain, tell
 from scanner.errors import Refused
+from scanner.printable import printable
 from scanner.storage.locations import absolute, is_uri, refuse_password
+from scanner.storage.named import refuse_special
 from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
     from scanner.input.part import Part
+
+
+class NamedPath(click.Path):
+    """A path, for reading or writing, that leads to a file, a folder or nothing yet: no FIFO, socket or device."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """As click does, after a look at what is there."""
+        _refuse_special(str(value))
+        return super().convert(value, param, ctx)
+
+
+def _refuse_special(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+        if not stat.S_ISDIR(mode):
+            refuse_special(mode)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "this cannot be a path"
+        raise Refused(f"{printable(path)}: {why}") from None
 
 
 class Folder(click.ParamType[Path | str]):
@@ -24,7 +51,10 @@ class Folder(click.ParamType[Path | str]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
         """Take a URI as it is, and anything else for a path."""
-        return str(value).rstrip("/") if is_uri(str(value)) else Path(str(value))
+        if is_uri(str(value)):
+            return str(value).rstrip("/")
+        _refuse_special(str(value))
+        return Path(str(value))
 
 
 class Moment(click.ParamType[datetime]):

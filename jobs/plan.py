@@ -9,7 +9,7 @@ import click
 
 from jobs.bench import figures_option
 from jobs.night import night_lines
-from jobs.options import Folder, groups_of
+from jobs.options import Folder, NamedPath, groups_of
 from jobs.text import tell
 from scanner.errors import Refused, in_a_line
 from schemas.registry import MAX_WINDOW, MasterKey
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 @click.option(
     "--from",
     "marked_file",
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Texts of `brickscan mark`, whose strength is measured.",
 )
 @click.option("--registry", type=Folder(), help="With --from: folder or URI of the registry whose key marked them.")
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 )
 @click.option("--simulate", type=click.IntRange(min=0), default=2000, show_default=True, help="Texts a row; 0: none.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--plot", type=click.Path(path_type=Path), help="PNG file to write: power against tokens.")
+@click.option("--plot", type=NamedPath(path_type=Path), help="PNG file to write: power against tokens.")
 @click.option("--night", type=click.FloatRange(min=1), help="Say what so many documents cost instead, with --users.")
 @click.option(
     "--tokens", type=click.FloatRange(min=1), default=200, show_default=True, help="With --night: of a document."

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
+from jobs.options import NamedPath
 from jobs.text import columns, tell
 from scanner.printable import printable
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.argument("document", metavar="DOC")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--proof", "folder", type=click.Path(path_type=Path), help="A new folder for whoever checks the flag.")
+@click.option("--proof", "folder", type=NamedPath(path_type=Path), help="A new folder for whoever checks the flag.")
 def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> int:
     """Compute one verdict again and compare it with the recorded one, field by field.
 

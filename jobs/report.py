@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from tqdm import tqdm
 
-from jobs.options import results_argument, results_at, scanned
+from jobs.options import NamedPath, results_argument, results_at, scanned
 from jobs.text import tell
 from scanner.printable import amount, printable
 
@@ -14,7 +14,7 @@ from scanner.printable import amount, printable
 @click.command()
 @results_argument
 @click.option("--date", "day", type=click.DateTime(["%Y-%m-%d"]), help="Date of its data.  [of the newest scan]")
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="A new folder.")
+@click.option("--out", required=True, type=NamedPath(path_type=Path, file_okay=False), help="A new folder.")
 def report(results: str, day: datetime | None, out: Path) -> None:
     """Write a night as pages: one for the night, one a flag, each with a JSON twin. Open DIR/index.html in a browser.
 

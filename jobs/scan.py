@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from jobs.cli import end, run
-from jobs.options import Day, PartOfInput
+from jobs.options import Day, NamedPath, PartOfInput
 from jobs.scan_check import check_and_tell
 from jobs.scan_json import Form, failures_too, of_outcome, say_json, summary_option
 from jobs.summary import summary
@@ -20,7 +20,7 @@ from jobs.text import tell
 if TYPE_CHECKING:
     from scanner.input.part import Part
 
-_CONFIG = click.Path(path_type=Path)
+_CONFIG = NamedPath(path_type=Path)
 _date = click.option(
     "--date", type=Day(), help="Fills {date} in the configured paths: 2026-08-31, or `yesterday` (UTC)."
 )

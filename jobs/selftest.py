@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobs.options import NamedPath
 from jobs.text import tell
-from scanner.errors import Refused
+from scanner.errors import Refused, in_a_line
+from scanner.storage.named import MOST_ROWS, read_named
 
 if TYPE_CHECKING:
     from scanner.watermark.installation import GroupResult
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 @click.option(
     "--vectors",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=NamedPath(path_type=Path),
     help="Known answers to check instead of those that ship with brickscan; any subset of their groups.",
 )
 def selftest(vectors: tuple[Path, ...]) -> int:
@@ -34,10 +36,15 @@ def selftest(vectors: tuple[Path, ...]) -> int:
     passed = failed = 0
     for source in vectors or shipped():
         try:
-            text = source.read_text(encoding="utf-8")
+            if isinstance(source, Path):
+                text = read_named(source, MOST_ROWS).decode()
+            else:
+                text = source.read_text(encoding="utf-8")
             results = check(text)
-        except (OSError, ValueError) as error:
-            raise Refused(f"--vectors {source}: {error}; a file of the form of those that ship is needed") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise Refused(
+                f"--vectors {source}: {in_a_line(error)}; a file of the form of those that ship is needed"
+            ) from None
         for result in [*results, *_on_devices(text)]:
             tell(f"{result.group}: {result.passed} passed, {len(result.failures)} failed")
             for failure in result.failures:

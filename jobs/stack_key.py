@@ -1,6 +1,5 @@
 """`brickscan keys add`: a key that another stack marks with."""
 
-import json
 import math
 import os
 from datetime import UTC, datetime
@@ -11,12 +10,13 @@ import click
 import numpy as np
 
 from jobs.key_words import ASSUMED, cautions, weight, what
-from jobs.options import DATE, Folder, held_by_option
+from jobs.options import DATE, Folder, NamedPath, held_by_option
 from jobs.text import complain, tell
 from scanner.errors import Refused
 from scanner.registry import load_registry, new_key, open_key, suggested_parameters
 from scanner.registry.locked_files import local_folder
 from scanner.registry.secrets import secret_path
+from scanner.storage.named import parse_json, read_named
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @click.argument("key_id")
 @click.option("--registry", required=True, type=Folder(), help="Folder of the registry.")
 @click.option("--format", "name", help="Such as vllm-gumbel; see `brickscan formats`. Not needed with --from.")
-@click.option(
-    "--from", "config", type=click.Path(path_type=Path), help="The stack's JSON; its key is copied out of it."
-)
+@click.option("--from", "config", type=NamedPath(path_type=Path), help="The stack's JSON; its key is copied out of it.")
 @click.option("--set", "words", multiple=True, metavar="NAME=VALUE", help="A parameter in the stack's own words.")
 @click.option("--messages", default=1, show_default=True, help="Users of a format that names some: a message each.")
 @click.option("--tokenizer", required=True, metavar="PATH", help="The tokenizer.json of the model that is marked.")
@@ -109,7 +107,7 @@ def _read_stack_config(path: Path) -> "StackKey":
     from scanner.watermark.stack_configs import read_config
 
     try:
-        return read_config(path.read_text(encoding="utf-8"))
+        return read_config(read_named(path).decode())
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"--from {path}: cannot be read ({getattr(error, 'strerror', None) or 'no UTF-8'})") from None
     except ValueError as error:
@@ -124,8 +122,8 @@ def _parameters(words: tuple[str, ...]) -> dict[str, Any]:
         if not equals or not name.isidentifier():
             raise Refused("--set: NAME=VALUE is needed, such as context_width=4")
         try:
-            given[name] = json.loads(value)
-        except json.JSONDecodeError:
+            given[name] = parse_json(value)
+        except ValueError:
             given[name] = value
     return given
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import polars as pl
 
-from jobs.options import dry_run_option, key_ids_option, sure, yes_option
+from jobs.options import NamedPath, dry_run_option, key_ids_option, sure, yes_option
 from jobs.text import complain, counted, tell
 from jobs.users_asked import list_, registry_option, show, verify, who
 from scanner.errors import Refused
@@ -44,7 +44,7 @@ def users() -> None:
 @click.argument("user_ids", nargs=-1, metavar="[USER_ID]...")
 @registry_option
 @key_ids_option
-@click.option("--file", type=click.Path(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
+@click.option("--file", type=NamedPath(path_type=Path), help="Take the users from this .csv, .tsv or .parquet file.")
 @click.option("--column", default="user_id", show_default=True, help="The file's column that holds them.")
 def _add(
     user_ids: tuple[str, ...], registry: Path | str, key_ids: tuple[str, ...], file: Path | None, column: str

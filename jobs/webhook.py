@@ -5,14 +5,14 @@ from pathlib import Path
 import click
 
 from jobs.apps import needs_extra, serve
-from jobs.options import results_at, scanned
+from jobs.options import NamedPath, results_at, scanned
 from jobs.text import complain, tell
 
 PORT = 8748
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("config", type=NamedPath(path_type=Path, dir_okay=False, exists=True))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of this machine to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
 def webhook(config: Path, host: str, port: int) -> None:

@@ -18,6 +18,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from scanner.errors import Refused, TokenizerError
+from scanner.storage.named import MOST_TOKENIZER, read_named
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def prompt_lengths(folder: Path, prompts: Sequence[str]) -> tuple[list[int], int
 def _load_tokenizer(file: Path) -> tuple[Tokenizer, str]:
     """A tokenizer.json and its SHA-256; raises TokenizerError."""
     try:
-        content = file.read_bytes()
+        content = read_named(file, MOST_TOKENIZER)
         tokenizer = Tokenizer.from_str(content.decode("utf-8"))
     except OSError as error:
         raise TokenizerError(

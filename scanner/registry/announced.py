@@ -21,6 +21,7 @@ from typing import NamedTuple
 from scanner.errors import Refused
 from scanner.registry.keys_file import load_registry
 from scanner.registry.locked_files import local_folder, locked
+from scanner.storage.named import MOST_ROWS, read_named
 from scanner.storage.whole import write_whole
 from schemas.registry import MasterKey
 
@@ -54,7 +55,7 @@ def read_published(path: Path) -> list[Published]:
         Refused: it cannot be read, or a line is not as it was written; names it.
     """
     try:
-        text = path.read_text(encoding="ascii")
+        text = read_named(path, MOST_ROWS).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'no ASCII'})") from None
     found: list[Published] = []

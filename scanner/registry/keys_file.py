@@ -9,7 +9,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from scanner.errors import Refused
-from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far
+from scanner.registry.locked_files import USERS_FOLDER, local_folder, locked, read_far, refuse_file
 from scanner.storage.canonical import digest
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import writable_by_others
@@ -36,6 +36,7 @@ def load_registry(folder: Path | str) -> Registry:
         Refused: there is no registry, or its keys.toml holds something that is not allowed; names file, field, value.
             Others can change it.
     """
+    refuse_file(folder)
     path = f"{folder}/{KEYS_FILE}" if is_uri(folder) else Path(folder) / KEYS_FILE
     if isinstance(path, Path):
         _refuse_writable(path.parent)

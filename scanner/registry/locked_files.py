@@ -1,6 +1,7 @@
 """Files that survive a crash and rival writers: one writer at a time, and a reader sees the old text or the new."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +33,18 @@ def local_folder(folder: Path | str) -> Path:
     """A registry's local folder, where its keys can be changed.
 
     Raises:
-        Refused: it lies on another machine, where no lock can be held.
+        Refused: it lies on another machine, where no lock can be held; or it is a file.
     """
+    refuse_file(folder)
     if is_uri(folder):
         raise Refused(f"registry {folder}: keys are made and changed in a local folder; copy its keys.toml there then")
     return Path(folder)
+
+
+def refuse_file(folder: Path | str) -> None:
+    """Raise Refused when a registry's path leads to something that is no folder."""
+    if not is_uri(folder) and os.path.lexists(folder) and not os.path.isdir(folder):
+        raise Refused(f"registry {folder}: is no folder; name the folder that `brickscan keys new` made")
 
 
 @contextmanager

@@ -1,17 +1,26 @@
 """The tokenizer.json of a key, as it is pinned when the key is made, and how many tokens it has."""
 
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scanner.errors import Refused, TokenizerError
+from scanner.printable import cut
+from scanner.storage.named import MOST_TOKENIZER, parse_json, read_named
 from schemas.registry import TokenizerFile
 
 if TYPE_CHECKING:
     from scanner.watermark import Format
+
+
+MOST_PATTERN = 10_000
+"""Most characters of a regular expression in a tokenizer.json."""
+
+_PARTS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]|\{(?:\d+,)?(?:\d\d+)?\}|.", re.DOTALL)
+_REPEATED = re.compile(r"[*+]|\{.+")
 
 
 class Pinned(NamedTuple):
@@ -37,23 +46,66 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
         raise TokenizerError(f"tokenizer {given} is two files, {here.absolute()} and {there}; give an absolute path")
     path = here if here.is_file() else there
     try:
-        raw = path.read_bytes()
+        raw = read_named(path, MOST_TOKENIZER)
     except OSError as error:
         raise TokenizerError(
             f"tokenizer {given}: cannot be read ({error.strerror}); name a tokenizer.json, from the working folder, "
             "from the registry's folder or absolute"
         ) from None
     try:
-        fields = json.loads(raw)
+        fields = parse_json(raw)
     except ValueError:
         fields = None
     if not isinstance(fields, dict) or "model" not in fields:
         raise TokenizerError(f"tokenizer {given}: is not a tokenizer.json (a JSON object with a field 'model')")
+    try:
+        endless = next(filter(_repeats_what_repeats, _patterns(fields)), None)
+    except RecursionError:
+        raise TokenizerError(f"tokenizer {given}: its lists or objects stand in one another too deeply") from None
+    if endless is not None:
+        shown = endless if len(endless) <= 100 else cut(endless, 100)
+        raise TokenizerError(
+            f"tokenizer {given}: its pattern {shown!r} repeats what repeats (or has more than {MOST_PATTERN:,} "
+            "characters), so that some texts may take ages; write it without a repetition in a repetition"
+        )
     if path is here:
         given = os.path.abspath(path)
         if Path(given).is_relative_to(os.path.abspath(folder)):
             given = os.path.relpath(given, os.path.abspath(folder))
     return Pinned(TokenizerFile(file=given, sha256=hashlib.sha256(raw).hexdigest()), *_sizes(fields))
+
+
+def _patterns(value: object) -> Iterator[str]:
+    """Regular expressions of a tokenizer.json, outside of its vocabulary."""
+    if isinstance(value, dict):
+        if isinstance(value.get("Regex"), str):
+            yield value["Regex"]
+        for name, inner in value.items():
+            if name not in ("vocab", "merges"):
+                yield from _patterns(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _patterns(inner)
+
+
+def _repeats_what_repeats(pattern: str) -> bool:
+    """Whether a group is repeated in which something is: a text may then take a time that doubles with each letter.
+
+    Repetitions of up to nine times do not count. Alternatives that match the same are not found.
+    """
+    if len(pattern) > MOST_PATTERN:
+        return True
+    groups, closed = [False], False  # whether something is repeated in each open group, and in the one just closed
+    for part in _PARTS.findall(pattern):
+        if _REPEATED.fullmatch(part):
+            if closed:
+                return True
+            groups[-1] = True
+        elif part == "(":
+            groups.append(False)
+        closed = part == ")" and len(groups) > 1 and groups.pop()
+        groups[-1] |= closed
+    return False
 
 
 def _sizes(fields: Mapping[str, Any]) -> tuple[int, int]:

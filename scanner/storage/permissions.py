@@ -37,7 +37,7 @@ def writable_by_others(paths: Iterable[Path]) -> Path | None:
         for above in (real := Path(os.path.realpath(path)), *real.parents):
             try:
                 mode = above.stat().st_mode
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 continue
             if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and above != real):
                 return above

@@ -1,5 +1,6 @@
 """TOML files read into the models of schemas. An error names file, field, value and what is allowed."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -8,6 +9,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from scanner.errors import Refused
+from scanner.printable import cut
+from scanner.storage.named import read_named
+
+MOST_PARTS = 32
+"""Most parts of a dotted key; tomllib takes quadratic time for more."""
+
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_PARTS}}}")
+_LONGEST_VALUE = 200
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -19,7 +29,7 @@ def read_toml(path: Path, model: type[Model]) -> Model:
         Refused: the file is missing, is not TOML, or holds a value that is not allowed.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named(path).decode()
     except OSError as error:
         raise Refused(f"{path}: cannot be read ({error.strerror}); name an existing TOML file") from None
     except UnicodeDecodeError:
@@ -29,14 +39,17 @@ def read_toml(path: Path, model: type[Model]) -> Model:
 
 def read_toml_text(path: str, text: str, model: type[Model]) -> Model:
     """Read the text of a TOML file into a model; raises Refused as `read_toml` does, naming `path`."""
+    if long := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        raise Refused(f"{path}: a key in line {line} has more than {MOST_PARTS} parts; none has more than three")
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise Refused(f"{path}: is not valid TOML: {error}") from None
-    try:
-        return model.model_validate(_with_tuples(data))
+        return model.model_validate(_with_tuples(tomllib.loads(text.replace("\r\n", "\n"))))
     except ValidationError as error:
         raise Refused(f"{path}: {explained(error, model)}") from None
+    except RecursionError:
+        raise Refused(f"{path}: lists or sections stand in one another too deeply; none needs more than four") from None
+    except (ValueError, OverflowError) as error:  # numbers of thousands of digits too
+        raise Refused(f"{path}: is not valid TOML: {str(error).partition(';')[0]}") from None
 
 
 def explained(error: ValidationError, model: type[BaseModel], within: str = "") -> str:
@@ -58,7 +71,7 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
     if item["type"] == "missing":
         return f"field '{where}' is missing"
     hidden = model.model_config.get("hide_input_in_errors") or isinstance(item["input"], dict)
-    value = "..." if hidden else repr(_with_lists(item["input"]))
+    value = "..." if hidden else _shown(item["input"])
     given = "" if hidden else f" = {value}"
     if item["type"] == "tuple_type":
         return f"field '{where}'{given}: a list is needed, such as [{value}]"
@@ -67,6 +80,15 @@ def _explain(model: type[BaseModel], item: ErrorDetails, within: str) -> str:
     if item["type"] == "model_type":
         return f"field '{where}'{given}: a section of fields is needed"
     return f"field '{where}'{given}: {str(item['msg']).removeprefix('Value error, ')}"
+
+
+def _shown(value: object) -> str:
+    """A value as it is written in the file, unless it is long."""
+    try:
+        shown = repr(_with_lists(value))
+        return shown if len(shown) <= _LONGEST_VALUE else cut(shown, _LONGEST_VALUE)
+    except ValueError:  # Python writes no whole number of thousands of digits
+        return "..."
 
 
 def _with_lists(value: object) -> object:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from scanner.errors import BackendMissing, BackendUnlike, TokenizerError
 from scanner.storage.locations import filesystem_of, is_uri
+from scanner.storage.named import MOST_TOKENIZER, read_named
 from scanner.tokens.fast import FastTokenizer
 from scanner.tokens.reference import HuggingFaceTokenizer, Tokenizer
 
@@ -14,8 +15,7 @@ _log = logging.getLogger(__name__)
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(read_named(path, MOST_TOKENIZER)).hexdigest()
 
 
 def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Tokenizer:
@@ -55,7 +55,7 @@ def load_tokenizer(path: Path | str, sha256: str, *, fast: bool = True) -> Token
 
 def _read(path: Path | str) -> bytes:
     if not is_uri(path):
-        return Path(path).read_bytes()
+        return read_named(path, MOST_TOKENIZER)
     filesystem, inner = filesystem_of(str(path))
     with filesystem.open_input_file(inner) as file:
         return bytes(file.read())

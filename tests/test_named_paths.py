@@ -1,0 +1,187 @@
+"""Whatever a path leads to, each command ends at once: no FIFO is waited for, no device read without end."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from jobs import cli
+from jobs.options import Folder, NamedPath
+from scanner.registry.tokenizer_files import _repeats_what_repeats
+from tests.support.command_line import call
+from tests.support.two_keys import TOKENIZER
+
+SECONDS = 60
+"""Longest time of a command, imports included."""
+
+PATHS = ("CONFIG|RESULTS", "PATH", "FOLDER", "DIR", "FILE", "REFERENCE")
+"""What stands for a path in the help of a parameter that is read as text."""
+
+ALSO = {
+    "init": ["--folder", "new"],
+    "keys add": ["--format", "hf-lefthash", "--set", "vocab_size=50000"],
+    "users add": ["somebody"],
+    "users remove": ["--erase", "--yes"],
+    "check": ["--registry", "REGISTRY"],
+}
+"""Options without which a command does not look at its paths."""
+
+
+def commands(group: click.Command = cli.brickscan, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(group, click.Group):
+        yield name, group
+        return
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        yield from commands(group.get_command(context, word), f"{name} {word}".strip())
+
+
+def is_path(parameter: click.Parameter) -> bool:
+    return isinstance(parameter.type, Folder | NamedPath) or parameter.metavar in PATHS
+
+
+def value_of(parameter: click.Parameter, night) -> str:
+    """Something that a required parameter takes."""
+    if isinstance(parameter.type, click.Choice):
+        return str(parameter.type.choices[0])
+    if isinstance(parameter.type, click.DateTime):
+        return "2026-08-31"
+    if parameter.type.name in ("integer range", "integer", "float range", "float"):
+        return "1"
+    known = {
+        "key_id": "green",
+        "tokenizer": TOKENIZER,
+        "registry": night.registry,
+        "config": night.config,
+        "results": night.config,
+        "sample": night.input / "a.parquet",
+    }
+    return str(known.get(parameter.name, night.folder / f"new-{parameter.name}"))
+
+
+def arguments_of(name: str, command: click.Command, about: click.Parameter, path: str, night) -> list[str]:
+    """A call in which one parameter is a path, and all that are required have some value."""
+    also = [str(night.registry) if word == "REGISTRY" else word for word in ALSO.get(name, [])]
+    words, places = [*name.split(), *([] if about.opts[0] in also else also)], []
+    for parameter in command.params:
+        if parameter is not about and not parameter.required:
+            continue
+        value = path if parameter is about else value_of(parameter, night)
+        value = f"file:{value}" if parameter.metavar == "REFERENCE" else value
+        if isinstance(parameter, click.Argument):
+            places.append(value)
+        else:
+            words += [parameter.opts[0], value]
+    return [*words, *places]
+
+
+def late(*_signal: object) -> None:
+    raise AssertionError("a command waits for a file, or reads one without end")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_no_command_waits_for_a_special_file(night, tmp_path, kind, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    night.write("a", ["text"])
+    path = "/dev/zero"
+    if kind == "fifo":
+        path = str(tmp_path / "fifo")
+        os.mkfifo(path)
+    wrong, asked = [], 0
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        for name, command in commands():
+            for parameter in filter(is_path, command.params):
+                words = arguments_of(name, command, parameter, path, night)
+                began = time.monotonic()
+                signal.alarm(SECONDS)
+                code, out, err = call(*words)
+                signal.alarm(0)
+                asked += 1
+                if code != 2 or path not in err or "Traceback" in err or len(err) > 1000:
+                    wrong.append((words, code, out[-300:], err[-600:], time.monotonic() - began))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert not wrong, "\n".join(map(str, wrong))
+    assert asked > 60
+
+
+WITH_REGISTRY = [
+    name for name, command in commands() if name != "plan" and "registry" in {one.name for one in command.params}
+]
+
+
+@pytest.mark.parametrize("name", WITH_REGISTRY)
+def test_a_registry_that_is_a_file_is_refused(night, tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("no folder")
+    (command,) = (command for other, command in commands() if other == name)
+    (parameter,) = (parameter for parameter in command.params if parameter.name == "registry")
+    code, _, err = call(*arguments_of(name, command, parameter, str(tmp_path / "file"), night))
+    assert (code, "registry" in err, len(err.splitlines())) == (2, True, 1), err
+
+
+HOSTILE_TOML = {
+    "lists in lists": "registry = " + "[" * 900 + "]" * 900,
+    "sections in sections": "a = " + "{ a = " * 5000 + "1" + "}" * 5000,
+    "a number of 5,000 digits": "false_positive_rate = " + "9" * 5000,
+    "a number of 50,000 digits that is hexadecimal": "false_positive_rate = 0x" + "f" * 50_000,
+    "a key of 200,000 parts": ".".join(["a"] * 200_000) + " = 1",
+    "a quoted key of 200,000 parts": " . ".join(['"a"'] * 200_000) + " = 1",
+    "a section of 200,000 parts": "[" + ".".join(["a"] * 200_000) + "]",
+    "one long word": "a" * 2**21,
+    "one long string": 'registry = "' + "a." * 2**20,
+    "quotes": "'" * 2**18 + '"' * 2**18,
+    "a null character in a path": 'registry = "a\\u0000b"\nresults = "r"\n[input]\npaths = ["in"]',
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_TOML.values(), ids=HOSTILE_TOML)
+@pytest.mark.parametrize("name", ["scan", "keys.toml"])
+def test_settings_that_no_parser_likes_are_refused_in_a_sentence(tmp_path, text, name):
+    file = tmp_path / ("scan.toml" if name == "scan" else "keys.toml")
+    file.write_text(text)
+    began = time.process_time()
+    code, _, err = call("scan", file) if name == "scan" else call("keys", "list", "--registry", tmp_path)
+    assert (code, len(err.splitlines()), len(err) < 2000) == (2, 1, True), err[-2000:]
+    assert time.process_time() - began < 10
+
+
+HOSTILE_TOKENIZERS = {
+    "200,000 lists": ("[" * 200_000 + "]" * 200_000, "is not a tokenizer.json"),
+    "200,000 lists in a field": ('{"model": ' + "[" * 200_000 + "]" * 200_000 + "}", "is not a tokenizer.json"),
+    "a number of 5,000 digits": ('{"model": ' + "9" * 5000 + "}", "is not a tokenizer.json"),
+    "a pattern that repeats what repeats": (
+        '{"model": {}, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}}}',
+        "its pattern '(a+)+$' repeats what repeats",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), HOSTILE_TOKENIZERS.values(), ids=HOSTILE_TOKENIZERS)
+def test_tokenizers_that_no_parser_likes_are_refused_in_a_sentence(tmp_path, text, why):
+    (tmp_path / "tokenizer.json").write_text(text)
+    given = "--tokenizer", tmp_path / "tokenizer.json", "--registry", tmp_path / "registry"
+    code, _, err = call("keys", "new", "green", "--method", "greenlist", *given)
+    assert (code, why in err, len(err.splitlines())) == (2, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("pattern", "endless"),
+    [
+        *(
+            (pattern, True)
+            for pattern in ("(a+)+$", "(?:a*)*", "(a|b+)+", "(a+){2,}", "(a{2,})*", "(x(a+)y)*", "(a+){20}")
+        ),
+        *(
+            (pattern, False)
+            for pattern in ("a+b+", r"\(a+\)+", "[(a+)]+", "(a+)?", "(ab)+c*", r"(?i:'s|'t)| ?\p{L}+|\s+(?!\S)")
+        ),
+    ],
+)
+def test_repetitions_in_repetitions_are_found(pattern, endless):
+    assert _repeats_what_repeats(pattern) is endless
