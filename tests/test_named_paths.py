@@ -18,7 +18,7 @@ SECONDS = 60
 """Longest time of a command, imports included."""
 
 PATHS = ("CONFIG|RESULTS", "PATH", "FOLDER", "DIR", "FILE", "REFERENCE")
-"""What stands for a path in the help of a parameter that is read as text."""
+"""Words that stand for a path in the help of a parameter that is read as text."""
 
 ALSO = {
     "init": ["--folder", "new"],
