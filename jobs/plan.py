@@ -207,15 +207,18 @@ def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
 def _measured(file: Path, registry: Path | str) -> tuple["Marked", MasterKey, int]:
     """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     import polars as pl
+    import pyarrow as pa
 
     from scanner.detection.one_text import strengths_of
+    from scanner.input.named_parquet import open_parquet
     from scanner.measured import Measured
     from scanner.registry import find_key, load_registry
     from scanner.watermark.formats import format_of
 
     try:
-        texts = pl.read_parquet(io.BytesIO(file.read_bytes()), columns=["key_id", "message", "text"])
-    except (OSError, pl.exceptions.PolarsError) as error:
+        names = ["key_id", "message", "text"]
+        texts = pl.DataFrame(open_parquet(file, f"--from {file}").read(columns=names)).select(names)
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
         raise Refused(f"--from {file}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
     ids = texts["key_id"].unique().to_list()
     if len(ids) != 1:

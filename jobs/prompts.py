@@ -1,14 +1,16 @@
 """Prompts that commands are given in files: a line each, or Parquet, which may name the user of each."""
 
+import io
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from jobs.text import complain
 from scanner.errors import Refused, in_a_line
+from scanner.input.named_parquet import open_parquet
+from scanner.storage.named import MOST_ROWS, read_named
 
 TOLD = 10
 """Most left-out prompts whose numbers are shown."""
@@ -40,16 +42,17 @@ def read_asked(path: Path, field: str = "--prompts") -> Asked:
     """
     rows = path.suffix == ".parquet"
     try:
-        names = pq.read_schema(path).names if rows else []
+        parquet = open_parquet(path, f"{field} {path}") if rows else None
+        names = parquet.schema_arrow.names if parquet else []
         if rows and "prompt" not in names:
             raise Refused(f"{field} {path}: has no column 'prompt'; it has {', '.join(map(repr, names))}")
         users = None
-        if rows:
-            columns = pq.read_table(path, columns=[name for name in ("prompt", "user_id") if name in names])
+        if parquet:
+            columns = parquet.read(columns=[name for name in ("prompt", "user_id") if name in names])
             found = columns.column("prompt").to_pylist()
             users = columns.column("user_id").to_pylist() if "user_id" in names else None
         else:
-            with path.open(encoding="utf-8") as lines:
+            with io.TextIOWrapper(io.BytesIO(read_named(path, MOST_ROWS)), encoding="utf-8") as lines:
                 found = [line.removesuffix("\n") for line in lines]
     except (OSError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Refused(f"{field} {path}: cannot be read as prompts: {in_a_line(error)}") from None

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import click
 import polars as pl
+import pyarrow as pa
 
 from jobs.options import NamedPath, dry_run_option, key_ids_option, sure, yes_option
 from jobs.text import complain, counted, tell
 from jobs.users_asked import list_, registry_option, show, verify, who
-from scanner.errors import Refused
+from scanner.errors import Refused, in_a_line
+from scanner.input.named_parquet import open_parquet
 from scanner.printable import printable, safe
 from scanner.registry import (
     add_users,
@@ -20,6 +22,7 @@ from scanner.registry import (
     unknown_users,
     users_of,
 )
+from scanner.storage.named import MOST_ROWS, read_named
 
 WARNED = 10
 """Most users of one command who are warned about by name."""
@@ -191,28 +194,36 @@ def _column(file: Path, column: str) -> pl.Series:
     if file.suffix not in separator:
         raise Refused(f"--file {file}: ends in none of {', '.join(separator)}; one of these is needed")
     try:
-        data = io.BytesIO(file.read_bytes())  # the bytes, since polars takes a file's name for a pattern of names
         between = separator[file.suffix]
-        frame = pl.read_parquet(data) if between is None else pl.read_csv(data, separator=between, infer_schema=False)
+        if between is None:
+            parquet = open_parquet(file, f"--file {file}")
+            names = parquet.schema_arrow.names
+            frame = pl.DataFrame(parquet.read(columns=[column] if column in names else []))
+        else:  # the bytes, since polars takes a file's name for a pattern of names
+            data = io.BytesIO(read_named(file, MOST_ROWS))
+            frame = pl.read_csv(data, separator=between, infer_schema=False)
+            names = frame.columns
+    except pa.ArrowException as error:
+        raise Refused(f"--file {file}: cannot be read as parquet ({in_a_line(error)})") from None
     except OSError as error:
-        raise Refused(f"--file {file}: cannot be read ({error.strerror or 'no such file'})") from None
+        raise Refused(f"--file {file}: cannot be read ({error.strerror or in_a_line(error)})") from None
     except pl.exceptions.PolarsError as error:
         raise Refused(f"--file {file}: cannot be read as {file.suffix[1:]} ({str(error).splitlines()[0]})") from None
-    if column not in frame.columns:
-        raise Refused(f"--file {file}: has no column {column!r}; it has {_columns_of(frame, file.suffix)}")
+    if column not in names:
+        raise Refused(f"--file {file}: has no column {column!r}; it has {_columns_of(names, file.suffix)}")
     users = frame[column]
     if not (users.dtype.is_integer() or users.dtype in (pl.String, pl.Categorical, pl.Enum)):
         raise Refused(f"--file {file}: column {column!r} is of type {users.dtype}; text or whole numbers are needed")
     return users.cast(pl.String)
 
 
-def _columns_of(frame: pl.DataFrame, suffix: str) -> str:
+def _columns_of(names: Sequence[str], suffix: str) -> str:
     """The columns of a file, and how it was written, by its name."""
-    shown = ", ".join(repr(name) for name in frame.columns[:20])
-    if suffix == ".parquet" or frame.width > 1:
+    shown = ", ".join(repr(name) for name in names[:20])
+    if suffix == ".parquet" or len(names) > 1:
         return shown
     for mark, name in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
-        if mark in frame.columns[0]:
+        if mark in names[0]:
             wanted = "tabs" if suffix == ".tsv" else "commas"
             return f"{shown}: its columns are parted by {name}, and {wanted} are needed in a {suffix} file"
     return shown

@@ -96,7 +96,11 @@ def no_process(request) -> Iterator[None]:
     def refuse(*_args, **_options):
         raise AssertionError("a test of `make check` starts no process; see tests/conftest.py")
 
+    from scanner.input import named_parquet
+    from tests.support.inspection import InThisProcess
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(named_parquet, "_inspector", InThisProcess)
         patch.setattr(subprocess.Popen, "__init__", refuse)  # the class stays, since Ray makes one of its own of it
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp"):
             patch.setattr(os, name, refuse)

@@ -155,7 +155,7 @@ def test_the_command_measures_what_mark_wrote(demo, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--from", "no.parquet", "--registry", "r"], "cannot be read as what `brickscan mark` writes"),
+        (["--from", "no.parquet", "--registry", "r"], "no.parquet: cannot be read as Parquet"),
         (["--from", "two", "--registry", "r"], "holds texts of 3 keys; give those of one"),
     ],
 )

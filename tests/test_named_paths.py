@@ -1,17 +1,23 @@
 """Whatever a path leads to, each command ends at once: no FIFO is waited for, no device read without end."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from jobs import cli
 from jobs.options import Folder, NamedPath
+from jobs.prompts import read_prompts
+from scanner.errors import Refused
 from scanner.registry.tokenizer_files import _repeats_what_repeats
 from tests.support.command_line import call
+from tests.support.footers import File
+from tests.support.hostile_files import FATAL, written
 from tests.support.two_keys import TOKENIZER
 
 SECONDS = 60
@@ -185,3 +191,31 @@ def test_tokenizers_that_no_parser_likes_are_refused_in_a_sentence(tmp_path, tex
 )
 def test_repetitions_in_repetitions_are_found(pattern, endless):
     assert _repeats_what_repeats(pattern) is endless
+
+
+def claiming(path: Path) -> Path:
+    """A file of twelve rows that claims 2^40 in every place."""
+    file = File(written(path))
+    file.claim_rows(1, 2**40, everywhere=True)
+    return file.write(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(claiming, "the footer claims 1099511627782 rows"), (FATAL["a histogram of the texts"], "by SIGABRT")],
+    ids=["claims 2^40 rows", "ends its reader"],
+)
+@pytest.mark.parametrize("command", ["users add", "init", "plan", "prompts"])
+def test_parquet_that_no_reader_likes_is_refused_in_a_sentence(night, tmp_path, command, make, why):
+    file = make(tmp_path / "hostile.parquet")
+    calls = {
+        "users add": ["users", "add", "--file", file, "--column", "doc_id", "--registry", night.registry],
+        "init": ["init", file, "--tokenizer", TOKENIZER, "--folder", tmp_path / "new"],
+        "plan": ["plan", "--from", file, "--registry", night.registry],
+    }
+    if command == "prompts":  # of `mark` and `canaries`
+        with pytest.raises(Refused, match=re.escape(why)):
+            read_prompts(file)
+        return
+    code, _, err = call(*calls[command])
+    assert (code, str(file) in err, why in err, len(err.splitlines())) == (2, True, True, 1), err

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from scanner.errors import Refused, in_a_line
 from scanner.input.columns import is_text, plain_type
+from scanner.input.named_parquet import open_parquet
 from scanner.input.times import times
 
 ROWS = 1000
@@ -39,7 +39,7 @@ def guess_columns(file: Path) -> Guess:
         Refused: it is no Parquet file, is empty, or has no column of texts.
     """
     try:
-        with pq.ParquetFile(file) as parquet:
+        with open_parquet(file, str(file)) as parquet:
             batch = next(parquet.iter_batches(ROWS), None)
     except (OSError, pa.ArrowException) as error:
         raise Refused(

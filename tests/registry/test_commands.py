@@ -308,7 +308,7 @@ def test_whole_numbers_are_names_too(cli, registry, tmp_path):
         ("u.csv", b"name\nalice\n", "has no column 'user_id'; it has 'name'"),
         ("u.csv", b"", "cannot be read as csv"),
         ("u.csv", b"user_id\n\xff\xfe\n", "cannot be read as csv"),
-        ("u.parquet", b"PAR1 not really", "cannot be read as parquet"),
+        ("u.parquet", b"PAR1 not really", "cannot be read as Parquet"),
         ("u.txt", b"alice\n", "ends in none of .csv, .tsv, .parquet"),
         (
             "u.csv",
