@@ -96,6 +96,11 @@ class Explanation:
         return self.weighed.parts if self.weighed and len(self.weighed.parts) > 1 else []
 
     @property
+    def silent(self) -> set[Kind]:
+        """Kinds of part that by themselves read like text without the mark: no run of theirs is shown to speak."""
+        return {part.kind for part in self.said_of_parts if part.log10_p > math.log10(ALIKE)}
+
+    @property
     def carried_by(self) -> Kind | None:
         """The part that alone carries the mark, if the other reads like text without one: `quoted`, `own` or None."""
         log10_p_of = {part.kind: part.log10_p_any for part in self.said_of_parts}

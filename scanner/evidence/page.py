@@ -51,6 +51,7 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
     # places of marked parts are in the text as it stands
     spans = explained.spans if explained.row["variant"] is None else ()
     marked = [(span["char_from"], span["char_to"]) for span in spans]
+    speaking = {kind: kind not in explained.silent for kind in ("quoted", "own")}
     cuts = {0, len(text)}
     evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
     for begin, end in [*evidence, *marked]:
@@ -66,7 +67,8 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
         inside = run < len(runs) and runs[run].begin <= begin
         quoted = part < len(explained.parts) and explained.parts[part].kind == "quoted"
         of_span = any(first <= begin < last for first, last in marked)
-        shown.append(Segment(visible(text[begin:end]), runs[run].level if inside else None, quoted, of_span))
+        level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
+        shown.append(Segment(visible(text[begin:end]), level, quoted, of_span))
     return shown
 
 

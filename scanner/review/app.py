@@ -2,7 +2,8 @@
 
 A page's form carries the id of the decision that it will make, and the digest of the text that it shows. So a form that
 is sent twice, because an answer was lost or the app was killed, makes one decision. Nobody decides on a text that they
-did not see.
+did not see. Each link of the page carries the id as well: whoever follows one has left the flag, and its form decides
+nothing any more.
 """
 
 import functools
@@ -57,6 +58,7 @@ def app_of(desk: Desk) -> Starlette:
 
 
 async def _list(desk: Desk, request: Request) -> Response:
+    _leave(desk, request)
     asked, first = _asked(request.query_params), _number(request.query_params.get("first", "0"))
     listed = await run_in_threadpool(desk.list, asked, first)
     more = first + len(listed.entries) < listed.total
@@ -74,7 +76,8 @@ async def _list(desk: Desk, request: Request) -> Response:
 
 
 async def _flag(desk: Desk, request: Request) -> Response:
-    asked, place = _asked(request.query_params), _place(request.query_params)
+    _leave(desk, request)
+    asked, place, form_id = _asked(request.query_params), _place(request.query_params), new_id()
     looked = await run_in_threadpool(desk.look, asked, place)
     return _page(
         "review_flag.html.j2",
@@ -84,15 +87,22 @@ async def _flag(desk: Desk, request: Request) -> Response:
         flag=asked.address("", **place._asdict())[1:],
         looked=looked,
         text_sha256=looked.explained.row["text_sha256"].hex(),
-        decision_id=new_id(),
+        decision_id=form_id,
         means=MEANS,
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
-        back=asked.address("/"),
-        before=looked.before and asked.address("/flag", **looked.before._asdict()),
-        after=looked.after and asked.address("/flag", **looked.after._asdict()),
-        **await _just_recorded(desk, asked, request),
+        back=asked.address("/", left=form_id),
+        before=looked.before and asked.address("/flag", **looked.before._asdict(), left=form_id),
+        after=looked.after and asked.address("/flag", **looked.after._asdict(), left=form_id),
+        **await _just_recorded(desk, asked, request, form_id),
     )
+
+
+def _leave(desk: Desk, request: Request) -> None:
+    """Note which flag's page was left for this one: at once, before anything that takes time."""
+    left = request.query_params.get("left", "")
+    if left:
+        desk.leave(left[:32])
 
 
 async def _decide(desk: Desk, request: Request) -> Response:
@@ -107,13 +117,13 @@ async def _decide(desk: Desk, request: Request) -> Response:
     return RedirectResponse(f"{address}&recorded={row['decision_id']}", 303)
 
 
-async def _just_recorded(desk: Desk, asked: Asked, request: Request) -> dict[str, Any]:
+async def _just_recorded(desk: Desk, asked: Asked, request: Request, form_id: str = "") -> dict[str, Any]:
     """The decision that the form before this page recorded, in words."""
     row = await run_in_threadpool(recorded, desk.results, request.query_params.get("recorded", ""))
     if row is None:
         return {"recorded": None}
     name = printable(row["doc_id"] or f"{row['path']}:{row['row']}", _SHOWN)
-    again = asked.address("/flag", path=row["path"], row=row["row"])
+    again = asked.address("/flag", path=row["path"], row=row["row"], left=form_id)
     return {"recorded": {"name": name, "decision": row["decision"], "again": again}}
 
 

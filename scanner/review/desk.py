@@ -10,13 +10,16 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions
-from scanner.results.decided import DECIDED_ON, Made, decide, on_documents
+from scanner.results.decided import DECIDED_ON, Made, decide, on_documents, recorded
 from scanner.results.flag_list import newest, places
 from scanner.results.queries import ask, keys_of_scans
 from scanner.review.asked import Asked
 from scanner.review.seen import Changed, Place, flag_as_seen
 
 LINES_A_PAGE = 100
+
+MOST_LEFT = 10_000
+"""Pages of flags that were left, and are remembered."""
 
 
 class Entry(NamedTuple):
@@ -63,6 +66,7 @@ class Desk:
         self.results, self._rate = explainer.results, explainer.rate
         self._canaries = explainer.canaries
         self._quoted: dict[tuple[Any, ...], float | None] = {}
+        self._left: dict[str, None] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, in the order of `newest`, from a place on."""
@@ -110,15 +114,27 @@ class Desk:
         before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
         return Looked(explained, decided, at + 1, len(listed), before, after)
 
+    def leave(self, decision_id: str) -> None:
+        """Take no decision any more by the form of a page that a reviewer has left."""
+        self._left[decision_id] = None
+        while len(self._left) > MOST_LEFT:
+            del self._left[next(iter(self._left))]
+
     def decide(self, place: Place, text_sha256: str, made: Made) -> Mapping[str, Any]:
         """Record a decision on a flag as its page showed it. Returns its row.
 
         Raises:
-            Changed: another text stands there now, or the form was used for another decision before.
+            Changed: another text stands there now, the form's page was left for another, or the form was used for
+                another decision before.
             Refused: there is no such flag.
             ScanFailed: the table cannot be written.
         """
         flag = flag_as_seen(self.results, self._rate, place, text_sha256)
+        if made.decision_id in self._left and recorded(self.results, made.decision_id) is None:
+            raise Changed(
+                f"nothing was recorded on {place.path}:{place.row}: you had gone on to another page; open the flag "
+                "again to decide on it"
+            )
         row = decide(self.results, flag, made)
         if (*_document(row), row["decision"], row["note"] or "") != (*_document(flag), made.decision, made.note):
             raise Changed(

@@ -13,7 +13,7 @@ from scanner.evidence.around import Around
 from scanner.evidence.case import Case
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
-from scanner.evidence.weighing import Run, Weighed
+from scanner.evidence.weighing import PartSaid, Run, Weighed
 from scanner.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
@@ -57,6 +57,19 @@ def test_only_text_without_a_score_is_grey():
     assert page(weighed).count('<span class="un">') == 2  # the legend, and the rest of the text
     unweighed = dataclasses.replace(weighed, weighed=None, not_weighed="no message is shown for this flag")
     assert '<span class="un">' not in page(unweighed)
+
+
+@pytest.mark.parametrize(
+    ("silent", "p_own", "p_quoted"), [("own", -0.0, -9.0), ("quoted", -9.0, -1.9), (None, -3.0, -3.0)]
+)
+def test_no_shade_in_a_part_whose_own_p_is_not_small(silent, p_own, p_quoted):
+    """A run that speaks very strongly, by chance or since it reaches over a part's edge, shades no innocent words."""
+    text = "> quoted words\nown words that are longer"
+    explained = explanation(text, runs=[Run(0, len(text), 8, 0, -5.0)])
+    said = [PartSaid("own", 25, 8, p_own, -9.0), PartSaid("quoted", 15, 8, p_quoted, -9.0)]
+    explained = dataclasses.replace(explained, weighed=explained.weighed._replace(parts=said))
+    levels = {"quoted" if part.quoted else "own": part.level for part in segments(explained)}
+    assert levels == {kind: 0 if kind == silent else 4 for kind in ("own", "quoted")}
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

@@ -12,6 +12,14 @@ from tests.review.conftest import FLAGS, IDS, MALLORY
 from tests.support.reviewing import Asking, loaded, opened, quiet, serving
 from tests.support.without_ray import open_once
 
+AT_ONCE = """leftBy => {
+  const press = key => document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}))
+  if (leftBy === "a link") document.querySelector("nav a").click(); else press(leftBy)
+  for (const key of "cqdu") press(key)
+  document.querySelectorAll(".choices button").forEach(button => button.click())
+}"""
+"""Script that leaves a page and decides in one go."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _opened_once() -> Iterator[None]:
@@ -119,6 +127,48 @@ def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
         page.get_by_role("status").wait_for()
         context.close()
     assert [row[2] for row in decided(night)] == ["confirmed"]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("left_by", ["j", "k", "l", "a link"])
+def test_no_decision_falls_on_a_flag_that_was_left(browser, night, left_by):
+    """All decision keys and buttons in the very moment in which a key or a link leads on."""
+    with serving(night, "ruth") as app:
+        context = opened(browser)
+        page = context.new_page()
+        page.goto(app.address)
+        page.keyboard.press("o")
+        page.wait_for_url("**/flag?**")
+        loaded(page)
+        page.keyboard.press("j")
+        page.wait_for_url("**left=**")
+        loaded(page)
+        sent = []
+        page.on("request", lambda request: sent.append(request.method))
+        with page.expect_navigation():
+            page.evaluate(AT_ONCE, left_by)
+        assert "POST" not in sent
+        context.close()
+    assert decided(night) == []
+
+
+def test_the_app_refuses_a_decision_on_a_flag_that_was_left(night):
+    """By plain requests, as of a browser whose scripts are off: each of the page's links leaves the flag."""
+    with serving(night, "ruth") as app:
+        asking = Asking(app)
+        _, _, shown = asking.ask("GET", "/", Cookie=asking.cookie)
+        first = re.search(r'href="(/flag[^"]+)"', shown)[1].replace("&amp;", "&")
+        form = asking.form()
+        _, _, shown = asking.ask("GET", first, Cookie=asking.cookie)
+        onward = re.findall(r'href="([^"]+left=(\w+))"', shown)
+        assert len(onward) >= 2
+        form["decision_id"] = onward[0][1]
+        assert asking.ask("GET", onward[1][0].replace("&amp;", "&"), Cookie=asking.cookie)[0] == 200
+        status, _, said = asking.post(form)
+        assert (status, "gone on to another page" in said) == (409, True)
+        assert decided(night) == []
+        assert asking.post(asking.form())[0] == 303
+    assert len(decided(night)) == 1
 
 
 @pytest.mark.costly
