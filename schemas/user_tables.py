@@ -27,6 +27,26 @@ USERS = pa.schema(
 )
 """The users table: events of USER_EVENTS, append-only, and the hash chain over them."""
 
+VERIFIED_USERS = pa.schema(
+    [
+        pa.field("scan_id", pa.string(), nullable=False),  # the scan that verified it
+        pa.field("verified_at", TIME, nullable=False),
+        pa.field("events", pa.int64()),  # of a checkpoint of the chain, as the next; null in rows of files
+        pa.field("head", pa.string()),  # the chain's head after so many events, as hex text
+        pa.field("key_id", pa.string()),  # this and the rest: of a file that names are read from; null in checkpoints
+        pa.field("kind", pa.string()),  # given | removed
+        pa.field("file", pa.string()),  # its name, in the folder of the registry's index
+        pa.field("rows", pa.int64()),
+        pa.field("first", pa.int64()),  # smallest message in it
+        pa.field("last", pa.int64()),  # largest message in it
+        pa.field("sha256", pa.string()),  # of its bytes, as hex text
+        pa.field("first_event", pa.int64()),  # smallest number of an event in it
+    ]
+)
+"""The files that users were named from when a scan last verified the registry's chain, and the chain's heads then. Rows
+of the newest `verified_at` are held against the registry before anybody is named. No names stand here.
+"""
+
 USER_LIST = pa.schema(
     [
         pa.field("user_id", pa.string()),  # null once the name was erased

@@ -31,7 +31,7 @@ from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.registry import open_key
 from scanner.results.filters import with_filter
-from scanner.results.ledger_records import refuse_older_registry
+from scanner.results.ledger_records import verified
 from scanner.results.readiness import readiness
 from scanner.watermark.formats import format_of
 from scanner.watermark.price import price
@@ -57,7 +57,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part 
     """
     plan = make_plan(config_file, date)
     check_users(plan)
-    refuse_older_registry(plan.registry, plan.results)
+    verified(plan.registry, plan.results)
     yield _registry(plan)
     check_secrets(plan)
     plan = with_filter(plan, None)

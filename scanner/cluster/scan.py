@@ -35,11 +35,11 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.part import Part
 from scanner.input.shards import Shard
 from scanner.interrupts import interrupts_held, interrupts_noted, sigterm_interrupts
-from scanner.registry import head_of
+from scanner.registry import NO_RECORD, head_of
 from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
-from scanner.results.ledger_records import refuse_older_registry
+from scanner.results.ledger_records import keep, verified
 from scanner.results.newest import bring_up_to_date
 from scanner.results.readiness import refuse_mixed
 from scanner.results.retention import drop_older
@@ -127,6 +127,7 @@ class _Scan:
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
         self._work = Work(0, 0, (), (), ())
         self._users_head: str | None = None
+        self._verified = NO_RECORD
         self._first_commit: float | None = None
         self._audit: LiveAudit | None = None
         self._unit: Unit | None = None
@@ -161,7 +162,7 @@ class _Scan:
         strict, whole = files is None, files is None and self._part is None
         check_plan(plan)
         refuse_mixed(plan.results, trial=plan.trial)
-        refuse_older_registry(plan.registry, plan.results)
+        self._verified = verified(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
         check_second(plan)
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
@@ -204,6 +205,7 @@ class _Scan:
         if strict:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)
         bring_up_to_date(plan.results)
+        keep(plan.results, self._scan_id, self._verified)
         if plan.config.evidence.keep_text:
             open_tables(plan.results, [KEPT_TEXTS])
         if plan.config.accounts is not None:

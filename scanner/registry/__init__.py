@@ -22,13 +22,16 @@ from scanner.registry.keys_file import find_key, load_registry, registry_sha256
 from scanner.registry.opening import check_secret, open_key, tokenizer_path
 from scanner.registry.secrets import read_secret
 from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
-from scanner.registry.verification import Verified, verify_users
+from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verified, verify_since, verify_users
 
 __all__ = [
+    "NO_RECORD",
     "TRIAL_BEGAN",
     "Allocation",
     "Holders",
     "Named",
+    "NamesPart",
+    "Record",
     "Verified",
     "WantedUsers",
     "add_users",
@@ -62,5 +65,6 @@ __all__ = [
     "unknown_users",
     "users_named",
     "users_of",
+    "verify_since",
     "verify_users",
 ]

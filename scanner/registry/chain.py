@@ -78,15 +78,16 @@ def seals_of(rows: pl.DataFrame) -> list[bytes]:
     return [_seal(salt, name) if kept is None else kept for name, salt, kept in zip(*columns, strict=True)]
 
 
-def follow(windows: Iterable[pl.DataFrame]) -> Iterator[Block]:
-    """Follow a chain from its start, block by block.
+def follow(windows: Iterable[pl.DataFrame], head: bytes = START) -> Iterator[Block]:
+    """Follow a chain, block by block.
 
     After a fault it goes on from the head on record, so that later faults are found as well.
 
     Args:
         windows: rows of USERS in the order of their numbers, in parts of any length.
+        head: the head before the first of them.
     """
-    head, rest = START, pl.DataFrame(schema=pl.Schema(USERS))
+    rest = pl.DataFrame(schema=pl.Schema(USERS))
     for window in windows:
         rows = pl.concat([rest, window])
         records, numbers, heads = _records(rows), rows["seq"].to_list(), rows["head"].to_list()

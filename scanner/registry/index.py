@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import fs
 
 from scanner.errors import Refused, ScanFailed
@@ -179,6 +180,14 @@ class IndexFolder:
         return [
             Run({of: Sorted(parts, self._folder.open) for of, parts in run.items()}, names=True) for run in index.runs
         ]
+
+    def sha256(self, part: Part) -> str:
+        """SHA-256 of a part's file as it lies there now, as hex text."""
+        return self._folder.sha256(part)
+
+    def first_event(self, part: Part) -> int:
+        """The smallest number of an event in a part of the kinds GIVEN and REMOVED."""
+        return int(pc.min(self._folder.open(part).rows["seq"]).as_py())
 
     def added(self, index: Index, events: pl.DataFrame) -> Index:
         """Write the table's next index, which has these events too, up to an event with a head.

@@ -10,8 +10,9 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -90,18 +91,39 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
     return _retry(attempt)
 
 
-def whole(folder: Path | str, rows: int) -> tuple[Book, Iterator[pl.DataFrame]]:
-    """A registry's users table as it is now, and its chained events in order of their numbers, so many at a time."""
-    table = open_table(folder)
-    book, _ = _book(folder, table)
-    return book, _windows(table, rows)
+class Whole(NamedTuple):
+    """A users table as it was at one moment: its book, its index with the folder of that, and its chained events.
+
+    windows: gives events in order of their numbers, from one number on, so many at a time.
+    """
+
+    book: Book
+    indexed: Index
+    files: IndexFolder
+    windows: Callable[[int, int], Iterator[pl.DataFrame]]
 
 
-def _windows(table: DeltaTable | None, rows: int) -> Iterator[pl.DataFrame]:
+def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
+    """The result of a question about all of a registry's users table, asked again if files go meanwhile.
+
+    Raises:
+        ScanFailed: a file is missing.
+    """
+
+    def attempt() -> Result:
+        table = open_table(folder)
+        book, index = _book(folder, table)
+        with reading(table):
+            return question(Whole(book, index, _index_folder(folder), partial(_windows, table)))
+
+    return _retry(attempt)
+
+
+def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.DataFrame]:
     if table is None or not is_chained(table):
         return
     last = max((n for n in files_of(table)["last"].to_list() if n is not None), default=-1)
-    for begin in range(0, last + 1, rows):
+    for begin in range(first, last + 1, rows):
         with reading(table):
             events = since(table, begin, begin + rows - 1)
         yield events.drop_nulls("seq").sort("seq")

@@ -3,6 +3,7 @@
 A sequence of any length lies in parts of some 2^18 rows, so that a change of one row writes a few megabytes anew.
 """
 
+import hashlib
 import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,8 @@ BELOW, MOST = -1, 2**63 - 1
 
 _KEPT_HERE, _KEPT_FROM_FAR = 4096, 16
 """Parts that are held open: maps of local files, which take no memory of their own, or copies of files far away."""
+
+_READ = 2**20  # bytes that are hashed at a time
 
 Ints = NDArray[np.int64]
 
@@ -82,6 +85,15 @@ class PartsFolder:
         filesystem, inner = filesystem_of(path)
         with filesystem.open_input_file(inner) as source:
             return pa.ipc.open_file(pa.BufferReader(source.read_buffer())).read_all()
+
+    def sha256(self, part: Part) -> str:
+        """SHA-256 of a part's file, as hex text, whatever is open of it. Raises FileNotFoundError."""
+        filesystem, inner = filesystem_of(f"{self.location}/{part.file}")
+        digest = hashlib.sha256()
+        with filesystem.open_input_stream(inner) as source:
+            while data := source.read(_READ):
+                digest.update(data)
+        return digest.hexdigest()
 
     def write(self, rows: pa.Table) -> Part:
         """Write sorted rows as a new part."""

@@ -6,21 +6,23 @@ the index (scanner.registry.index), so it is held against the events too.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
-from scanner.errors import ScanFailed, TooLate
+from scanner.errors import Refused
 from scanner.registry import ledger
 from scanner.registry.book import Book
-from scanner.registry.chain import follow
-from scanner.registry.index import ALLOCATED, REMOVED_EVENT
+from scanner.registry.chain import START, follow
+from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100
+_READERS = 4  # files that are read at a time
 _GIVEN = ["message", "user_id", "allocated_at", "seq"]
 _REMOVED = ["message", "removed_at", "removed_seq"]
 
@@ -54,14 +56,10 @@ def verify_users(folder: Path | str, heads: Collection[str] = ()) -> Verified:
 
     Raises:
         Refused: there is no such registry, or the table gives a message twice.
-        ScanFailed: names were erased meanwhile, or a file is missing.
+        ScanFailed: names were erased all the while, or a file is missing.
     """
     load_registry(folder)
-    try:
-        book, windows = ledger.whole(folder, _WINDOW)
-        return _verified(book, windows, set(heads))
-    except TooLate:
-        raise ScanFailed("users table: it was changed while it was read; run this again") from None
+    return ledger.whole(folder, lambda now: _verified(now.book, now.windows(0, _WINDOW), set(heads)))
 
 
 def _verified(book: Book, windows: Iterator[pl.DataFrame], wanted: set[str]) -> Verified:
@@ -114,3 +112,105 @@ def _too_many(book: Book, counts: Counter[tuple[str, str]]) -> Iterator[str]:
             if indexed != counts[key_id, event]:
                 what = f"{indexed:,} messages are {event}, by the events {counts[key_id, event]:,}"
                 yield f"key {key_id}: by the index {what}"
+
+
+class NamesPart(NamedTuple):
+    """A file of the index that names are read from, as it was when the chain was verified.
+
+    first, last: messages; first_event: smallest number of an event in it.
+    """
+
+    key_id: str
+    kind: str
+    file: str
+    rows: int
+    first: int
+    last: int
+    sha256: str
+    first_event: int
+
+
+class Record(NamedTuple):
+    """A verification, to be kept where those who write the registry cannot.
+
+    checkpoints: how many events the chain had, with its head then; parts: all files that names are read from.
+    """
+
+    checkpoints: frozenset[tuple[int, str]] = frozenset({(0, START.hex())})
+    parts: frozenset[NamesPart] = frozenset()
+
+
+NO_RECORD = Record()
+"""Record of a registry that nobody verified."""
+
+
+def verify_since(folder: Path | str, record: Record) -> Record:
+    """Hold everything that names are read from against an earlier verification. Returns the record of this one.
+
+    A file that was there then must have the digest that it had. Events that came since then are held to the chain, and
+    files that came since to these events; where they hold older events too, as after a merge or an erasure, the chain
+    is followed from the last checkpoint before the oldest of them. So the cost is that of reading the files, and of
+    the events that are new or were written anew.
+
+    Raises:
+        Refused: something was changed, or the chain is another than it was.
+        ScanFailed: a file is missing.
+    """
+    return ledger.whole(folder, lambda now: _since(str(folder), now, record))
+
+
+def _since(folder: str, now: ledger.Whole, record: Record) -> Record:
+    if now.book.tail["seq"].null_count():
+        raise _changed(folder, f"{now.book.tail['seq'].null_count():,} events are in no chain")
+    parts = _names_parts(now, record)
+    known = {part.file: part for part in record.parts}
+    edited = [part.file for part in parts if part != known.get(part.file, part)]
+    if edited:
+        raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
+    begin, head = max(point for point in record.checkpoints if point[0] <= _oldest(now, record, parts))
+    heads, faults = {begin: head}, list[str]()
+
+    def unlike() -> Iterator[pl.DataFrame]:
+        for window in now.windows(begin, _WINDOW):
+            faults.extend(_unlike(now.book, window))
+            yield window
+
+    for block in follow(unlike(), bytes.fromhex(head)):
+        heads[block.last + 1] = block.head.hex() if block.head else ""
+        if block.fault:
+            faults.append(f"events {block.first} to {block.last}: {block.fault}")
+    if sum(part.rows for part in parts) != now.indexed.seq:
+        faults.append("its index has more or fewer messages than the events give")
+    faults += [
+        f"its chain has not the head {then} after {events:,} events"
+        for events, then in sorted(record.checkpoints)
+        if events >= begin and heads.get(events) != then
+    ]
+    if faults:
+        raise _changed(folder, faults[0])
+    ends = {(events, heads[events]) for events in (now.indexed.seq, now.book.events)}
+    return Record(record.checkpoints | ends, frozenset(parts))
+
+
+def _names_parts(now: ledger.Whole, record: Record) -> list[NamesPart]:
+    """All files that names are read from, as they are now. Several are read at a time."""
+    known = {part.file: part.first_event for part in record.parts}
+    parts = [(of, part) for run in now.indexed.runs for of in run if of[1] != NAMES for part in run[of]]
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = list(pool.map(lambda one: now.files.sha256(one[1]), parts))
+    found = []
+    for (of, part), digest in zip(parts, digests, strict=True):
+        first_event = known[part.file] if part.file in known else now.files.first_event(part)
+        found.append(NamesPart(*of, part.file, part.rows, part.first, part.last, digest, first_event))
+    return found
+
+
+def _oldest(now: ledger.Whole, record: Record, parts: Sequence[NamesPart]) -> int:
+    """The number of the event from which on everything is looked at again."""
+    moved = {part.file: part.first_event for part in {*parts} ^ record.parts}
+    return min([now.indexed.seq, now.book.events, *moved.values()])
+
+
+def _changed(folder: str, what: str) -> Refused:
+    help_ = "`brickscan users verify` says more; keep the folder for whoever looks into it, and put back a backup"
+    return Refused(f"registry {folder}: its users were changed by something else than brickscan: {what}; {help_}")

@@ -21,6 +21,7 @@ from schemas.audit_tables import AUDIT_COUNTS, AUDITS
 from schemas.evidence_tables import ACCOUNT_POSTS, ACCOUNTS, DECISIONS, FLAG_TEXTS, SPANS
 from schemas.filter_tables import FILTER_SKETCHES, FILTERS
 from schemas.tables import FLAGS, QUARANTINE, SCANS, SECOND_SCORES, SENT, SHARDS, VERDICTS
+from schemas.user_tables import VERIFIED_USERS
 
 TABLES: Mapping[str, pa.Schema] = {
     "quarantine": QUARANTINE,
@@ -42,6 +43,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     "accounts": ACCOUNTS,
     "filter_sketches": FILTER_SKETCHES,
     "filters": FILTERS,
+    "verified_users": VERIFIED_USERS,
 }
 """Schemas of all tables that may exist; a scan makes those of TABLES."""
 ORPHANS_AFTER_HOURS = 24

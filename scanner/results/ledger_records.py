@@ -1,10 +1,25 @@
-"""The registry's users as earlier scans left them: a registry that is older than its own results names nobody."""
+"""The registry's users as earlier scans saw them: one that is older than its own results, or was edited, names nobody.
+
+A scan verifies the registry (scanner.registry.verification), and keeps a record of that with the results: who can write
+the registry cannot change the record, unless they can write the results too.
+"""
+
+from datetime import UTC, datetime
 
 import polars as pl
+import pyarrow as pa
+from deltalake import DeltaTable
 
 from scanner.errors import Refused
-from scanner.registry import numbers_of_heads
+from scanner.registry import NO_RECORD, NamesPart, Record, numbers_of_heads, verify_since
+from scanner.results.data_files import write_file
 from scanner.results.queries import ask, exist, scans
+from scanner.results.tables import open_tables, read_whole
+from scanner.results.transactions import Entry, commit
+from scanner.storage.delta import table_uri
+from schemas.user_tables import VERIFIED_USERS
+
+TABLE = "verified_users"
 
 
 def lost_head(registry: str, results: str) -> str | None:
@@ -30,8 +45,47 @@ def lost_head(registry: str, results: str) -> str | None:
     )
 
 
-def refuse_older_registry(registry: str, results: str) -> None:
-    """Raise Refused for a registry that is older than its own results, before it names anybody."""
+def verified(registry: str, results: str) -> Record:
+    """Hold the registry's users against what earlier scans of these results saw of them. Writes nothing.
+
+    Raises:
+        Refused: the registry is older than its own results, or another, or its users were changed by something else
+            than brickscan.
+        ScanFailed: a file of it is missing.
+    """
     lost = lost_head(registry, results)
     if lost is not None:
         raise Refused(lost)
+    return verify_since(registry, _on_record(results))
+
+
+def _on_record(results: str) -> Record:
+    """The newest verification, with the checkpoints of all."""
+    if not DeltaTable.is_deltatable(table_uri(results, TABLE)):
+        return NO_RECORD
+    rows = ask(results, read_whole(results, TABLE).collect)
+    points = rows.drop_nulls("events").select("events", "head")
+    parts = rows.filter(pl.col("verified_at") == pl.col("verified_at").max()).drop_nulls("file")
+    found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
+    return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(found))
+
+
+def keep(results: str, scan_id: str, found: Record) -> None:
+    """Put a verification on record, unless the newest says the same.
+
+    Raises:
+        Refused: the table cannot be made.
+        ScanFailed: it cannot be written.
+    """
+    before = _on_record(results)
+    if found == before:
+        return
+    open_tables(results, [TABLE])
+    nothing = dict.fromkeys(VERIFIED_USERS.names)
+    points = sorted(found.checkpoints - before.checkpoints)
+    rows: list[dict[str, object]] = [{"events": events, "head": head} for events, head in points]
+    rows += [part._asdict() for part in sorted(found.parts)]
+    about = {"scan_id": scan_id, "verified_at": datetime.now(UTC)}
+    batch = pa.RecordBatch.from_pylist([nothing | row | about for row in rows], VERIFIED_USERS)
+    file = write_file(results, TABLE, [batch])
+    commit(results, TABLE, [Entry(scan_id, (file,) if file else ())])

@@ -5,8 +5,10 @@ import shutil
 import pytest
 
 from scanner.errors import Refused
-from scanner.registry import add_users
-from scanner.results.ledger_records import lost_head
+from scanner.registry import add_users, ledger
+from scanner.results.ledger_records import TABLE, lost_head
+from scanner.results.tables import read_whole
+from tests.registry.test_verified_since import part_files, swap_names
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -35,3 +37,28 @@ def test_a_registry_that_is_older_than_its_own_results_names_nobody(night, own_r
     assert "is older than its own results" in call("status", night.config)[1]
     shutil.rmtree(own_registry / "users")
     assert call("scan", night.config)[0] == 2  # a users table that is gone is older, too
+
+
+@pytest.mark.parametrize("scanned_before", [True, False])
+def test_two_names_that_were_swapped_in_the_ledger_name_nobody(
+    night, own_registry, marked, monkeypatch, scanned_before
+):
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)
+    add_users(own_registry, ["green"], ["zoe", "bystander"])
+    night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])
+    if scanned_before:
+        night.scan()
+        first = read_whole(night.results, TABLE).collect()
+        assert first["sha256"].drop_nulls().len() > 0
+        night.scan()
+        assert read_whole(night.results, TABLE).collect().equals(first)  # nothing new, no row
+    rows = len(night.verdicts()) if scanned_before else 0
+    swapped = [swap_names(*of) for of in part_files(own_registry, "user_id").items()]
+    assert any(swapped)
+    night.write("b", [marked(message_of(own_registry, "green", "zoe"), 80, 2)])
+    with pytest.raises(Refused, match="its users were changed by something else than brickscan"):
+        night.scan()
+    code, _, err = call("scan", night.config, "--check")
+    assert (code, "`brickscan users verify` says more" in err) == (2, True)
+    assert not scanned_before or len(night.verdicts()) == rows
+    assert call("users", "verify", "--registry", own_registry)[0] == 3
