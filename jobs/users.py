@@ -58,7 +58,8 @@ def _add(
 
     USER_ID: at most 256 characters. A user who has a message keeps it, so the same call can be made again, and from
     several machines at once. A message is given for good: stderr warns of ids that begin or end with a blank, or that
-    look like another user's.
+    look like another user's. An id that was removed may come back: it gets a new message, and text that was marked for
+    it before still names nobody, since it may be another person's now.
 
     \b
     Example:
@@ -68,7 +69,8 @@ def _add(
     if bool(user_ids) == (file is not None):
         raise click.UsageError("Name the users, or give --file; one of the two.")
     names = _column(file, column).to_list() if file is not None else list(user_ids)
-    warnings = [*_blank_edges(names), *_unseen(names), *_alike(registry, names)]
+    alike = _alike(registry, names)  # first, since it refuses what is no id
+    warnings = [*_returned(registry, names), *_blank_edges(names), *_unseen(names), *alike]
     complain(*warnings[:WARNED])
     if len(warnings) > WARNED:
         complain(f"and {len(warnings) - WARNED:,} more such users")
@@ -76,6 +78,18 @@ def _add(
         kept = f", {done.kept:,} had a message and keep it" if done.kept else ""
         left = "1 message is left" if done.left == 1 else f"{done.left:,} messages are left"
         tell(f"{done.key_id}: {counted(done.added, 'user')} added{kept}; {left}")
+
+
+def _returned(registry: Path | str, names: Sequence[str | None]) -> list[str]:
+    """A warning for each id that was removed and comes back, perhaps as somebody else's."""
+    rows = users_of(registry, [name for name in names if name is not None])
+    held = rows.filter(pl.col("removed_at").is_null())
+    gone = rows.join(held, on=["user_id", "key_id"], how="anti").group_by("user_id", maintain_order=True)
+    return [
+        f"user {name!r} was removed {removed:%Y-%m-%d} and comes back: text that was marked for this id before names "
+        "nobody, since the id may be another person's now; text that is marked from now on names the user"
+        for name, removed in gone.agg(pl.col("removed_at").max()).iter_rows()
+    ]
 
 
 def _blank_edges(names: Sequence[str | None]) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from scanner.detection.scan_plan import make_plan
-from scanner.registry import find_key, list_users, load_registry, open_key, registry_sha256
+from scanner.registry import Holders, find_key, list_users, load_registry, open_key, registry_sha256
 from scanner.storage.canonical import digest
 from scanner.watermark.formats import format_of
 from tests import reference2
@@ -257,6 +257,19 @@ def test_a_file_named_as_a_pattern_is_that_file(cli, registry, tmp_path):
 def test_the_longest_id_is_256_characters(cli, registry):
     assert cli("users", "add", "é" * 256, "--registry", registry).code == 0
     assert cli("users", "add", "x" * 257, "--registry", registry).code == 2
+
+
+def test_an_id_that_comes_back_is_told_that_older_text_names_nobody(cli, registry):
+    assert cli("users", "add", "alice", "bob", "--registry", registry).err == ""
+    (old,) = list_users(registry).filter(pl.col("user_id") == "bob")["message"]
+    assert cli("users", "remove", "bob", "--registry", registry, "--yes").code == 0
+    back = cli("users", "add", "alice", "bob", "--registry", registry)
+    assert back.code == 0
+    assert back.err.startswith("user 'bob' was removed ")
+    assert "text that was marked for this id before names nobody" in back.err
+    named = Holders.load(registry, ["k1"]).naming("k1", old, datetime.now(UTC))
+    assert named[:2] == ("removed", None)  # so it is
+    assert cli("users", "add", "bob", "--registry", registry).err == ""  # holds one
 
 
 @pytest.mark.parametrize(
