@@ -3,7 +3,6 @@
 import json
 
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from scanner.errors import Refused
@@ -22,7 +21,7 @@ from scanner.registry import (
     verify_users,
 )
 from scanner.registry.ledger import read_events
-from tests.support.forged_users import CHANGES, rewrite
+from tests.support.forged_users import CHANGES, part_files, rewrite, swap_names
 
 
 @pytest.fixture
@@ -38,30 +37,6 @@ def grown(folder, make_key, small_index):
         add_users(folder, None, [f"user-{n}", f"friend-{n}"])
     remove_users(folder, ["user-2"])
     return folder, record
-
-
-def part_files(folder, column: str) -> dict:
-    """Files of the index that have a column, with their rows."""
-    read = {
-        path: pa.ipc.open_file(path.read_bytes()).read_all() for path in (folder / "users" / "_index").glob("*.arrow")
-    }
-    return {path: rows for path, rows in read.items() if column in rows.column_names}
-
-
-def write(path, rows: pa.Table) -> None:
-    with pa.ipc.new_file(path, rows.schema) as writer:
-        writer.write_table(rows.combine_chunks())
-
-
-def swap_names(path, rows: pa.Table) -> bool:
-    """Exchange the names of two users of a part."""
-    names = rows["user_id"].to_pylist()
-    if len(set(names)) < 2:
-        return False
-    other = next(n for n, name in enumerate(names) if name != names[0])
-    names[0], names[other] = names[other], names[0]
-    write(path, rows.set_column(3, "user_id", pa.array(names, pa.string())))
-    return True
 
 
 def test_what_brickscan_does_is_no_change(grown):

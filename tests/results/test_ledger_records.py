@@ -8,8 +8,8 @@ from scanner.errors import Refused
 from scanner.registry import add_users, ledger
 from scanner.results.ledger_records import TABLE, lost_head
 from scanner.results.tables import read_whole
-from tests.registry.test_verified_since import part_files, swap_names
 from tests.support.command_line import call
+from tests.support.forged_users import part_files, swap_names
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 from deltalake import write_deltalake
 
 from scanner.registry.ledger import read_events
@@ -15,6 +16,30 @@ def rewrite(folder: Path, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Non
     """Replace all events of the table, without the registry's functions."""
     events = change(read_events(folder).sort("seq"))
     write_deltalake(str(folder / "users"), events.to_arrow().cast(USERS), mode="overwrite")
+
+
+def part_files(folder, column: str) -> dict:
+    """Files of the index that have a column, with their rows."""
+    read = {
+        path: pa.ipc.open_file(path.read_bytes()).read_all() for path in (folder / "users" / "_index").glob("*.arrow")
+    }
+    return {path: rows for path, rows in read.items() if column in rows.column_names}
+
+
+def write(path, rows: pa.Table) -> None:
+    with pa.ipc.new_file(path, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+
+
+def swap_names(path, rows: pa.Table) -> bool:
+    """Exchange the names of two users of a part."""
+    names = rows["user_id"].to_pylist()
+    if len(set(names)) < 2:
+        return False
+    other = next(n for n, name in enumerate(names) if name != names[0])
+    names[0], names[other] = names[other], names[0]
+    write(path, rows.set_column(3, "user_id", pa.array(names, pa.string())))
+    return True
 
 
 def _unused(rows: pl.DataFrame) -> int:
