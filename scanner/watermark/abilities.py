@@ -141,7 +141,21 @@ class CountsHits(Protocol):
     """A format that counts how many messages of unmarked text score high, without keeping the scores."""
 
     def counted(self, messages: int) -> int:
-        """How many of a key's messages are scored one by one: the first ones, or all if they are not too many."""
+        """How many scores `count_all` counts of each document: one for each message, or more."""
+
+    def count_all(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Count scores that have the law of a message's, int64[D, J], at a price that a scan can pay.
+
+        The arguments are those of `count_hits`, with all messages of the key. Scores of a document may depend on each
+        other, so that a document is one cluster.
+        """
 
     def count_hits(
         self,

@@ -165,6 +165,15 @@ class Format(BaseModel, ABC):
         """What its p-values hold over. With fewer than 128 bits its law is `Floored`, and it commits to nothing."""
         return Basis(128)
 
+    def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How likely a search finds a message of unmarked text with a p-value at or below p: at most, float64[U, J].
+
+        Args:
+            scored: T, int64[U], each above 0.
+            p: of the message alone, float64[J].
+        """
+        return np.broadcast_to(p, (len(scored), len(p)))
+
     def can_be_framed(self) -> bool:
         """Whether somebody with marked text and no key can make text of a message that is not theirs."""
         return self.basis().bits < 64

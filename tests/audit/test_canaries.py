@@ -14,6 +14,7 @@ from scipy import stats
 
 from jobs.audit_words import canaries_in_words
 from scanner.audit.in_every_scan.found_canaries import Counted, count, judge_canaries, lost
+from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
 from scanner.detection.scan_plan import make_plan
@@ -28,6 +29,7 @@ from scanner.registry import (
     restore_users,
     set_canaries,
 )
+from schemas.audit_tables import CANARY_KINDS
 from schemas.registry import Canaries, Canary
 from schemas.user_tables import USER_EVENTS
 from schemas.words import AuditState
@@ -97,6 +99,7 @@ def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night):
     assert line.startswith("30 of 30 texts came; found 30 (")
     assert "planned 27), named right 30" in line
     assert audit.alarms() == []
+    assert {row["family_error"] for row in audit.rows if row["kind"] in CANARY_KINDS} == {0.001 / FAMILIES}
     assert (audit.traffic.texts, audit.traffic.flagged) == (20, 0)  # canaries do not count as traffic
 
 

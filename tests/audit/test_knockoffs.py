@@ -10,6 +10,7 @@ import pytest
 from scanner import results
 from scanner.audit.in_every_scan.decoy_keys import open_decoys
 from scanner.audit.in_every_scan.knockoffs import CLUSTERS, OTHERS, Ranked, counted, rank
+from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
@@ -119,6 +120,7 @@ def test_a_sound_night_is_quiet_and_counts_what_was_drawn(tmp_path, texts):
         ("k0", "users", threshold) for threshold in KNOCKOFFS.values()
     }
     assert rows["knockoff"]["clusters"] == CLUSTERS
+    assert sum(row["family_error"] for row in rows.values()) == pytest.approx(1e-6 / FAMILIES)
     assert rows["knockoff"]["hits"] == pytest.approx(rows["knockoff"]["expected"], rel=0.1)
     counts = results.audit_counts(plan.results).filter(pl.col("kind").is_in([*KNOCKOFFS])).collect()
     assert set(counts["threshold"]) == set(KNOCKOFFS.values())

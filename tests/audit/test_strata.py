@@ -8,8 +8,10 @@ import pytest
 
 from scanner import results
 from scanner.audit.in_every_scan import decoys, strata
-from scanner.audit.in_every_scan.decoy_keys import SHADOWS, open_decoys
-from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, script_of
+from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, open_decoys
+from scanner.audit.in_every_scan.live import FAMILIES
+from scanner.audit.in_every_scan.strata import script_of
+from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, levels
 from scanner.detection import open_plan as plan_module
 from schemas.audit_tables import STRATA
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -56,11 +58,14 @@ def test_strata_of_a_kind_add_up_to_all_decoys(tmp_path, texts):
     for kind in STRATA:
         parts = counts.filter(pl.col("kind") == kind)
         assert parts["stratum"].null_count() == 0
-        of_all = counts.filter(pl.col("kind") == "decoy", pl.col("threshold") >= STRATA_THRESHOLDS[-1])
-        for threshold in STRATA_THRESHOLDS:
+        of_kind = "decoy_all" if "all" in kind else "decoy"
+        of_all = counts.filter(pl.col("kind") == of_kind)
+        for threshold in DEEP if of_kind == "decoy_all" else THRESHOLDS:
             own, whole = (rows.filter(threshold=threshold).select(sums).sum().row(0) for rows in (parts, of_all))
             assert own == pytest.approx(whole)
             assert own[0] > 250
+    errors = {row["kind"]: row["family_error"] for row in audit.rows}
+    assert {errors[kind] for kind in ("decoy", "decoy_all", "reserved", *STRATA)} == {1e-6 / FAMILIES}
     assert {"LATIN", "CYRILLIC"} <= {*counts.filter(kind="decoy_script")["stratum"]}
     assert len({*counts.filter(kind="decoy_length")["stratum"]}) > 2
     assert {row["stratum"] for row in audit.rows if row["kind"] == "decoy_script"} >= {"LATIN", "CYRILLIC"}
@@ -86,6 +91,23 @@ def test_one_sick_host_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, 
     (*_, advice) = audit.alarms()
     assert "of host host-7 they are too small" in advice
     assert "`brickscan selftest` there" in advice
+
+
+def test_p_of_long_texts_that_is_a_little_too_small_is_seen_under_all_messages(tmp_path, texts, monkeypatch):
+    """p × 0.7 of 64 tokens and more, one text in ten: 400 scores of one message say nothing, 3,200,000 of pairs do."""
+    key = Key(400, format="gumbel-v2", groups=20)
+    assert scan(make(tmp_path, texts, key), "sound").state == "no alarm"
+    critical = Decoys.critical
+
+    def of_long(self, law, scored):
+        eased = levels(law, np.unique(scored), np.array(DEEP) / 0.7).critical[np.unique(scored, return_inverse=True)[1]]
+        return np.where((scored >= 64)[:, None], eased, critical(self, law, scored))
+
+    monkeypatch.setattr(Decoys, "critical", of_long)
+    audit = scan(make(tmp_path / "wrong", texts, key), "wrong")
+    assert audit.state == "alarm"
+    assert ("decoy_all_length", "64-127") in wrong(audit)
+    assert not {kind for kind, _ in wrong(audit)} & {"decoy", "decoy_length"}
 
 
 def test_one_wrong_length_is_lost_in_the_whole_and_seen_by_itself(tmp_path, texts, monkeypatch):

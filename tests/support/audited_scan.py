@@ -45,10 +45,12 @@ class Key(NamedTuple):
     window: int = 4
     format: str = "greenlist"
     secret: str | None = None
+    groups: int | None = None
 
     @property
     def parameters(self) -> dict:
-        return {"window": self.window} | ({"gamma": "1/4"} if self.format.startswith("greenlist") else {})
+        of_format = {"gamma": "1/4"} if self.format.startswith("greenlist") else {}
+        return {"window": self.window} | of_format | ({"groups": self.groups} if self.groups else {})
 
 
 def make(folder: Path, texts: list[str], *keys: Key, share: float = 1.0, more: str = "") -> Plan:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.decisions import TOGETHER, TOGETHER_LONG
 from scanner.audit.in_every_scan.decoy_keys import SHADOWS, Decoys, entropy_of
 from scanner.audit.in_every_scan.knockoffs import counted, rank
-from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS, strata
+from scanner.audit.in_every_scan.strata import strata
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Detector
@@ -139,7 +139,7 @@ class PieceDecoys(Counts):
             if key_id in self._decoys.held:
                 self._rank_held(of_key, np.flatnonzero(kinds[of_key.documents] >= 0), seeds)
             if key_id in self._decoys.all:
-                self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds)
+                self._score_all(of_key, np.flatnonzero(every[of_key.documents]), seeds, text_of)
         if self._detector is not None and self._decoys.decisions:
             for d in self._decoys.decisions.drawn(self._piece, digests).tolist():
                 if digests[d] not in self._decided:
@@ -176,30 +176,33 @@ class PieceDecoys(Counts):
                 best.append(least_of_parts(kind.law, sums, positions, seen.parts.only(np.array([place])))[0])
             else:
                 score.append(mark.score(seen.tokens, positions, message)[0])
-        self._add("decoy", seen, scored, np.array(score), 1)
-        self._add_spans(seen, places, best, 1)
         if len(places):
-            self._add_strata(seen, places, scored, np.array(score), text_of)
+            law = kind.law
+            hits = log10_p_best(law, np.array(score), scored, 1)[:, None] <= _LOG10_ALPHA[None, :]
+            chance = self._decoys.chances(law, scored, 1)
+            self._count_parts("decoy", seen, places, hits, np.ones(len(scored)), chance, text_of)
+        self._add_spans(seen, places, best, 1)
         positions = only(seen.positions, places)
         for i, mark in enumerate(kind.fixed):
             self._add("decoy_fixed", seen, scored, mark.score(seen.tokens, positions, 0), 1, i)
 
-    def _add_strata(
+    def _count_parts(
         self,
+        kind: str,
         seen: Seen,
         places: NDArray[np.int64],
-        scored: NDArray[np.int64],
-        score: NDArray[np.generic],
+        hits: NDArray[np.generic],
+        tests: NDArray[np.generic],
+        chance: NDArray[np.float64],
         text_of: Callable[[int], str],
     ) -> None:
-        """Count the same scores once more, by parts of the traffic."""
-        few, law = len(STRATA_THRESHOLDS), self._decoys.kinds[seen.test.key.key_id].law
-        hit = log10_p_best(law, score, scored, 1)[:, None] <= _LOG10_ALPHA[None, :few]
-        chance = self._decoys.chances(law, scored, 1)[:, :few]
-        for kind, names in strata(scored, seen.test.tokenizer, text_of, seen.documents[places].tolist()):
+        """Count hits of single messages, and once more by parts of the traffic; the arguments are as of `moments`."""
+        self._count(kind, seen.test, hits, tests, chance, 1)
+        scored, documents = seen.positions.scored[places], seen.documents[places].tolist()
+        for part, names in strata(scored, seen.test.tokenizer, text_of, documents):
             for name in np.unique(names).tolist():
-                among = names == name
-                self._count(kind, seen.test, hit[among], np.ones(among.sum()), chance[among], 1, stratum=name)
+                of = names == name
+                self._count(f"{kind}_{part}", seen.test, hits[of], tests[of], chance[of], 1, stratum=name)
 
     def _score_shadows(self, seen: Seen, places: NDArray[np.int64]) -> None:
         """Score messages that a key of one message does not have, which no text can be marked with."""
@@ -232,7 +235,9 @@ class PieceDecoys(Counts):
                 about = hits[of, None], tests[of], chance[of, None], key.messages, cluster
                 self._count(kind, seen.test, *about, key_id=key.key_id)
 
-    def _score_all(self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes]) -> None:
+    def _score_all(
+        self, seen: Seen, places: NDArray[np.int64], seeds: dict[int, bytes], text_of: Callable[[int], str]
+    ) -> None:
         key, scored = seen.test.key, seen.positions.scored[places]
         if not len(places):
             return
@@ -253,10 +258,10 @@ class PieceDecoys(Counts):
             secrets = [kind.draw_key(entropy) for entropy in entropies]
             critical = self._decoys.critical(kind.law, scored)
             positions = only(seen.positions, places)
-            counted = kind.format.counted(key.messages)
-            counts = kind.format.count_hits(secrets, seen.tokens, positions, counted, critical)
+            hits = kind.format.count_all(secrets, seen.tokens, positions, key.messages, critical)
             chance = self._decoys.chances(kind.law, scored, 1, DEEP)
-            self._count("decoy_all", seen.test, counts.hits, np.full(len(scored), counted), chance, 1)
+            counted = np.full(len(scored), kind.format.counted(key.messages))
+            self._count_parts("decoy_all", seen, places, hits, counted, chance, text_of)
 
     def _add(
         self,

@@ -26,7 +26,6 @@ from scanner.audit.in_every_scan.scan_answers import (
     strata_answers,
     unheld_moments,
 )
-from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS
 from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import HOLD, Audit, Question, Row, failing, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
@@ -47,7 +46,10 @@ ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
 _OF_KEY = ("reserved", "shadow", *KNOCKOFFS)
 """Kinds that depend on one key of the registry, and on no decoy."""
 
-_STRATUM = dict(zip(STRATA, ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
+_STRATUM = dict(zip(STRATA, 2 * ("texts of scored length", "host", "tokenizer backend", "script"), strict=True))
+
+FAMILIES = 5
+"""Families of tests, which share the family error: decoys, messages of keys, strata, ranks, canaries."""
 
 RISK = 0.025
 """Risk of each limit of the share of false flags."""
@@ -278,14 +280,13 @@ def judge_scan(
 ) -> LiveAudit:
     """Judge sums of AUDIT_COUNTS, counts of verdicts and counts of canaries.
 
-    Two families of tests, fixed by the configuration alone, share the error evenly: decoys, and reserved messages.
-    Reserved messages are judged against KEY_BOUND times the expected hits, as every audit of one key on one traffic is
-    (SPEC §4). Strata, knockoffs and canaries raise alarms of their own, each with as much error once more.
+    FAMILIES of tests, fixed by the configuration alone, share the error evenly. Reserved messages are judged against
+    KEY_BOUND times the expected hits, as every audit of one key on one traffic is (SPEC §4).
     """
     whole = Audit.begin(
         plan.config_sha256, ", ".join(plan.locations), "the audit secret", plan.config.audit.family_error
     )
-    audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / 2)
+    audit = dataclasses.replace(whole, audit_id=scan_id, family_error=whole.family_error / FAMILIES)
     fresh = decoys.filter(pl.col("kind").is_in(_FRESH))
     of_keys = _reserved_answers(plan, traffic)
     shadows = answers_of_keys(plan, decoys, "shadow", "message")
@@ -297,13 +298,12 @@ def judge_scan(
         *rate_rows(audit, fixed_answers(decoys.filter(pl.col("kind") == "decoy_fixed")), THRESHOLDS),
         *rate_rows(audit, held, [plan.config.false_positive_rate]),
     ]
-    of_whole = dataclasses.replace(whole, audit_id=scan_id)
-    rows += rate_rows(of_whole, strata_answers(decoys, plan.config.dedup), STRATA_THRESHOLDS)
-    of_ranks = dataclasses.replace(of_whole, family_error=whole.family_error / len(KNOCKOFFS))
+    rows += rate_rows(audit, strata_answers(decoys, plan.config.dedup), DEEP)
+    of_ranks = dataclasses.replace(audit, family_error=audit.family_error / len(KNOCKOFFS))
     for kind, threshold in KNOCKOFFS.items():
         rows += rate_rows(of_ranks, answers_of_keys(plan, decoys, kind, "users"), [threshold])
     if counted is not None and plan.canaries is not None:
-        rows += judge_canaries(of_whole, counted, plan.canaries.power, plan.config.false_positive_rate)
+        rows += judge_canaries(audit, counted, plan.canaries.power, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
         state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),

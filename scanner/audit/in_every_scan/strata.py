@@ -1,7 +1,7 @@
 """Parts of the traffic that are judged alone, since one sick host, or one length of texts, is lost in the whole.
 
-Each document that is scored under a decoy with one message falls into a stratum of every kind: by scored length, host,
-tokenizer backend, and script.
+Each document that is scored under a decoy, with one message or with all of them one by one, falls into a stratum of
+every kind: by scored length, host, tokenizer backend, and script.
 """
 
 import platform
@@ -12,12 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.tokens import Tokenizer
-from schemas.audit_tables import STRATA
-
-STRATA_THRESHOLDS = THRESHOLDS[:4]
-"""Thresholds of p: a stratum has some thousand documents, which say nothing about smaller ones."""
+from schemas.audit_tables import PARTS
 
 LETTERS = 64
 """First letters of a text that decide its script."""
@@ -46,7 +42,7 @@ def script_of(text: str) -> str:
 def strata(
     scored: NDArray[np.int64], tokenizer: Tokenizer, text_of: Callable[[int], str], places: Sequence[int]
 ) -> Iterator[tuple[str, NDArray[np.str_]]]:
-    """Kinds of strata (schemas.audit_tables.STRATA), each with the stratum of every one of D documents: str[D].
+    """Parts of the traffic (schemas.audit_tables.PARTS), each with the stratum of every one of D documents: str[D].
 
     Args:
         scored: positions, int64[D], each above 0.
@@ -54,7 +50,7 @@ def strata(
         text_of: gives their texts, by place in the batch.
         places: places of the D documents in the batch.
     """
-    length, host, backend, script = STRATA
+    length, host, backend, script = PARTS
     low = 2 ** np.floor(np.log2(scored)).astype(np.int64)
     yield length, np.array([f"{least}-{2 * least - 1}" for least in low.tolist()])
     yield host, np.full(len(scored), platform.node() or "unnamed")

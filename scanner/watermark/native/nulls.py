@@ -22,7 +22,7 @@ from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_w
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
 from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile
 from scanner.watermark.native.gumbel import TILE as GUMBEL_TILE
-from scanner.watermark.native.runs import chosen, is_group_step
+from scanner.watermark.native.runs import chosen, in_two, is_group_step
 from scanner.watermark.native.secret import SubKeys, derive, planes_of
 from scanner.watermark.native.streams import window_nonces
 from scanner.watermark.positions import Positions, Tokens
@@ -69,8 +69,7 @@ def greenlist_hits(
         critical: float64[D, J], whole numbers or ∞.
         groups: whether these messages are users of group 0, who share its group steps (SPEC_2 §2).
     """
-    rule = (gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
-    whole = np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
+    rule, whole = _rule(gamma), _whole(critical)
     ids, nonces = tokens.ids[positions.index], _nonces(keys, tokens, positions, window)
     count = run_nulls.greenlist_hits if keys.version == 2 else _greenlist_hits
 
@@ -103,6 +102,36 @@ def gumbel_hits(
     return counted(ids, nonces, positions.offsets, messages, critical)
 
 
+def pair_hits(
+    keys: FreshKeys,
+    tokens: Tokens,
+    positions: Positions,
+    window: int,
+    gamma: Fraction | None,
+    groups: int,
+    critical: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Count, for each document under its own key of version 2, the pairs of groups and users that score high.
+
+    Args:
+        keys: one for each of the D documents.
+        tokens: of the D documents.
+        positions: which are scored, for that window.
+        window: h.
+        gamma: share of green tokens; None: the Gumbel score.
+        groups: B.
+        critical: float64[D, J], whole numbers of a green list, or ∞.
+
+    Returns:
+        int64[D, J], of as many pairs as `Paired` says.
+    """
+    shared, own = in_two(tokens, positions, _nonces(keys, tokens, positions, window))
+    size = run_nulls.Paired.of(groups)
+    if gamma is None:
+        return run_nulls.gumbel_pairs(keys.chacha, shared, own, size, critical)
+    return run_nulls.greenlist_pairs(keys.chacha, shared, own, size, _rule(gamma), _whole(critical))
+
+
 def _of_group_0(
     counted: Callable[..., Hits],
     ids: NDArray[np.uint32],
@@ -118,6 +147,15 @@ def _of_group_0(
     rest = np.maximum(critical - base[:, None], 0)
     found = counted(ids[~of_group], nonces[~of_group], own.offsets, messages, rest)
     return Hits(found.hits, base + found.first)  # type: ignore[operator]
+
+
+def _rule(gamma: Fraction) -> tuple[int, int, int]:
+    """n, b and planes of γ = n / 2^b."""
+    return gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma)
+
+
+def _whole(critical: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.where(np.isfinite(critical), critical, np.iinfo(np.int64).max // 2).astype(np.int64)
 
 
 def _nonces(keys: FreshKeys, tokens: Tokens, positions: Positions, window: int) -> NDArray[np.uint64]:

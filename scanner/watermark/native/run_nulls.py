@@ -1,4 +1,11 @@
-"""Very many scores of unmarked text under version 2, for nulls.py: the kernels of its search, and none kept."""
+"""Very many scores of unmarked text under version 2, for nulls.py: the kernels of its search, and none kept.
+
+Under a key with groups, what group steps add for any group and what user steps add for any user make a score that has
+the law of a message's, since no two of these numbers read one entry. So G groups and V users give G·V scores at the
+price of G + V. Those that share a group or a user are dependent: a document is one cluster.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy import uint64
@@ -11,7 +18,8 @@ from scanner.watermark.native.green_runs import count_run, levels_of, words_of
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT, approximate_terms
 from scanner.watermark.native.gumbel_runs import score_of_number
 from scanner.watermark.native.run_bounds import BITS
-from scanner.watermark.native.runs import begin_run, next_block
+from scanner.watermark.native.runs import Steps, begin_run, next_block
+from schemas.registry import MOST_NUMBERS
 
 
 @kernel
@@ -114,3 +122,130 @@ def sum_run(
                 for i in range(lanes):
                     total += np.int64(terms[i])
                 sums[(b << BITS) + k] += total
+
+
+PAIRED_GROUPS, PAIRED_USERS = 512, 2048
+"""Most groups, and about how many users, that are paired in each document. These give decoys of all messages the power
+that 100,000 messages scored one by one have, down to 1e-6, and more below (`make audit-power`).
+"""
+
+
+class Paired(NamedTuple):
+    """The first so many groups, and the users of so many groups, of each the first `length`."""
+
+    groups: int
+    runs: int
+    length: int
+
+    @classmethod
+    def of(cls, groups: int) -> "Paired":
+        """Of a key with B groups."""
+        length = min(groups, PAIRED_USERS)
+        return cls(min(groups, PAIRED_GROUPS), min(groups, -(-PAIRED_USERS // length)), length)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of a group and a user these are."""
+        return self.groups * self.runs * self.length
+
+
+@kernel
+def greenlist_pairs(
+    chacha: NDArray[np.uint32],
+    shared: Steps,
+    own: Steps,
+    size: Paired,
+    rule: tuple[int, int, int],
+    critical: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Pairs of a group and a user whose scores add up to a critical one, of D documents under keys of their own.
+
+    Args:
+        chacha: uint32[D, 8].
+        shared: group steps.
+        own: user steps.
+        size: which groups and users.
+        rule: n, b and planes of γ = n / 2^b.
+        critical: int64[D, J].
+
+    Returns:
+        int64[D, J].
+    """
+    hits = np.zeros(critical.shape, np.int64)
+    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_bits = np.empty((levels_of(shared.offsets), words_of(size.groups, rule)), np.uint32)
+    user_bits = np.empty((levels_of(own.offsets), words_of(size.length, rule)), np.uint32)
+    for d in range(len(hits)):
+        begin, end = shared.offsets[d], shared.offsets[d + 1]
+        count_run(chacha[d], shared.ids[begin:end], shared.nonces[begin:end], 0, rule, group_bits)
+        _counts_of(group_bits, of_group)
+        begin, end = own.offsets[d], own.offsets[d + 1]
+        for g in range(size.runs):
+            count_run(chacha[d], own.ids[begin:end], own.nonces[begin:end], g * MOST_NUMBERS, rule, user_bits)
+            _counts_of(user_bits, of_user[g * size.length : (g + 1) * size.length])
+        of_group.sort()
+        of_user.sort()
+        for j in range(critical.shape[1]):
+            hits[d, j] = _reaching(of_group, of_user, critical[d, j])
+    return hits
+
+
+@kernel
+def gumbel_pairs(
+    chacha: NDArray[np.uint32], shared: Steps, own: Steps, size: Paired, critical: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Like `greenlist_pairs`; pairs near a critical score are computed in double precision. critical: float64[D, J]."""
+    hits = np.zeros(critical.shape, np.int64)
+    of_group, of_user = np.empty(size.groups, np.int64), np.empty(size.runs * size.length, np.int64)
+    group_sums = np.empty(((size.groups - 1) >> BITS) + 1 << BITS, np.int64)
+    user_sums = np.empty(((size.length - 1) >> BITS) + 1 << BITS, np.int64)
+    for d in range(len(hits)):
+        begin, end = shared.offsets[d], shared.offsets[d + 1]
+        group_ids, group_nonces, scored = shared.ids[begin:end], shared.nonces[begin:end], end - begin
+        sum_run(chacha[d], group_ids, group_nonces, 0, group_sums)
+        of_group[:] = group_sums[: size.groups]
+        begin, end = own.offsets[d], own.offsets[d + 1]
+        user_ids, user_nonces, scored = own.ids[begin:end], own.nonces[begin:end], scored + end - begin
+        for g in range(size.runs):
+            sum_run(chacha[d], user_ids, user_nonces, g * MOST_NUMBERS, user_sums)
+            of_user[g * size.length : (g + 1) * size.length] = user_sums[: size.length]
+        group, user = np.argsort(of_group), np.argsort(of_user)
+        of_groups, of_users = of_group[group], of_user[user]
+        for j in range(critical.shape[1]):
+            limit = critical[d, j]
+            if limit == np.inf:
+                continue
+            # beyond this distance an approximate sum is on the same side as the exact one
+            bound = scored * TERM_ERROR + 1.0 + limit / UNIT * scored * 2.0**-50
+            surely, perhaps = np.int64(limit / UNIT + bound) + 1, np.int64(limit / UNIT - bound)
+            hits[d, j] = _reaching(of_groups, of_users, surely)
+            if _reaching(of_groups, of_users, perhaps) == hits[d, j]:
+                continue
+            for i in range(size.groups):
+                low, high = np.searchsorted(of_users, np.array([perhaps, surely]) - of_groups[i])
+                for v in user[low:high]:
+                    number = v // size.length * MOST_NUMBERS + v % size.length
+                    score = score_of_number(chacha[d], group_ids, group_nonces, group[i])
+                    score += score_of_number(chacha[d], user_ids, user_nonces, number)
+                    hits[d, j] += np.int64(score >= limit)
+    return hits
+
+
+@kernel
+def _counts_of(counters: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+    """Vertical counters as whole numbers."""
+    for i in range(len(counts)):
+        counts[i] = 0
+        for level in range(len(counters)):
+            counts[i] += np.int64((counters[level, i >> 5] >> np.uint32(i & 31)) & np.uint32(1)) << level
+
+
+@kernel
+def _reaching(shared: NDArray[np.int64], own: NDArray[np.int64], least: np.int64) -> np.int64:
+    """How many sums of one number of each array, both sorted, are `least` or more."""
+    reaching, place = np.int64(0), len(own)
+    for score in shared:
+        while place > 0 and own[place - 1] + score >= least:
+            place -= 1
+        reaching += np.int64(len(own) - place)
+    return reaching

@@ -1,5 +1,6 @@
 """Version 1 of the native watermark, as FORMATS has it: the paper's green list and its Gumbel mark (SPEC)."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import ClassVar
@@ -85,6 +86,32 @@ class Native(Format):
     def counted(self, messages: int) -> int:
         """All messages."""
         return messages
+
+    def count_all(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Every message; with groups, pairs of a group and a user (scanner.watermark.native.run_nulls)."""
+        if self._groups is None:
+            return self.count_hits(secrets, tokens, positions, messages, critical).hits
+        keys, gamma = nulls.keys_of(secrets, self.label(), self.version), self.columns().gamma
+        rule = parse_gamma(gamma) if gamma else None
+        return nulls.pair_hits(keys, tokens, positions, self.window, rule, self._groups, critical)
+
+    @abstractmethod
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """See CountsHits."""
 
     def draw_key(self, entropy: bytes) -> bytes:
         """The 32 bytes themselves."""

@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from scanner.watermark.abilities import StandIns
 from scanner.watermark.format import Answers, Format
 from scanner.watermark.native import secret
+from scanner.watermark.native.group_reach import found_chance
 from scanner.watermark.native.known_answers import GROUPS
 from scanner.watermark.native.numbered_greenlist import NumberedGreenList
 from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.run_nulls import Paired
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat, Native
 from schemas.registry import MOST_NUMBERS, RESERVED_EVERY, parse_gamma, reserved_among
 
@@ -69,13 +73,20 @@ class _Native2(Native):
                 "give --users for a key with groups, which has room for a thousand million"
             )
 
+    def found_chance(self, scored: NDArray[np.int64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+        """With groups, what the search of groups finds."""
+        law = self.law()
+        if self.groups is None or law is None:
+            return super().found_chance(scored, p)
+        return found_chance(law, self.groups, scored, p)
+
     def seconds(self, messages: int) -> float:
         """Proportional to the groups in a third of the steps, and to the users of eight groups in the others."""
         return super().seconds(messages if self.groups is None else 6 * self.groups)
 
     def counted(self, messages: int) -> int:
-        """All messages; with groups, the messages of the first group."""
-        return messages if self.groups is None else self.groups
+        """All messages; with groups, pairs of groups and users."""
+        return messages if self.groups is None else Paired.of(self.groups).pairs
 
     def stand_ins(self, message: int, messages: int) -> StandIns:
         """With groups, the reserved messages of its group, which share its group steps.

@@ -9,6 +9,7 @@ from scanner.audit.calibration.law import fresh_entropy
 from scanner.audit.statistics.expectation import levels
 from scanner.watermark import scored_positions
 from scanner.watermark.formats import make_format
+from scanner.watermark.native import run_nulls
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT
 from scanner.watermark.native.run_nulls import sum_run
 from scanner.watermark.native.runs import steps_of
@@ -50,7 +51,6 @@ def test_hits(window, messages, gamma):
 def test_the_users_of_the_first_group(gamma):
     parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
     form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
-    assert form.counted(400) == 20
     tokens = ragged(random_documents(1, [70, 3, 0, 257, 2]))
     positions = scored_positions(tokens, 1, "ngram")
     hits = counted(form, tokens, positions, 20, levels(form.law(), positions.scored, THRESHOLDS).critical)
@@ -94,3 +94,37 @@ def test_sums_are_as_near_to_scores_as_they_say():
         own = slice(steps.offsets[d], steps.offsets[d + 1])
         sum_run(mark.sub_keys.chacha, steps.ids[own], steps.nonces[own], 0, sums)
         assert np.abs(sums * UNIT - exact[d]).max() <= scored * TERM_ERROR * UNIT
+
+
+@pytest.mark.parametrize("most", [(512, 2048), (7, 9)])
+@pytest.mark.parametrize("gamma", ["1/4", None])
+def test_pairs_of_groups_and_users(gamma, most, monkeypatch):
+    """Beside the scores of single messages, whose group and user steps are added crosswise."""
+    monkeypatch.setattr(run_nulls, "PAIRED_GROUPS", most[0])
+    monkeypatch.setattr(run_nulls, "PAIRED_USERS", most[1])
+    parameters = {"window": 1, "groups": 20} | ({} if gamma is None else {"gamma": gamma})
+    form = make_format("gumbel-v2" if gamma is None else "greenlist-v2", parameters)
+    assert form.counted(400) == (20**3 if most[0] == 512 else 7 * 9)
+    tokens = ragged(random_documents(1, [70, 3, 0, 257, 2]))
+    positions = scored_positions(tokens, 1, "ngram")
+    secrets = fresh_entropy(b"seed of the tests", form.label(), NUMBERS)
+    every, critical = np.arange(400), levels(form.law(), positions.scored, THRESHOLDS).critical
+    sums = []
+    for d, secret in enumerate(secrets):
+        parts = [form.open(secret).parts(tokens, positions, int(message)) for message in every]
+        of_group = np.array([shared[d] for shared, _ in parts])[::20][: most[0]]
+        of_user = np.array([own[d] for _, own in parts])[: most[1]]
+        sums.append((of_group[:, None] + of_user[None, :]).ravel())
+    if gamma is None:  # critical scores that are scores, or the next double
+        own_scores = np.array([np.sort(one)[-5:] for one in sums])
+        critical = np.concatenate([critical, own_scores, np.nextafter(own_scores, np.inf)], axis=1)
+    found = form.count_all(secrets, tokens, positions, 400, critical)
+    assert (found == [(one[:, None] >= least).sum(axis=0) for one, least in zip(sums, critical, strict=True)]).all()
+    assert found[:, 1].any()
+
+
+def test_pairs_are_about_a_million_however_many_groups_there_are():
+    for groups, pairs in ((2, 2 * 4), (46, 46 * 45 * 46), (325, 325 * 7 * 325), (1026, 512 * 2 * 1026)):
+        form = make_format("gumbel-v2", {"window": 4, "groups": groups})
+        assert form.counted(groups**2) == pairs
+    assert make_format("gumbel-v2", {"window": 4, "groups": 32445}).counted(32445**2) == 512 * 2048
