@@ -11,6 +11,7 @@ from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments
 from scanner.audit.statistics.judgement import KEY_BOUND
+from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
 from schemas.words import Naming
 from tests.support.rows import verdict
@@ -51,6 +52,27 @@ def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
     about = Question("reserved", "exact", "message", cluster="message")
     rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
     return "too small" if "too small" in {row["verdict"] for row in rows} else "quiet"
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.25, "too small"), (0.6, "quiet"), (1.0, "quiet")])
+@pytest.mark.parametrize("length", [60, 250, 1500])
+def test_p_values_of_verdicts_that_are_a_quarter_are_seen_where_a_search_misses_half_the_messages(
+    length, factor, verdict
+):
+    """200,000 texts under a key with groups, whose reserved messages are found as often as its search finds them."""
+    parameters = {"window": 4, "gamma": "1/4", "groups": 325}
+    key = KEY.model_copy(update={"format": "greenlist-v2", "parameters": parameters, "messages": 325**2})
+    traffic = Traffic(200_000, 0, 0, 0, {}, ("s",), lengths={length: 200_000})
+    stated = own_p(np.array(THRESHOLDS), key.messages, 1) / factor
+    found = 200_000 * reserved_count(key.messages) * format_of(key).found_chance(np.array([length]), stated)[0]
+    of_messages = np.zeros((reserved_count(key.messages), len(THRESHOLDS)), np.int64)
+    random = np.random.default_rng(7)
+    for j, mean in enumerate(found):
+        np.add.at(of_messages[:, j], random.integers(len(of_messages), size=random.poisson(mean)), 1)
+    sums = reserved_moments(traffic, unmarked(traffic, 1e-6), key, [1], instead=of_messages)
+    about = Question("reserved", "exact", "message", cluster="message")
+    rows = rate_rows(Audit.begin("", "", "", 1e-3), [(about, sums)], THRESHOLDS, KEY_BOUND)
+    assert verdict == ("too small" if "too small" in {row["verdict"] for row in rows} else "quiet")
 
 
 def test_marked_texts_hide_no_key_that_hits_too_often():

@@ -1,14 +1,16 @@
 """Counts over distinct texts that the verdicts themselves give, and flags that are known to be false.
 
 A document whose best message is reserved names nobody. For text that nobody marked, its probability is the share of
-reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a), where
-the corrections for messages and keys take a to α. This bounds the expected number, whatever the messages share. A
+reserved messages. P(best message reserved and p ≤ α) ≤ Σ over reserved messages of P(that message's own p ≤ a, and the
+search finds it), where the corrections for messages and keys take a to α. This bounds the expected number, whatever the
+messages share. A search of groups finds a third to two thirds of these messages, by the length of the text. A
 marked text has its own message as the best, so it adds nothing here and hides nothing.
 
 A text posted a million times is one piece of evidence: rows are joined by the digest of their text, over all shards.
 Memory stays flat: digests are taken a share at a time.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 from scanner.audit.in_every_scan.framing import AT_MOST, WithoutFew, without_few
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.intervals import Moments
+from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, is_reserved, reserved_count
 from schemas.tables import SCORED
 from schemas.words import Naming
@@ -36,7 +39,8 @@ class Traffic(NamedTuple):
 
     hits: by key, int64[R, J]: for each reserved message that is the best of a text at p ≤ 0.1, the texts at each of J
     thresholds; scans: ids of the scans that wrote the verdicts; without_few: by key, its hits without the texts of one
-    account, of two, and so on to a few; unproved: rows whose proof came out differently.
+    account, of two, and so on to a few; unproved: rows whose proof came out differently; lengths: texts by number of
+    scored positions, as rows have it.
     """
 
     texts: int
@@ -47,6 +51,7 @@ class Traffic(NamedTuple):
     scans: tuple[str, ...]
     without_few: Mapping[str, tuple[WithoutFew, ...]] = MappingProxyType({})
     unproved: int = 0
+    lengths: Mapping[int, int] = MappingProxyType({})
 
 
 def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | None = None) -> Traffic:
@@ -78,8 +83,9 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
         unheld=pl.col("naming").is_in([Naming.RESERVED, Naming.UNALLOCATED, Naming.HELD_LATER])
         & (pl.col("messages_tested") > 1),
         account=_account(),
+        scored="scored",
     )
-    totals = _totals(texts, -(-int(rows.item()) // AT_A_TIME))
+    totals, lengths = _totals(texts, -(-int(rows.item()) // AT_A_TIME))
     hits = _hits(scored, reserved)
     thresholds = [str(alpha) for alpha in THRESHOLDS]
     by_message = hits.group_by("key_id", "message").agg(pl.col(thresholds).sum())
@@ -89,7 +95,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
     }
     suspects = hits.filter(pl.col("p") <= np.log10(AT_MOST) + _ROOM)
     few = without_few(by_message, suspects, texts)
-    return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()))
+    return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths)
 
 
 def with_text_of(verdicts: pl.LazyFrame) -> pl.LazyFrame:
@@ -101,22 +107,29 @@ def _account() -> pl.Expr:
     return pl.when(pl.col("account_id").is_not_null()).then(pl.col("account_id").hash(0))
 
 
-def _totals(texts: pl.LazyFrame, parts: int) -> tuple[int, int, int, int]:
-    """Distinct texts, and how many are flagged, flagged for reserved messages, and for messages that nobody held."""
-    totals, flagged = np.zeros(4, np.int64), pl.col("flagged")
+def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int], dict[int, int]]:
+    """Distinct texts, and how many are flagged, flagged for reserved messages, and for messages that nobody held.
+
+    Besides, how many have each number of scored positions.
+    """
+    totals, flagged, lengths = np.zeros(4, np.int64), pl.col("flagged"), Counter[int]()
     for_nobody = (pl.col("unheld") | ~flagged).all()  # rows of a text under other keys do not count
     for part in range(parts):
         distinct = (
             texts.filter(pl.col("text") % parts == part)
             .group_by("text")
-            .agg(flagged.any(), reserved=(flagged & pl.col("reserved")).any(), unheld=for_nobody)
+            .agg(
+                flagged.any(), pl.col("scored").max(), reserved=(flagged & pl.col("reserved")).any(), unheld=for_nobody
+            )
         )
         sums = distinct.select(
             pl.len(), flagged.sum(), pl.col("reserved").sum(), unheld=(flagged & pl.col("unheld")).sum()
         )
-        totals += np.array(sums.collect(engine="streaming").row(0), np.int64)
+        row, by_length = pl.collect_all([sums, distinct.group_by("scored").len()], engine="streaming")
+        totals += np.array(row.row(0), np.int64)
+        lengths.update(dict(by_length.iter_rows()))
     texts_, flags, for_reserved, unheld = map(int, totals)
-    return texts_, flags, for_reserved, unheld
+    return (texts_, flags, for_reserved, unheld), dict(lengths)
 
 
 def _hits(scored: pl.LazyFrame, reserved: pl.LazyFrame | None) -> pl.DataFrame:
@@ -149,6 +162,18 @@ def unmarked(traffic: Traffic, false_positive_rate: float) -> float:
     return traffic.texts - max(0.0, for_others - traffic.texts * false_positive_rate)
 
 
+def _found(traffic: Traffic, key: MasterKey, tests: float) -> NDArray[np.float64]:
+    """Chance that one message of a text is found at each corrected p, in the mean of all texts: float64[J].
+
+    A text's number of scored positions is that under the key of its row, which may differ under another tokenizer.
+    """
+    own = own_p(THRESHOLDS, key.messages, tests)
+    if not traffic.lengths:
+        return own
+    scored, texts = np.array(sorted((t, n) for t, n in traffic.lengths.items() if t > 0), np.int64).T
+    return np.asarray(texts @ format_of(key).found_chance(scored, own) / texts.sum(), np.float64)
+
+
 def reserved_moments(
     traffic: Traffic,
     texts: float,
@@ -172,7 +197,7 @@ def reserved_moments(
     counted = traffic.hits.get(key.key_id, np.zeros((0, len(THRESHOLDS)), np.int64)) if instead is None else instead
     hits = counted.astype(np.float64)
     count = np.full(len(THRESHOLDS), float(reserved_count(key.messages)))
-    each = texts * (np.sum([own_p(THRESHOLDS, key.messages, tests) for tests in tested], axis=0) + besides)
+    each = texts * (np.sum([_found(traffic, key, tests) for tests in tested], axis=0) + besides)
     return Moments(
         tests=count * texts,
         hits=hits.sum(axis=0),
