@@ -3,11 +3,13 @@
 An excess of r at a level says that p-values are at or below it r times as often as stated. Nights are drawn from the
 least such law, which is right at all levels that the excess does not force up. Their hits are judged as a scan judges
 them. Printed is the smallest r that raises the alarm in nine nights of ten, with the share of fresh nights that saw it.
-Beside it stand the same figures of earlier scans, which judged down to 1e-8 and drew a fixed share of the documents,
-however few.
+Decoys of keys with groups come from tests.bench.paired_nights, document by document; a large night is put together
+from small ones. Besides: how many nights without a fault alarm, and how many see a fault of p-values times a factor in
+a part of the traffic.
 
-Assumed: one key, whose law attains every level (Gumbel's); independent tests, so that design effects are 1; other rows
-of the family are quiet. tests/audit/test_power.py holds a cell against nights that are drawn and judged text by text.
+Assumed: one key, whose law attains every level (Gumbel's); but for pairs of groups and users independent tests, so that
+design effects are 1; other rows of the family are quiet. tests/audit/test_power.py holds a cell against nights that are
+drawn and judged text by text.
 """
 
 import argparse
@@ -17,22 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan.decoy_keys import share_of
+from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import binomial_limits
 from scanner.audit.statistics.judgement import KEY_BOUND, POWER, Count, judge
+from scanner.watermark.native.version2 import GumbelFormat2, groups_for
+from schemas.audit_tables import PARTS
 from schemas.config import ScanAuditConfig
 from schemas.registry import reserved_count
 from schemas.words import AuditVerdict
+from tests.bench.paired_nights import CELL, SCORED, Nights, simulate
 
 DOCUMENTS = (200_000, 50_000_000)
-MESSAGES = 100_000
+USERS = 100_000
+PART, STRATA_OF_A_PART = 0.02, 4
+"""Share of the traffic in a part that has a fault; strata of each kind that a night has, whose rows share the error."""
+FACTORS = (0.9, 0.8, 0.7, 0.5)
 _HALVINGS = 17  # steps of bisection: r is exact to a five-thousandth over twelve decades
 _AUDIT = ScanAuditConfig()
+_OF_FAMILY = _AUDIT.family_error / FAMILIES
+RISK = _OF_FAMILY / (2 * len(THRESHOLDS) + len(DEEP))
+"""One level's part of the error of decoys: one message, the best of all, all."""
 
 
 class Row(NamedTuple):
-    """Tests of one kind in one night.
+    """Independent tests of one kind in one night.
 
     levels: α[J], from large to small; chance: a test's probability of a hit, float64[J]; risk: one level's part of the
     family error, which is its chance to be called too small where the law holds; bound: as of `judge`.
@@ -59,11 +71,6 @@ class Row(NamedTuple):
             few, many = (few, hits) if too_small else (hits, many)
         return many
 
-    def law(self, level: int, excess: float) -> NDArray[np.float64]:
-        """The least law with P(p ≤ α) `excess` times as large as stated at a level: float64[J]."""
-        forced = np.where(np.arange(len(self.chance)) <= level, excess * self.chance[level], 0.0)
-        return np.minimum(np.maximum(self.chance, forced), 1.0)
-
     def nights(self, law: NDArray[np.float64], nights: int, seed: int) -> NDArray[np.int64]:
         """Hits at each level of nights of independent tests: int64[nights, J]."""
         between = -np.diff(np.concatenate([[1.0], law, [0.0]]))
@@ -74,75 +81,106 @@ class Row(NamedTuple):
         """Number of nights in which any level is called too small."""
         return int((self.nights(law, nights, seed) >= critical).any(axis=1).sum())
 
-    def smallest(self, level: int, nights: int, seed: int, critical: NDArray[np.int64]) -> float:
-        """The smallest excess that so many nights see with probability POWER."""
-        low, high = 0.0, -np.log(self.chance[level])
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            found = self.seen(self.law(level, np.exp(middle)), nights, seed, critical) >= POWER * nights
-            low, high = (low, middle) if found else (middle, high)
-        return float(np.exp(high))
+
+def least_law(chance: NDArray[np.float64], level: int, excess: float) -> NDArray[np.float64]:
+    """The least law with P(p ≤ α) `excess` times as large as stated at a level: float64[J]."""
+    forced = np.where(np.arange(len(chance)) <= level, excess * chance[level], 0.0)
+    return np.minimum(np.maximum(chance, forced), 1.0)
 
 
-def decoys_of_one(documents: int, share: float, risk: float, levels: tuple[float, ...] = THRESHOLDS) -> Row:
+def smallest(row: Row | Nights, level: int, nights: int, seed: int) -> float:
+    """The smallest excess that so many nights see with probability POWER."""
+    critical = row.critical() if isinstance(row, Row) else None
+    low, high = 0.0, -np.log(row.chance[level])
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        law = least_law(row.chance, level, np.exp(middle))
+        seen = row.seen(law, RISK) if critical is None else row.seen(law, nights, seed, critical)
+        low, high = (low, middle) if seen >= POWER * nights else (middle, high)
+    return float(np.exp(high))
+
+
+def decoys_of_one(documents: int, risk: float = RISK) -> Row:
     """Decoys of one message: each document is a test."""
-    tests = round(documents * share)
-    return Row("decoys of one message", levels, tests, tests, np.array(levels), risk)
+    tests = round(documents * share_of(_AUDIT.share, documents))
+    return Row("decoys of one message", THRESHOLDS, tests, tests, np.array(THRESHOLDS), risk)
 
 
-def decoys_of_all(documents: int, messages: int, risk: float, levels: tuple[float, ...]) -> Row:
-    """Decoys of all messages, each a test; a document is a cluster."""
+def decoys_of_all(documents: int, messages: int) -> Row:
+    """Decoys of all messages of a key without groups, each a test; a document is a cluster."""
     clusters = round(documents * _AUDIT.all_messages_share)
-    return Row("decoys of all messages", levels, clusters * messages, clusters, np.array(levels), risk)
+    return Row("all messages, no groups", DEEP, clusters * messages, clusters, np.array(DEEP), RISK)
 
 
-def reserved(documents: int, messages: int, risk: float) -> Row:
+def reserved(documents: int, messages: int, groups: int | None = None) -> Row:
     """Reserved messages of a key, each a test in each text; a message is a cluster."""
-    count = reserved_count(messages)
-    chance = own_p(THRESHOLDS, messages, 1)
-    return Row("reserved messages", THRESHOLDS, documents * count, count, chance, risk, KEY_BOUND)
-
-
-def night(documents: int, messages: int, *, now: bool) -> list[Row]:
-    """Rows that a scan judges now, or judged before it had deep levels and a least number of documents."""
-    deep, half = DEEP if now else THRESHOLDS, _AUDIT.family_error / 2
-    of_decoys = half / (2 * len(THRESHOLDS) + len(deep))  # one message, the best of all, all
-    share = share_of(_AUDIT.share, documents) if now else _AUDIT.share
-    return [
-        decoys_of_one(documents, share, of_decoys),
-        decoys_of_all(documents, messages, of_decoys, deep),
-        reserved(documents, messages, half / len(THRESHOLDS)),
-    ]
+    count, chance = reserved_count(messages), own_p(THRESHOLDS, messages, 1)
+    if groups:
+        chance = GumbelFormat2(window=4, groups=groups).found_chance(np.array([SCORED]), chance)[0]
+    title = f"reserved messages, {'groups' if groups else 'no groups'}"
+    return Row(title, THRESHOLDS, documents * count, count, chance, _OF_FAMILY / len(THRESHOLDS), KEY_BOUND)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.audit_power", description=__doc__)
     parser.add_argument("--documents", nargs="+", type=float, default=DOCUMENTS)
-    parser.add_argument("--messages", type=float, default=MESSAGES)
+    parser.add_argument("--users", type=float, default=USERS)
     parser.add_argument("--nights", type=float, default=1e4, help="drawn for each excess that is tried")
+    parser.add_argument("--paired-nights", type=int, default=500, help="small nights of keys with groups, simulated")
     options = parser.parse_args()
+    nights, groups = int(options.nights), groups_for(options.users)
+    small = options.paired_nights * round(DOCUMENTS[0] * _AUDIT.all_messages_share) // CELL
+    first, fresh = (simulate(small, groups, seed) for seed in (1, 2))
+    _print_quiet(round(CELL / _AUDIT.all_messages_share), fresh)
     for documents in map(int, options.documents):
-        for after, before in zip(
-            *(night(documents, int(options.messages), now=now) for now in (True, False)), strict=True
+        cells = round(documents * _AUDIT.all_messages_share) // CELL
+        for row in (
+            decoys_of_one(documents),
+            decoys_of_all(documents, int(options.users)),
+            reserved(documents, int(options.users)),
+            reserved(documents, groups**2, groups),
         ):
-            print(f"\n{documents:,} documents, {after.title}: {after.tests:,} tests, before {before.tests:,}")
-            print(f"{'p at most':>10}{'excess':>11}  {'of fresh nights seen (95 %)':<30}{'before':>11}")
-            told = [_table(row, int(options.nights)) for row in (before, after)]
-            for level, cells in told[1].items():
-                was = told[0].get(level, ("-", ""))[0]
-                print(f"{level:>10.0e}{cells[0]:>11}  {cells[1]:<30}{was:>11}", flush=True)
+            print(f"\n{documents:,} documents, {row.title}: {row.tests:,} tests, {nights:,} nights")
+            for j, level in enumerate(row.levels):
+                excess, critical = smallest(row, j, nights, 2 * j), row.critical()
+                seen = row.seen(least_law(row.chance, j, excess), nights, 2 * j + 1, critical)
+                _print(f"{level:.0e}", excess, seen, nights)
+        known, unknown = (pool.together(cells, options.paired_nights) for pool in (first, fresh))
+        count = len(known.hits)
+        print(f"\n{documents:,} documents, all messages, {groups} groups: {known.tests:.3g} tests, {count:,} nights")
+        for j, level in enumerate(DEEP):
+            excess = smallest(known, j, count, 0)
+            _print(f"{level:.0e}", excess, unknown.seen(least_law(unknown.chance, j, excess), RISK), len(unknown.hits))
+        _print_quiet(documents, unknown)
+        _print_parts(documents, fresh.together(max(1, round(PART * cells)), options.paired_nights))
 
 
-def _table(row: Row, nights: int) -> dict[float, tuple[str, str]]:
-    """The table by level: the smallest excess, and the share of fresh nights that see it."""
-    critical, told = row.critical(), {}
-    for j, level in enumerate(row.levels):
-        excess = row.smallest(j, nights, 2 * j, critical)
-        seen = row.seen(row.law(j, excess), nights, 2 * j + 1, critical)
-        low, high = binomial_limits(seen, nights, 0.025)
-        told[level] = (f"{excess:,.4g}", f"{seen / nights:.3f} ({low:.3f} to {high:.3f})")
-    return told
+def _print(what: str, excess: float, seen: int, nights: int) -> None:
+    low, high = binomial_limits(seen, nights, 0.025)
+    print(f"{what:>10}{excess:>11,.4g}  {seen / nights:.3f} ({low:.3f} to {high:.3f})", flush=True)
+
+
+def _print_quiet(documents: int, nights: Nights) -> None:
+    """How many nights without a fault alarm, where the risks of the levels add up to an error."""
+    for error in (RISK * len(DEEP), 0.01, 0.05):
+        seen = nights.seen(nights.chance, error / len(DEEP))
+        print(f"{documents:,} documents, no fault, error {error:.1e}: {seen} of {len(nights.hits):,} nights alarm")
+
+
+def _print_parts(documents: int, of_pairs: Nights) -> None:
+    """How many nights see p-values times a factor in a part of the traffic, by both kinds of decoys."""
+    rows = len(PARTS) * STRATA_OF_A_PART * (len(THRESHOLDS) + len(DEEP))
+    of_one = decoys_of_one(documents)
+    tests = round(PART * of_one.tests)
+    of_one = of_one._replace(tests=tests, clusters=tests, risk=_OF_FAMILY / rows)
+    for factor in FACTORS:
+        one = of_one.seen(of_one.chance / factor, len(of_pairs.hits), 5, of_one.critical()) / len(of_pairs.hits)
+        every = of_pairs.seen(of_pairs.chance / factor, _OF_FAMILY / rows) / len(of_pairs.hits)
+        print(
+            f"{documents:,} documents, p × {factor} in {PART:.0%} of them: seen in {one:.3f} of {len(of_pairs.hits):,} "
+            f"nights by one message, {every:.3f} by all"
+        )
 
 
 if __name__ == "__main__":
