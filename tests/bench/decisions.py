@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
+from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import few_clusters, poisson_limits
 from scanner.audit.statistics.judgement import Count, smallest_excess
@@ -117,7 +118,7 @@ def _power(expected: float, used: float) -> None:
     for documents in (10**5, 10**6, 10**7):
         tests = documents * audit.decisions_share
         groups = documents / MAX_ROWS * np.ceil(MAX_ROWS * audit.decisions_share / TOGETHER)
-        risk, cells = audit.family_error / 2 / rows, []
+        risk, cells = audit.family_error / FAMILIES / rows, []
         for k in range(SHOWN):
             count = Count(tests, 0, expected * 10.0 ** -(k + 1) * tests, groups, 1.0)
             excess = smallest_excess(count, few_clusters(groups, risk), risk)
