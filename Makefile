@@ -80,7 +80,7 @@ names: .venv/installed-dev
 	$(BIN)/brickscan calibrate tests/bench/names.toml --all
 	$(BIN)/python -m tests.bench.misnamed --texts 1e6
 
-# how many times too small p-values must be for the audit of a night to see it, by kind of test and level: a minute or two
+# how many times too small p-values must be for the audit of a night to see it, by kind of test and level: five minutes
 audit-power: .venv/installed-dev
 	$(BIN)/python -m tests.bench.audit_power
 	$(BIN)/python -m tests.bench.knockoffs

@@ -126,8 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.audit_power", description=__doc__)
     parser.add_argument("--documents", nargs="+", type=float, default=DOCUMENTS)
     parser.add_argument("--users", type=float, default=USERS)
-    parser.add_argument("--nights", type=float, default=1e4, help="drawn for each excess that is tried")
-    parser.add_argument("--paired-nights", type=int, default=500, help="small nights of keys with groups, simulated")
+    parser.add_argument("--nights", type=float, default=1e3, help="drawn for each excess that is tried")
+    parser.add_argument("--paired-nights", type=int, default=300, help="small nights of keys with groups, simulated")
     options = parser.parse_args()
     nights, groups = int(options.nights), groups_for(options.users)
     small = options.paired_nights * round(DOCUMENTS[0] * _AUDIT.all_messages_share) // CELL
