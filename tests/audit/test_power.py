@@ -60,7 +60,7 @@ def test_a_law_that_is_right_at_1e_6_and_a_thousand_times_too_small_at_1e_12_is_
 
 
 def test_nights_of_pairs_are_judged_as_a_scan_judges_them():
-    """Of 400 nights, with a level's risk so large that some alarm: the same number as by `judge`, level by level."""
+    """As many of 400 nights as by `judge`, level by level, with a risk so large that some alarm."""
     nights, risk = simulate(400, 20, 3), 0.02
     hits, squares = nights.at(nights.chance)
     each, ones = nights.pairs * nights.chance, np.ones(len(DEEP))

@@ -45,7 +45,7 @@ def _attained(law: Law, scored: NDArray[np.int64], p: NDArray[np.float64]) -> ND
 
 
 def _share(law: Law, groups: int, scored: int, passes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of messages that score so much over T positions, the share whose group is looked into: float64[J]."""
+    """Share of the messages that score so much over T positions whose group is looked into: float64[J]."""
     spread = 3 * np.sqrt(scored * 2 / 9)
     splits = np.unique(np.clip(np.round(np.linspace(scored / 3 - spread, scored / 3 + spread, _SPLITS)), 0, scored))
     weights = special.bdtr(splits, scored, 1 / 3) - special.bdtr(splits - 1, scored, 1 / 3)

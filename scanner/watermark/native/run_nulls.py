@@ -139,7 +139,7 @@ class Paired(NamedTuple):
 
     @classmethod
     def of(cls, groups: int) -> "Paired":
-        """Of a key with B groups."""
+        """The pairs of a key with B groups."""
         length = min(groups, PAIRED_USERS)
         return cls(min(groups, PAIRED_GROUPS), min(groups, -(-PAIRED_USERS // length)), length)
 
