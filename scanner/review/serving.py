@@ -1,10 +1,15 @@
 """Apps on a port of this machine, among them the review app for one reviewer."""
 
+import asyncio
 import socket
+import time
 from collections.abc import Callable
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scanner.errors import Refused
 from scanner.evidence.explainer import Explainer
@@ -19,7 +24,81 @@ _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
 _AT_ONCE = 64
-"""Most connections at a time; the app answers 503 to more."""
+"""Most connections at a time. The oldest idle one gives way to more; where none is idle, the app answers 503."""
+
+SECONDS_FOR_A_HEAD = 10.0
+"""Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
+
+
+class _Config(uvicorn.Config):
+    """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
+
+    malformed = 0
+
+
+class Connection(H11Protocol):
+    """A connection whose client keeps nobody out by saying nothing, or only a part of a head."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a new connection."""
+        idle = [other for other in self.connections if isinstance(other, Connection) and other.is_idle]
+        if len(self.connections) >= _AT_ONCE - 1 and idle:
+            oldest = min(idle, key=lambda other: other.idle_since)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+        super().connection_made(transport)
+        self._begin_to_wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the connection is gone."""
+        self._patience.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take some bytes."""
+        super().data_received(data)
+        if not self.is_idle:
+            self._patience.cancel()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._patience.cancel()
+        self._begin_to_wait()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, and count it."""
+        if isinstance(self.config, _Config):
+            self.config.malformed += 1
+        super().send_400_response(msg)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered, and no head has come in whole."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _begin_to_wait(self) -> None:
+        self.idle_since = time.monotonic()
+        self._patience = self.loop.call_later(SECONDS_FOR_A_HEAD, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.is_idle:
+            self.transport.abort()
+
+
+class UnambiguousRequests:
+    """An app behind a guard that refuses requests of two lengths, which a proxy in front may have cut elsewhere."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or have the app answer it (ASGI; RFC 9112, section 6.3)."""
+        app = self._app
+        if scope["type"] == "http" and {"content-length", "transfer-encoding"} <= set(Headers(scope=scope)):
+            said = "Content-Length and Transfer-Encoding in one request: send one of the two."
+            app = PlainTextResponse(said, 400, {"connection": "close"})
+        await app(scope, receive, send)
 
 
 class Server:
@@ -45,9 +124,11 @@ class Server:
             raise Refused(
                 f"{host}, port {port}: cannot be listened on ({error.strerror}); name another, or port 0"
             ) from None
-        config = uvicorn.Config(
-            app_on(self._socket.getsockname()[1]),
+        self._config = _Config(
+            UnambiguousRequests(app_on(self._socket.getsockname()[1])),
+            http=Connection,
             log_config=None,
+            log_level="error",  # a warning a malformed request would let anybody fill the log
             access_log=False,  # requested addresses hold names of documents, and the first one the token
             server_header=False,
             lifespan="off",
@@ -55,7 +136,12 @@ class Server:
             limit_concurrency=_AT_ONCE,
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
-        self._server = uvicorn.Server(config)
+        self._server = uvicorn.Server(self._config)
+
+    @property
+    def malformed(self) -> int:
+        """Number of requests that were no HTTP."""
+        return self._config.malformed
 
     @property
     def port(self) -> int:

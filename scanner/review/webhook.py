@@ -60,6 +60,7 @@ class Webhook:
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
         self.app = Starlette(routes=[Route(PATH, self._coop, methods=["POST"])])
+        self.app.router.redirect_slashes = False  # it would send a client wherever the Host header says
 
     def summary(self) -> str:
         """How many deliveries came to what, in a line."""
@@ -139,4 +140,5 @@ class WebhookServer(Server):
 
     def summary(self) -> str:
         """How many deliveries came to what, in a line."""
-        return self._webhook.summary()
+        odd = f"; {self.malformed:,} requests were no HTTP" if self.malformed else ""
+        return self._webhook.summary() + odd

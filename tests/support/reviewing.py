@@ -8,16 +8,23 @@ from http.client import HTTPConnection
 from urllib.parse import urlencode
 
 from scanner.evidence.explainer import Explainer
-from scanner.review.serving import ReviewServer
+from scanner.review.serving import ReviewServer, Server
 
 
 @contextmanager
 def serving(night, by: str, port: int = 0) -> Iterator[ReviewServer]:
     server = ReviewServer(Explainer(night.config), by, port)
+    with running(server):
+        yield server
+
+
+@contextmanager
+def running(server: Server) -> Iterator[None]:
+    """Run an app in a thread."""
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        yield server
+        yield
     finally:
         server.end()
         thread.join()

@@ -1,0 +1,85 @@
+"""Connections that say nothing, or something odd: they keep nobody out, and fill no log."""
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from scanner.review import serving
+from scanner.review.serving import Server
+from tests.review.test_webhook import configured, hook  # noqa: F401 - fixtures
+from tests.support.reviewing import running
+
+HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    app = Server("127.0.0.1", 0, lambda _port: PlainTextResponse("well"))
+    with running(app):
+        yield app
+
+
+def connected(server: Server, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    if sent:
+        connection.sendall(sent)
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the other side ends the connection."""
+    found = b""
+    while more := connection.recv(4096):
+        found += more
+    return found
+
+
+def status(server: Server, sent: bytes) -> int:
+    with connected(server, sent) as connection:
+        return int(answer(connection).split()[1])
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", HEAD])
+def test_idle_connections_give_way(server, begun):
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connected(server, begun)) for _ in range(150)]
+        for _ in range(3):
+            assert status(server, HEAD + b"Connection: close\r\n\r\n") == 200
+        with suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b""  # the oldest ended
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
+def test_a_connection_without_a_whole_head_ends(monkeypatch, server, begun):
+    """Also one that has had an answer, and then sends a part of a head."""
+    monkeypatch.setattr(serving, "SECONDS_FOR_A_HEAD", 0.3)
+    with connected(server, begun) as connection:
+        began = time.monotonic()
+        with suppress(ConnectionResetError):
+            answer(connection)
+        assert time.monotonic() - began < 20
+
+
+def test_malformed_requests_are_counted_and_not_logged(server, caplog):
+    with caplog.at_level(logging.DEBUG):
+        assert [status(server, b"\x00\x01 what\r\n\r\n") for _ in range(5)] == [400] * 5
+    assert server.malformed == 5
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
+
+
+def test_a_request_of_two_lengths_is_refused(server):
+    both = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    assert status(server, both) == 400
+
+
+def test_no_answer_sends_a_client_where_its_header_says(hook):  # noqa: F811
+    request = b"POST /coop/ HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    with connected(hook.server, request) as connection:
+        found = answer(connection)
+    assert found.startswith(b"HTTP/1.1 404")
+    assert b"elsewhere" not in found
