@@ -21,6 +21,7 @@ _COMMANDS = {
     "canaries": "jobs.canaries:canaries",
     "scan": "jobs.scan:scan",
     "flagged": "jobs.flagged:flagged",
+    "accounts": "jobs.accounts:accounts",
     "explain": "jobs.explain:explain",
     "replay": "jobs.replay:replay",
     "report": "jobs.report:report",

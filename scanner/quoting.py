@@ -59,6 +59,11 @@ def parts_of(text: str) -> list[Part]:
     return [*_joined(_pieces(text))]
 
 
+def own_words(text: str) -> str:
+    """A text without the lines that quote others."""
+    return "".join(text[part.begin : part.end] for part in _joined(_pieces(text)) if part.kind == "own")
+
+
 def _joined(pieces: Iterable[Part]) -> Iterator[Part]:
     """Pieces without those of no length; neighbours of one kind are one."""
     last: Part | None = None

@@ -113,6 +113,7 @@ ACCOUNTS = pa.schema(
         pa.field("scanned_at", TIME, nullable=False),
         # whether the pooled score counts in log10_p_global, as in the night's first look under the key
         pa.field("first_look", pa.bool_()),
+        pa.field("quoted_share", pa.float64()),  # share of the scored tokens that stands in quoted lines alone
     ]
 )
 """Accounts whose posts together are marked, one row a scan and set of keys; for those alone who may see flags."""

@@ -15,6 +15,7 @@ class Naming(StrEnum):
     AMBIGUOUS = "ambiguous"  # several messages pass, and one mark raises the scores of others
     UNDECIDED = "undecided"  # messages pass, but none on what it shares with no other
     ASSUMED = "assumed"  # p holds only if the format's hash behaves
+    QUOTED = "quoted"  # of accounts: a user passes on all posts, and not on own words alone
     UNPROVED = "unproved"  # a slow path computed another result than the flag: there is a bug, and nobody is named
     NONE = "none"  # not flagged
     CONTRADICTED = "contradicted"  # in no table: the row names a user, and the registry says otherwise

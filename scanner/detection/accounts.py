@@ -25,6 +25,7 @@ from scanner.detection.naming import Names, entries_of, of_one_user, passing_of,
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
+from scanner.quoting import own_words
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.pooled import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
@@ -65,6 +66,20 @@ class Posts(NamedTuple):
             account_ids=[ids[i] for i in begins],
             times=rows["created_at"].to_pylist(),
             filters=rows["filter_sha256"].to_pylist(),
+        )
+
+    def only(self, account_ids: Collection[str]) -> "Posts":
+        """The posts of some accounts."""
+        kept = [i for i, name in enumerate(self.account_ids) if name in account_ids]
+        posts = [p for i in kept for p in range(self.begins[i], self.begins[i + 1])]
+        sizes = [self.begins[i + 1] - self.begins[i] for i in kept]
+        return Posts(
+            texts=[self.texts[p] for p in posts],
+            begins=np.cumsum([0, *sizes], dtype=np.int64),
+            nights=self.nights[posts],
+            account_ids=[self.account_ids[i] for i in kept],
+            times=[self.times[p] for p in posts],
+            filters=[self.filters[p] for p in posts] if self.filters else (),
         )
 
 
@@ -129,6 +144,8 @@ class AccountJudge:
     def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
+        An account that quotes others is flagged as any, and names nobody whom its own words do not name too.
+
         Args:
             posts: posts of some accounts.
             began: when the scan began, for posts without a time.
@@ -137,6 +154,30 @@ class AccountJudge:
         pooled = self._pooled(posts)
         if witness is not None:
             witness.see(posts, pooled)
+        rows = self._rows(posts, pooled, began)
+        self._hold_against_own_words(rows, posts, began)
+        return rows
+
+    def _hold_against_own_words(self, rows: list[dict[str, Any]], posts: Posts, began: datetime) -> None:
+        """Take names away that hold on all posts and not on own words, and fill `quoted_share`.
+
+        Both must hold at the same K, so that no share of the error is needed for the second look.
+        """
+        if not rows:
+            return
+        own = posts.only([row["account_id"] for row in rows])
+        own = own._replace(texts=[own_words(text) for text in own.texts])
+        pooled = self._pooled(own)
+        named = {(row["account_id"], row["key_id"]): row["user_id"] for row in self._rows(own, pooled, began)}
+        of_keys = {each.test.key.key_id: each.positions.scored for each in pooled}
+        for i, row in enumerate(rows):
+            row["quoted_share"] = max(0.0, 1.0 - int(of_keys[row["key_id"]][i]) / max(row["scored"], 1))
+            same = named.get((row["account_id"], row["key_id"])) == row["user_id"]
+            if row["user_id"] is not None and not same:
+                row |= {"user_id": None, "message": None, "named": None, "named_again": None, "naming": Naming.QUOTED}
+
+    def _rows(self, posts: Posts, pooled: Sequence[Pooled], began: datetime) -> list[dict[str, Any]]:
+        """Rows of the marked accounts, by all of the given words."""
         found, evidence = [], []
         for asked, tests in zip(pooled, self._tests, strict=True):
             said, log10_e = self._score(asked, tests, posts)

@@ -1,5 +1,6 @@
 """Posts of accounts through whole scans: pooled, named, committed once, erased, dropped with their window."""
 
+import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +19,7 @@ from scanner.input.files import list_files
 from scanner.results.account_posts import Together
 from scanner.results.erasure import erase_user
 from scanner.results.tables import read_whole
+from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
 pytestmark = pytest.mark.usefixtures("without_ray")
@@ -166,3 +168,29 @@ def test_a_killed_first_look_stays_the_first(posted):
     other = unit._replace(name="f" * 32)
     assert take_first_looks(plan.results, other, ["green", "new"]) == {"new"}  # a key that came later
     assert take_first_looks(plan.results, other._replace(night=date(2026, 3, 3)), ["green"]) == {"green"}
+
+
+def test_an_account_that_only_quotes_is_marked_and_named_for_nobody(posted, marked, plain, registry):
+    """`quoter` quotes a user's posts among own words; `both` quotes, and writes text that is marked for the user."""
+    night, alice = posted, message_of(registry, "green", "alice")
+    quoted = [f"> {marked(alice, 14, seed)}\n{plain(14, 500 + seed)}" for seed in range(30)]
+    both = [f"> {marked(alice, 14, seed)}\n{marked(alice, 14, 700 + seed)}" for seed in range(30)]
+    at = [datetime.now(UTC)] * 60
+    night.write("q", quoted + both, who=["quoter"] * 30 + ["both"] * 30, at=at)
+    night.scan()
+    rows = {row["account_id"]: row for row in accounts_in(night).to_dicts()}
+    assert {name: (row["naming"], row["user_id"]) for name, row in rows.items()} == {
+        "bot": ("named", "alice"),
+        "both": ("named", "alice"),
+        "quoter": ("quoted", None),
+    }
+    assert rows["quoter"]["message"] is None
+    assert rows["bot"]["quoted_share"] == 0
+    assert 0.3 < rows["quoter"]["quoted_share"] < 0.7
+    code, out, _ = call("accounts", night.config)
+    assert (code, out.count("alice")) == (0, 2)
+    assert "nobody: the mark stands in quoted lines, and not in own words" in " ".join(out.split())
+    assert "3 of 3 marked accounts shown; 2 named for a user." in out
+    shown = json.loads(call("accounts", night.config, "--account", "quoter", "--format", "json")[1])
+    assert [(row["account_id"], row["user_id"]) for row in shown["rows"]] == [("quoter", None)]
+    assert "0 of 0 marked accounts" in call("accounts", night.config, "--date", "2020-01-01")[1]

@@ -39,6 +39,7 @@ SCAN = {
     "finished_at": AT,
     "night": "2026-08-31",
     "night_stated": None,
+    "trial": False,
     "keys_left_out": [],
     "audited_scans": ["s"],
 }

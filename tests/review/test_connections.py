@@ -11,7 +11,6 @@ from starlette.responses import PlainTextResponse
 
 from scanner.review import serving
 from scanner.review.serving import Server
-from tests.review.test_webhook import configured, hook  # noqa: F401 - fixtures
 from tests.support.reviewing import running
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -75,11 +74,3 @@ def test_malformed_requests_are_counted_and_not_logged(server, caplog):
 def test_a_request_of_two_lengths_is_refused(server):
     both = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     assert status(server, both) == 400
-
-
-def test_no_answer_sends_a_client_where_its_header_says(hook):  # noqa: F811
-    request = b"POST /coop/ HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-    with connected(hook.server, request) as connection:
-        found = answer(connection)
-    assert found.startswith(b"HTTP/1.1 404")
-    assert b"elsewhere" not in found

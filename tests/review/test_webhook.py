@@ -290,3 +290,11 @@ def test_decisions_of_before_stay_as_they_are(night, flags, configured):
     assert standing["source"].to_list() == ["webhook:coop", "command"]
     assert standing.schema["decided_at"] == pl.Datetime("us", "UTC")
     shutil.rmtree(Path(night.results) / "decisions")
+
+
+def test_no_answer_sends_a_client_where_its_header_says(hook):
+    connection = HTTPConnection("127.0.0.1", hook.server.port, timeout=120)
+    connection.request("POST", "/coop/", b"", {"Host": "elsewhere.example"})
+    answer = connection.getresponse()
+    assert (answer.status, b"elsewhere" in answer.read()) == (404, False)
+    assert not [value for _, value in answer.getheaders() if "elsewhere" in value]

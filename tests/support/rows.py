@@ -53,7 +53,8 @@ def filled(schema: pa.Schema, **values: object) -> dict[str, object]:
             return bytes(32)
         return NOW if pa.types.is_timestamp(kind) else pa.scalar(3).cast(kind).as_py()
 
-    return {field.name: something(field.type) for field in schema} | values
+    row = {field.name: something(field.type) for field in schema}
+    return row | ({"trial": False} if "trial" in row else {}) | values
 
 
 def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
