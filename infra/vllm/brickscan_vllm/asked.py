@@ -3,6 +3,7 @@
 `params` is vLLM's SamplingParams, read by its attributes, so that nothing here imports vLLM.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from brickscan_vllm.served_key import check_message, find_key
@@ -13,6 +14,9 @@ from schemas.registry import MasterKey
 
 MESSAGE, TOKEN = "brickscan_message", "brickscan_token"
 """Keys that a gateway puts into `vllm_xargs`."""
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
+"""Fields of a request that are computed with as float64."""
 
 _GREEDY = 1e-5
 """Temperature below which vLLM is greedy."""
@@ -63,6 +67,7 @@ def read_request(params: Params, key: MasterKey, service_message: int | None) ->
         check_message(key, message, f"vllm_xargs.{MESSAGE}")
     except Refused as error:
         raise Refusal("bad_message", str(error)) from None
+    _refuse_numbers_that_cannot_be_computed_with(params)
     if key.format.startswith("gumbel"):
         _refuse_what_gumbel_cannot_mark(params)
     return Asked(
@@ -130,6 +135,17 @@ def refuse_probabilities(params: Params) -> None:
                 f"{name}: this server tells no probabilities, since they are those of unmarked text; leave it out (the "
                 "operator can allow it with BRICKSCAN_LOGPROBS=1)",
             )
+
+
+def _refuse_numbers_that_cannot_be_computed_with(params: Params) -> None:
+    """Raise Refusal for numbers that float64 does not hold: they would end the request, or the server, later on."""
+    for name in _SAMPLING:
+        try:
+            fits = math.isfinite(getattr(params, name))
+        except (OverflowError, TypeError):
+            fits = False
+        if not fits:
+            raise Refusal("bad_number", f"{name} is no finite number of float64; allowed: up to ±1.8e308")
 
 
 def _refuse_what_gumbel_cannot_mark(params: Params) -> None:

@@ -45,6 +45,11 @@ def total(counter, *labels):
         ("gumbel-v2", params(4, temperature=1e-6), "greedy", "greedy text has none"),
         ("gumbel", params(4, top_k=1), "greedy", "top_k = 1"),
         ("gumbel", params(4, n=2), "n", "n = 2"),
+        *(
+            ("greenlist", params(4, **{name: wrong}), "bad_number", f"{name} is no finite number")
+            for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty")
+            for wrong in (10**400, -(10**400), float("inf"), float("nan"))
+        ),
     ],
 )
 def test_who_is_not_let_in(settings, key_id, asked, why, said):
