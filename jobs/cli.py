@@ -93,7 +93,7 @@ def run(command: click.Command, arguments: list[str] | None = None) -> int:
         complain(f"brickscan: {error}")
         return 2 if isinstance(error, Refused) else 1
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
+        complain(*error.format_message().splitlines())
         return error.exit_code
     except click.ClickException as error:
         show_usage_error(error)

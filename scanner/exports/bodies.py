@@ -17,8 +17,9 @@ from schemas.config import CoopConfig, OzoneConfig
 from schemas.verdict import Verdict
 
 COLUMNS = (
-    *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "messages_tested"),
-    *("keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at", "replay"),
+    *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "log10_p_shown"),
+    *("messages_tested", "keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
+    "replay",
 )
 
 

@@ -111,15 +111,15 @@ def test_every_naming_has_its_words(night):
     rows = [row for row in rows if row["naming"] != "none"]
     dates = {"first_seen_at": datetime(2026, 2, 27, 9, 30, tzinfo=UTC), "held_since": datetime(2026, 3, 2, tzinfo=UTC)}
     rows = [row | dates if row["naming"] == "held_later" else row for row in rows]
-    rows += [verdict(10, user_id="evil\x1b[2J\nname", doc_id=None), verdict(11, flagged=False, user_id="unflagged")]
+    rows += [verdict(20, user_id="evil\x1b[2J\nname", doc_id=None), verdict(21, flagged=False, user_id="unflagged")]
     file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist(rows, VERDICTS)])
     commit(night.results, "verdicts", [Entry("t", (file,))])
-    code, out, _ = call("flagged", night.config)
+    code, out, _ = call("flagged", night.results)
     assert code == 0
     lines = out.splitlines()[:-3]
     assert len(lines) == 1 + len(Naming)
     assert "evil\\x1b[2J\\nname" in lines[1]  # newest first; control characters are escaped
-    assert "alice" in lines[-1]
+    assert "alice" in lines[-1], out
     assert "2026-08-01" in lines[-1]
     assert "less than 1 in a billion" in lines[-1]
     for words in (
@@ -134,7 +134,7 @@ def test_every_naming_has_its_words(night):
         assert words in out
     assert "message 19, seen by 2026-02-27 09:30, which its user got later: 2026-03-02 00:00" in out
     assert "unflagged" not in out
-    assert len(call("flagged", night.config, "--limit", "2")[1].splitlines()) == 3 + 3
+    assert len(call("flagged", night.results, "--limit", "2")[1].splitlines()) == 3 + 3
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_long_ids_are_cut_and_paths_are_whole_where_they_are_piped(night):
     row = verdict(3, doc_id="d" * 61, path="/" + "p" * 10_000, user_id="u" * 61)
     file = write_file(night.results, "verdicts", [pa.RecordBatch.from_pylist([row], VERDICTS)])
     commit(night.results, "verdicts", [Entry("t", (file,))])
-    code, out, _ = call("flagged", night.config)
+    code, out, _ = call("flagged", night.results)
     assert code == 0
     shown = out.splitlines()[1]
     assert f" {'d' * 29}…{'d' * 30}  -        {'u' * 29}…{'u' * 30}  " in shown

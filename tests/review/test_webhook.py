@@ -298,3 +298,4 @@ def test_no_answer_sends_a_client_where_its_header_says(hook):
     answer = connection.getresponse()
     assert (answer.status, b"elsewhere" in answer.read()) == (404, False)
     assert not [value for _, value in answer.getheaders() if "elsewhere" in value]
+    connection.close()
