@@ -27,7 +27,7 @@ def login_name() -> str:
 @click.option("--note", default="", help="Why, in words.")
 @by_option
 def decide(results: str, document: str, decision: str, note: str, by: str | None) -> None:
-    """Record what was decided on a flag: confirmed, quoted, dismissed or unclear.
+    """Record what was decided on a flag: confirmed, quoted, dismissed, unclear or allowed.
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results. DOC: the id of a flagged document, or
     PATH:ROW. No decision is ever changed: each decider's newest decision stands, and decisions of deciders who differ

@@ -16,7 +16,9 @@ PORT = 8747
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
 @by_option
 def review(results: str, port: int, by: str | None) -> None:
-    """Look at flags in a browser, one after the other, and decide on each: confirmed, quoted, dismissed or unclear.
+    """Look at flags in a browser, one after the other, and decide on each of them.
+
+    Decisions are confirmed, quoted, dismissed, unclear and allowed.
 
     CONFIG: the file of the scan; or RESULTS: its folder or URI of results, with which no text is shown. The app listens
     on 127.0.0.1 alone, for whoever has the address that it prints; it works by keyboard, and without scripts. Decisions

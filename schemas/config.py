@@ -193,6 +193,7 @@ class CoopWebhookConfig(_Frozen):
     quoted: tuple[str, ...] = ()  # actions that say: the mark is there, in words of somebody else
     dismissed: tuple[str, ...] = ()  # actions that say: the mark is not there, the flag is false
     unclear: tuple[str, ...] = ()  # actions that say: looked at, without a result
+    allowed: tuple[str, ...] = ()  # actions that say: the mark is there, and nothing is to be done about it
 
     @property
     def actions(self) -> dict[str, Decision]:
@@ -204,7 +205,8 @@ class CoopWebhookConfig(_Frozen):
     def _each_action_decides_one_thing(self) -> "CoopWebhookConfig":
         named = [action for name in Decision for action in getattr(self, name)]
         if not named or len(set(named)) != len(named) or not all(named):
-            raise ValueError("confirmed, quoted, dismissed and unclear must name one action or more, each action once")
+            names = ", ".join(Decision)
+            raise ValueError(f"{names}: together they must name one action or more, each action once")
         return self
 
 

@@ -37,6 +37,7 @@ class Decision(StrEnum):
     QUOTED = "quoted"  # the mark is there, in words of somebody else that the document quotes
     DISMISSED = "dismissed"  # the mark is not there: the flag is false
     UNCLEAR = "unclear"  # looked at, without a result
+    ALLOWED = "allowed"  # the mark is there, and nothing is to be done about it
 
 
 class AuditState(StrEnum):

@@ -33,6 +33,7 @@ from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.quoting import Part, parts_of
 from scanner.registry import find_key, load_registry
+from scanner.results.decided import users_of
 from scanner.results.pieces import OF
 from scanner.results.queries import ask, spans
 from scanner.results.strength import log10_p_shown
@@ -140,6 +141,7 @@ class Explainer:
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
+                canary=self._names_canary(case.row),
                 registry=says,
             )
 
@@ -207,6 +209,11 @@ class Explainer:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
         return quoted / max(len(text), 1)
+
+    def _names_canary(self, row: Mapping[str, Any]) -> bool:
+        with contextlib.suppress(Refused):
+            return any(canary.account_id in users_of(row) for canary in self.canaries)
+        return False
 
     def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
         """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""

@@ -38,7 +38,8 @@ class Explanation:
     None: too many to tell; expected: N·p, how many texts of its scan chance alone brings to this p-value at most;
     false_flags: how many flags of its scan chance alone makes at most; None: the scan did not end. spans: its marked
     parts, rows of schemas.evidence_tables.SPANS in the order in which they stand. copied: what it shares with earlier
-    flagged posts of other accounts, None: no such post is alike, or the texts cannot be read. registry: whether it
+    flagged posts of other accounts, None: no such post is alike, or the texts cannot be read.
+    canary: it names a canary of the registry. registry: whether it
     says the same of the names; where it does not, the row names nobody.
     """
 
@@ -60,6 +61,7 @@ class Explanation:
     false_flags: float | None
     spans: Sequence[Mapping[str, Any]] = ()
     copied: Copied | None = None
+    canary: bool = False
     registry: RegistrySays = NOT_ASKED
 
     @property

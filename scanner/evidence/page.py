@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import escape
 
+from scanner.evidence.advice import advise, in_short
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.evidence.weighing import LEVELS
@@ -97,6 +98,8 @@ def about(explained: Explanation) -> dict[str, Any]:
     text, (shown, most) = explained.text or "", _fitting(explained)
     return {
         "title": f"Flag: {printable(explained.row['doc_id'] or explained.case.where, LONGEST_TITLE)}",
+        "advice": advise(explained),
+        "in_short": safe(in_short(explained)),
         "facts": [(heading, safe(sentence)) for heading, sentence in what_was_found(explained)],
         "does_not_say": DOES_NOT_SAY,
         "no_text": explained.no_text and safe(explained.no_text),

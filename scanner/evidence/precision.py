@@ -1,8 +1,8 @@
 """How often flags were right, by what people decided on them, with an interval.
 
-A flag is right where the mark is there, whoever posted it: `confirmed` and `quoted` say so, `dismissed` says that it is
-not. Distinct texts are counted, since copies of one text are one piece of evidence. A text on which decisions differ,
-or that was left unclear, counts for neither, and the words say how many such texts there are.
+A flag is right where the mark is there, whoever posted it: `confirmed`, `quoted` and `allowed` say so, `dismissed` says
+that it is not. Distinct texts are counted, since copies of one text are one piece of evidence. A text on which
+decisions differ, or that was left unclear, counts for neither, and the words say how many such texts there are.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from schemas.words import Decision
 RISK = 0.025
 """Risk that one limit of the interval misses; both together: 5 %."""
 
-_RIGHT = (Decision.CONFIRMED, Decision.QUOTED)
+_RIGHT = (Decision.CONFIRMED, Decision.QUOTED, Decision.ALLOWED)
 
 
 class Precision(NamedTuple):

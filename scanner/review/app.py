@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from scanner.errors import BrickscanError, Refused
+from scanner.evidence.advice import RULES
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decided import LONGEST_NOTE, Made, new_id, recorded
@@ -36,6 +37,7 @@ MEANS = {
     Decision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
     Decision.QUOTED: "the mark is there, in words of somebody else",
     Decision.DISMISSED: "the mark is not there: the flag is false",
+    Decision.ALLOWED: "the mark is there, and nothing is to be done: a test, or a use that you allow",
     Decision.UNCLEAR: "looked at, without a result: it waits in the list “unclear”",
 }
 
@@ -89,6 +91,7 @@ async def _flag(desk: Desk, request: Request) -> Response:
         text_sha256=looked.explained.row["text_sha256"].hex(),
         decision_id=form_id,
         means=MEANS,
+        rules=RULES[:-1],
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
         back=asked.address("/", left=form_id),
@@ -111,6 +114,12 @@ async def _decide(desk: Desk, request: Request) -> Response:
     asked, place = _asked(on), _place(on)
     note = form.get("note", "").replace("\r\n", "\n").strip()
     made = Made(form.get("decision_id", ""), desk.by, "app", form.get("decision", ""), note)
+    if made.decision == Decision.CONFIRMED and form.get("sure") != "yes":
+        advice = await run_in_threadpool(desk.advice, place, form.get("text_sha256", ""))
+        if advice.decision != Decision.CONFIRMED:
+            here = asked.address("/flag", **place._asdict(), left=made.decision_id)
+            title = "Confirm against the advice?"
+            return _page("review_sure.html.j2", title=title, form=form, advice=advice, here=here)
     row = await run_in_threadpool(desk.decide, place, form.get("text_sha256", ""), made)
     after = form.get("next", "")
     address = after if after.startswith("/flag?") else asked.address("/")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
+from scanner.evidence.advice import Advice, advise
 from scanner.evidence.case import Case, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import Explanation
@@ -67,6 +68,7 @@ class Desk:
         self._canaries = explainer.canaries
         self._quoted: dict[tuple[Any, ...], float | None] = {}
         self._left: dict[str, None] = {}
+        self._advice: dict[tuple[Any, ...], Advice] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
         """LINES_A_PAGE of the flags that are asked for, in the order of `newest`, from a place on."""
@@ -106,6 +108,7 @@ class Desk:
         case = find_case(self.results, self._rate, f"{place.path}:{place.row}")
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
+        self._advice[_document(case.row)] = advise(explained)
         listed = [Place(*row) for row in places(self.results, self._rate, asked.wanted, self._canaries)]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
@@ -113,6 +116,13 @@ class Desk:
         at = listed.index(place)
         before, after = listed[at - 1] if at else None, listed[at + 1] if at + 1 < len(listed) else None
         return Looked(explained, decided, at + 1, len(listed), before, after)
+
+    def advice(self, place: Place, text_sha256: str) -> Advice:
+        """What the page of a flag recommends, from when it was last shown. Raises as `decide` does."""
+        shown = _document(flag_as_seen(self.results, self._rate, place, text_sha256))
+        if shown not in self._advice:
+            self.look(Asked("all"), place)
+        return self._advice[shown]
 
     def leave(self, decision_id: str) -> None:
         """Take no decision any more by the form of a page that a reviewer has left."""

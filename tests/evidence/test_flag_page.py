@@ -9,8 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.around import Around
 from scanner.evidence.case import Case
+from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import PartSaid, Run, Weighed
@@ -128,3 +130,42 @@ def test_a_page_stays_small_whatever_is_in_the_text(text):
     assert 100_000 < len(html.encode()) < 200_000
     left_out = int(re.search(r"([\d,]+) more characters", html).group(1).replace(",", ""))
     assert visible(text[:-left_out]).replace("\n", "") in "".join(check(html).text).replace("\n", "")
+
+
+QUOTED = [PartSaid("own", 9, 8, 0.0, -0.1), PartSaid("quoted", 9, 8, -9.0, -9.0)]
+
+
+def of(copied: float = 0.0, parts: tuple[PartSaid, ...] = (), **row: object) -> Explanation:
+    found = explanation("some words")
+    weighed = found.weighed._replace(parts=list(parts))
+    changed = dataclasses.replace(found, weighed=weighed, copied=Copied(copied, 1, 1))
+    changed.row.update(row)
+    return changed
+
+
+TRAPS = {
+    "alarm": (of(audit="alarm"), None),
+    "computed again": (of(proof="differs"), None),
+    "reserved": (of(naming="reserved"), "dismissed"),
+    "undecided": (of(naming="undecided"), "unclear"),
+    "anyone": (of(naming="assumed"), "unclear"),
+    "erased": (of(user_id=None), "unclear"),
+    "quoted": (of(parts=tuple(QUOTED)), "quoted"),
+    "copied": (of(0.9, account_id="other"), "quoted"),
+    "other account": (of(account_id="other"), "unclear"),
+    "no account": (of(account_id=None), "unclear"),
+    "canary": (dataclasses.replace(of(), canary=True), "allowed"),
+    "edited": (dataclasses.replace(of(), text=None, weighed=None, no_text="another text stands there now"), "unclear"),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_no_trap_is_recommended_to_be_confirmed(trap):
+    explained, decision = TRAPS[trap]
+    assert advise(explained).decision == decision
+    assert RULES[advise(explained).rule].what
+
+
+def test_own_words_of_an_equal_name_are():
+    assert advise(of()).decision == "confirmed"
+    assert in_short(of()) == "Marked for x; posted by account x; key key"

@@ -54,6 +54,10 @@ def test_all_flags_are_decided_by_keys_alone(browser, night):
                 page.keyboard.type("c: 'quoted' <script>alert(1)</script>\n\u202e=1+1")
                 page.keyboard.press("Escape")
             page.keyboard.press("cqdu"[number % 4])
+            if number % 4 == 0:  # quoted lines, or another account's: asks again
+                page.get_by_text("Confirm against the advice?").first.wait_for()
+                loaded(page)
+                page.keyboard.press("y")
             page.wait_for_url(lambda url, before=before: url != before)
             page.get_by_role("status").wait_for()
         page.wait_for_load_state()
@@ -123,10 +127,10 @@ def test_a_page_that_has_just_come_up_takes_no_decision(browser, night):
         assert page.title() == title
         assert decided(night) == []
         page.evaluate("document.documentElement.dataset.fresh = 'no'")
-        page.keyboard.press("c")
+        page.keyboard.press("q")
         page.get_by_role("status").wait_for()
         context.close()
-    assert [row[2] for row in decided(night)] == ["confirmed"]
+    assert [row[2] for row in decided(night)] == ["quoted"]
 
 
 @pytest.mark.costly
@@ -150,6 +154,17 @@ def test_no_decision_falls_on_a_flag_that_was_left(browser, night, left_by):
         assert "POST" not in sent
         context.close()
     assert decided(night) == []
+
+
+def test_confirmed_against_the_advice_asks_again(night):
+    with serving(night, "ruth") as app:
+        asking = Asking(app)
+        form = asking.form()
+        status, _, said = asking.post(form | {"sure": ""})
+        assert (status, "Confirm against the advice?" in said) == (200, True)
+        assert decided(night) == []
+        assert asking.post(form)[0] == 303
+    assert [row[2] for row in decided(night)] == ["confirmed"]
 
 
 def test_the_app_refuses_a_decision_on_a_flag_that_was_left(night):
@@ -186,7 +201,7 @@ def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window
                 page.set_viewport_size({"width": width, "height": 800})
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
         page.set_viewport_size({"width": 1280, "height": 800})
-        for name in ("confirmed", "quoted", "dismissed", "unclear"):
+        for name in ("confirmed", "quoted", "dismissed", "unclear", "allowed"):
             box = page.get_by_role("button", name=name).bounding_box()
             assert box["y"] + box["height"] <= 800
         assert page.locator("div.text").bounding_box()["y"] < page.locator("form.decide").bounding_box()["y"] - 100
@@ -206,7 +221,7 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
             loaded(page)
         titles = {page.title() for page in pages}
         assert len(titles) == 1  # both look at the same undecided flag
-        for page, key in zip(pages, "cd", strict=True):
+        for page, key in zip(pages, "qd", strict=True):
             page.keyboard.press(key)
         for page in pages:
             page.get_by_role("status").wait_for()
@@ -216,10 +231,10 @@ def test_two_reviewers_at_once_lose_nothing_and_see_each_other(browser, night):
         for page in pages:
             page.reload()
             shown = page.locator("#decided + ul").inner_text()
-            assert "ruth" in shown and "confirmed" in shown and "omar" in shown and "dismissed" in shown  # noqa: PT018
+            assert "ruth" in shown and "quoted" in shown and "omar" in shown and "dismissed" in shown  # noqa: PT018
         for context in contexts:
             context.close()
-    assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "confirmed")]
+    assert sorted(row[1:3] for row in decided(night)) == [("omar", "dismissed"), ("ruth", "quoted")]
 
 
 @pytest.mark.costly

@@ -74,7 +74,8 @@ class Asking:
         first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
         _, _, page = self.ask("GET", first, Cookie=self.cookie)
         fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
-        return {name: value.replace("&amp;", "&") for name, value in fields} | {"decision": "confirmed", "note": ""}
+        chosen = {"decision": "confirmed", "note": "", "sure": "yes"}
+        return {name: value.replace("&amp;", "&") for name, value in fields} | chosen
 
     def post(self, form: dict[str, str], **headers: str) -> tuple[int, dict[str, str], str]:
         told = {"Cookie": self.cookie, "Origin": f"http://{self.host}"} | headers
