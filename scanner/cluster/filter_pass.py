@@ -61,7 +61,8 @@ class FilterWorker:
         """
         pa.set_cpu_count(1)
         plan = self._plan
-        learner = Learner(open_keys(plan.registry, plan.keys), open_text_ids(plan), lesson.share, lesson.most)
+        keys, ids = open_keys(plan.registry, plan.keys), open_text_ids(plan)
+        learner = Learner(keys, ids, lesson.share, lesson.most, plan.config.min_scored)
         for shard in lesson.shards:
             if not learner.full:
                 self._learn(learner, shard)
@@ -73,7 +74,7 @@ class FilterWorker:
         try:
             for part in self._reader.read(shard.file, self._plan.columns, shard.rows.start, shard.rows.stop):
                 if not isinstance(part, Unreadable):
-                    learner.learn(part.column("text"))
+                    learner.learn(part.column("text"), part.column("account_id"))
         except FileFault:
             return
 

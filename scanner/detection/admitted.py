@@ -19,12 +19,13 @@ from schemas.registry import MasterKey
 class LeftOut(NamedTuple):
     """What the filter of a scan leaves out.
 
-    texts: distinct texts that make an n-gram common; learnt: how many texts it was learnt from, by the SHA-256 of the
-    tokenizer and by how far the n-grams reach; None: the night's filter is not known yet.
+    texts: distinct texts that make an n-gram common, or accounts where by_account; learnt: how many texts it was learnt
+    from, by the SHA-256 of the tokenizer and by how far the n-grams reach; None: the night's filter is not known yet.
     """
 
     texts: int
     learnt: Mapping[tuple[str, int], int] | None = None
+    by_account: bool = False
 
 
 class UnsupportedKey(NamedTuple):
@@ -44,6 +45,8 @@ def lacks(key: MasterKey, left_out: LeftOut | None) -> str:
         return ""
     if left_out is None:
         return "it has no filter"
+    if left_out.by_account:
+        return "its filter counts accounts, since [input] names a column of them, and that of the audit counts texts"
     if left_out.texts > audited.texts:
         return f"its filter leaves out n-grams of {left_out.texts} texts, the audit those of {audited.texts}"
     kind = key.tokenizer.sha256, reach_of(format_of(key).rule())

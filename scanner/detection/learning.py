@@ -1,18 +1,21 @@
 """Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.common_ngrams).
 
-A keyed digest of a text decides whether the text is drawn, and which bit the text sets. So a copy of a text is drawn
-with it and sets the same bit, and nobody who posts texts knows which are drawn.
+A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
+posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that
+texts of one account count once; else its own. What is learnt depends on texts and accounts alone, never on a score.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from scanner.detection.published import TextIds
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.input.documents import read_text
+from scanner.watermark import Tokens
 from scanner.watermark.common_ngrams import LEAST_REACH, TEXTS_A_CELL, Sketch, hash_key
 
 MOST_CHARACTERS = 1 << 14
@@ -29,10 +32,11 @@ class Learner:
         ids: gives keyed digests of texts.
         share: of the texts, which are drawn.
         most: n-grams of each tokenizer after which nothing more is learnt.
+        least: n-grams of a text; texts with fewer are not learnt, whatever they hold.
     """
 
-    def __init__(self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int) -> None:
-        self._ids, self._share, self._most = ids, share, most
+    def __init__(self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int, least: int) -> None:
+        self._ids, self._share, self._most, self._least = ids, share, most, least
         self.key = hash_key(ids.ngram_secret())
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in tests}
         kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in tests}
@@ -44,23 +48,35 @@ class Learner:
         """Whether nothing more is learnt."""
         return self.ngrams >= self._most or not self.sketches
 
-    def learn(self, stored: pa.LargeBinaryArray) -> None:
-        """Learn those of some stored texts that are drawn."""
-        drawn = [(text[:MOST_CHARACTERS], bit) for raw in stored.to_pylist() if (bit := self._bit(raw)) is not None
-                 for text in [read_text(raw)[0]] if text]  # fmt: skip
+    def learn(self, stored: pa.LargeBinaryArray, accounts: pa.StringArray) -> None:
+        """Learn those of some stored texts that are drawn; accounts: of each text, null where nobody knows."""
+        drawn = [
+            (text[:MOST_CHARACTERS], self._bit(raw, account))
+            for raw, account in zip(stored.to_pylist(), accounts.to_pylist(), strict=True)
+            if raw is not None and self._is_drawn(raw) and (text := read_text(raw)[0])
+        ]
         if not drawn or self.full:
             return
         bits = np.array([bit for _, bit in drawn], np.uint8)
         tokens = {name: each.encode([text for text, _ in drawn]) for name, each in self._tokenizers.items()}
+        learnt = np.zeros(len(drawn), np.bool_)
         for name, sketch in self.sketches:
-            sketch.learn(self.key, tokens[name], bits)
-        self.texts += len(drawn)
+            enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
+            sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
+            learnt |= enough
+        self.texts += int(learnt.sum())
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
-    def _bit(self, raw: bytes | None) -> int | None:
-        """The bit that a text sets; None: it is not drawn."""
-        if raw is None:
-            return None
-        lot = self._ids.for_filter(raw)
-        drawn = int.from_bytes(lot[:8], "little") < self._share * 2.0**64
-        return lot[8] % TEXTS_A_CELL if drawn else None
+    def _is_drawn(self, raw: bytes) -> bool:
+        return int.from_bytes(self._ids.for_filter(raw)[:8], "little") < self._share * 2.0**64
+
+    def _bit(self, raw: bytes, account: str | None) -> int:
+        """The bit that a text sets: its account's, or its own where it has none."""
+        whose = raw if account is None else b"account\0" + account.encode()
+        return self._ids.for_filter(whose)[8] % TEXTS_A_CELL
+
+
+def _texts_of(tokens: Tokens, wanted: NDArray[np.bool_]) -> Tokens:
+    """Some texts of a batch; wanted: bool[D]."""
+    lengths = np.diff(tokens.offsets)
+    return Tokens(tokens.ids[np.repeat(wanted, lengths)], np.concatenate([[0], np.cumsum(lengths[wanted])]))

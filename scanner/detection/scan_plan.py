@@ -161,7 +161,8 @@ def make_plan(config_file: Path, date: datetime.date | None = None) -> Plan:
     locations = tuple(resolve(path, base, date) for path in config.input.paths)
     keys = keys_under_test(registry, config.registry, config.keys)
     tested = keys_tested(registry)
-    keys, left_out = supported_keys(keys, config, tested, LeftOut(config.filter.texts) if config.filter else None)
+    filtered = LeftOut(config.filter.texts, by_account=config.input.account is not None) if config.filter else None
+    keys, left_out = supported_keys(keys, config, tested, filtered)
     _refuse_own_tables("registry", folder, locations)
     _refuse_own_tables("results", results, locations)
     second = config.second_score

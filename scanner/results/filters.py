@@ -57,7 +57,8 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         return plan
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
-    keys, left_out = supported_keys(plan.keys, plan.config, plan.keys_tested, found.left_out)
+    of_night = found.left_out._replace(by_account=plan.config.input.account is not None)
+    keys, left_out = supported_keys(plan.keys, plan.config, plan.keys_tested, of_night)
     if not found.fixed:
         _refuse_another(plan.results, night, found.sha256)
     if scan_id is not None and not found.fixed:
