@@ -5,6 +5,7 @@ import logging
 import os
 import secrets
 import socket
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,18 +38,19 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         yield room(config)
         return
     address = config.address or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": address} if address else _embedded(config)
-    try:
-        if address:
-            _knock(address)
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-    except Exception as error:  # Ray raises Exception itself when it is too slow to start
-        where = f"cluster at {address!r}" if address else "embedded cluster"
-        raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
-    try:
-        yield room(config)
-    finally:
-        ray.shutdown()
+    with tempfile.TemporaryDirectory(prefix="bricks", ignore_cleanup_errors=True) as private:
+        options: dict[str, Any] = {"address": address} if address else _embedded(config, private)
+        try:
+            if address:
+                _knock(address)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        except Exception as error:  # Ray raises Exception itself when it is too slow to start
+            where = f"cluster at {address!r}" if address else "embedded cluster"
+            raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
+        try:
+            yield room(config)
+        finally:
+            ray.shutdown()
 
 
 def worker_memory(config: ScanClusterConfig) -> int:
@@ -71,7 +73,8 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), _KNOCK_SECONDS).close()
 
 
-def _embedded(config: ClusterConfig) -> dict[str, Any]:
+def _embedded(config: ClusterConfig, private: str) -> dict[str, Any]:
+    """Options of a cluster in this process; private: a folder that nobody else can enter, for its logs and sockets."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's own is 15, at which one other busy process leaves workers 3 % of its CPU: they started in minutes
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -84,6 +87,7 @@ def _embedded(config: ClusterConfig) -> dict[str, Any]:
         "include_dashboard": False,
         "num_cpus": config.workers,
         "object_store_memory": _OBJECT_STORE_BYTES,
+        "_temp_dir": f"{private}/ray",  # not the folder itself, which Ray opens to everybody
     }
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanner.audit.in_every_scan.decisions import REACH
-from scanner.audit.in_every_scan.strata import STRATA_THRESHOLDS
+from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import binomial_limits
@@ -125,8 +125,8 @@ FAULTS = (
 def controls(fault: Fault) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
     """Rows of each control, each with its chances under a fault."""
     audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP)
-    half = audit.family_error / 2
-    risk = half / (7 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions
+    share = audit.family_error / FAMILIES
+    risk = share / (7 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions
     each, of_all = N // KEYS, round(N * audit.all_messages_share)
     one = Row("one", THRESHOLDS, each, each, alpha, risk)
     best = Row("best", THRESHOLDS, of_all, of_all, alpha, risk)
@@ -146,14 +146,14 @@ def controls(fault: Fault) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
     count = reserved_count(MESSAGES)
     own = own_p(THRESHOLDS, MESSAGES, KEYS * UNITS)
     wrong = fault.verdict(own_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
-    reserved = Row("", THRESHOLDS, N * count, count, own, half / (KEYS * len(THRESHOLDS)), KEY_BOUND)
+    reserved = Row("", THRESHOLDS, N * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
     yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
     ranked = np.array([*KNOCKOFFS.values()])
     ahead = stats.norm.cdf(fault.users / np.sqrt(2)), stats.norm.sf(stats.norm.isf(ranked[1]) - fault.users)
-    yield "knockoffs", [(Row("", (0.5, 0.1), 5000, 32, ranked, audit.family_error / 4), np.array(ahead))]
-    few, long = np.array(STRATA_THRESHOLDS), round(N * LONG)
-    of_parts = audit.family_error / (STRATA_ROWS * len(few))
-    yield "strata", [(Row("", STRATA_THRESHOLDS, long, long, few, of_parts), (fault.long(few) + few) / 2)]
+    yield "knockoffs", [(Row("", (0.5, 0.1), 5000, 32, ranked, share / 4), np.array(ahead))]
+    long, of_parts = round(N * LONG), share / (2 * STRATA_ROWS * len(THRESHOLDS))
+    # those with one message: what decoys with all messages see of parts comes on top
+    yield "strata", [(Row("", THRESHOLDS, long, long, alpha, of_parts), (fault.long(alpha) + alpha) / 2)]
 
 
 def alarms(fault: Fault, nights: int) -> list[float]:
@@ -166,7 +166,7 @@ def alarms(fault: Fault, nights: int) -> list[float]:
             seen |= (hits >= row.critical()).any(axis=1)
         found.append(float(seen.mean()))
     hits = np.random.default_rng(5).binomial(CANARIES, PLANNED * fault.found, nights)
-    risk = ScanAuditConfig().family_error / 3
+    risk = ScanAuditConfig().family_error / FAMILIES / 3
     lost = {h: binomial_limits(h, CANARIES, risk).high < PLANNED for h in np.unique(hits).tolist()}
     return [*found, float(np.mean([lost[h] for h in hits.tolist()]))]
 

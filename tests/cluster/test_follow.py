@@ -193,9 +193,17 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
     assert found(secrets_of(night.registry), shown) == set()
 
 
+def plan_of(folder: Path) -> SimpleNamespace:
+    """As much of a plan as `follow` itself reads."""
+    config = SimpleNamespace(cluster=None)
+    return SimpleNamespace(locations=[str(folder)], columns=COLUMNS, decides="", config=config, left_out=())
+
+
 def test_an_alarm_is_told_at_once_and_is_the_exit_code_at_the_stop(monkeypatch, tmp_path):
     """Only the exit codes of scans are made up here; real scans are tested elsewhere."""
-    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    plan = SimpleNamespace(
+        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+    )
     codes = iter([0, 4, 3, 4, 143])
 
     def scan(*_, files):
@@ -220,7 +228,9 @@ def test_a_stop_right_after_an_alarm_is_still_an_alarm(monkeypatch, tmp_path, co
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
-    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    plan = SimpleNamespace(
+        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+    )
     assert follow(lambda: plan, lambda *_: None, lambda _: None) == 3
 
 
@@ -231,7 +241,9 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
     monkeypatch.setattr(following_module, "cluster", lambda _: nullcontext())
     monkeypatch.setattr(Landing, "ready", lambda self, files, columns: files)
     Watch(tmp_path).write()
-    plan = SimpleNamespace(locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    plan = SimpleNamespace(
+        locations=[str(tmp_path)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+    )
     told = []
     assert follow(lambda: plan, lambda *_: None, told.append) == 0
     assert told == []
@@ -240,7 +252,9 @@ def test_possible_framing_is_told_and_no_trouble(monkeypatch, tmp_path, caplog):
 
 def test_a_folder_that_is_not_there_yet_is_waited_for(monkeypatch, tmp_path, caplog):
     folder, looks = tmp_path / "2026-11-20", []
-    plan = SimpleNamespace(locations=[str(folder)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None))
+    plan = SimpleNamespace(
+        locations=[str(folder)], columns=COLUMNS, decides="", config=SimpleNamespace(cluster=None), left_out=()
+    )
 
     def sleep(_):
         looks.append(folder.exists())

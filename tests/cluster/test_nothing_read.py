@@ -106,6 +106,7 @@ def test_a_night_that_read_nothing_is_not_green(night, plain, day):
 def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
     some_of_each(night, plain)
     night.write("sound", [plain(40, 5)])
+    night.configure(more="max_lost_files = 1")
     code, out, _ = call("scan", night.config)
     assert code == 0
     assert "Nothing was read" not in out
@@ -116,6 +117,7 @@ def test_a_night_that_is_finished_is_green_when_it_is_resumed(night, plain):
 def test_one_document_that_is_read_is_enough_and_the_first_reasons_are_told(night, plain):
     night.write("a", [None, None, "short"])
     (night.input / "b.parquet").write_text("not Parquet")
+    night.configure(more="max_lost_files = 1")
     told = "quarantined  2 documents, 1 file (null_text 2 documents, not_parquet 1 file)\n"
     code, out, _ = call("scan", night.config)
     assert code == 0
