@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from jobs.cli import run
 from jobs.selftest import selftest
-from scanner.watermark.installation import check
+from scanner.watermark.formats import FORMATS
+from scanner.watermark.installation import _OF_MAKERS, NOT_READ, GroupResult, check
 from scanner.watermark.native.known_answers import GROUPS as COMPARED
 
 SHIPPED = (resources.files("scanner.watermark.native") / "known_answers.json").read_text()
@@ -118,3 +119,59 @@ def test_a_file_of_another_form_is_refused(tmp_path, capsys, text):
     file.write_text(text)
     assert run(selftest, ["--vectors", str(file)]) == 2
     assert str(file) in capsys.readouterr().err
+
+
+INPUTS = ("algorithm", "token_ids", "context_width", "deduplicate_contexts", "key", "alpha", "context", "contexts")
+"""Fields of cases that are inputs; the rest is expected."""
+
+
+COMPARED_FIELDS = ("score", "words", "key_a", "token_hashes", "coin", "num_green_tokens", "n_unmasked", "num_token")
+"""An expected field of each group."""
+
+
+def as_makers_keep_them() -> dict:
+    """One case of each group of other stacks, in a list with inputs and expected values, as their makers keep them."""
+    cases, sequences = [], {}
+    for entry in FORMATS.values():
+        for group, answers in json.loads(entry.answers.shipped.read_text()).items():
+            if group not in dict(_OF_MAKERS) or any(case["group"] == group for case in cases):
+                continue
+            case = {**answers[0]}
+            if group in ("vllm_gumbel", "vllm_dual_key"):
+                case["algorithm"] = {"vllm_gumbel": "gumbel", "vllm_dual_key": "dual_key_gumbel"}[group]
+            if "tokens" in case:
+                sequences[group] = {"tokens": case.pop("tokens")}
+                cases.append(case | {"sequence": group, "group": group})
+                continue
+            inputs = {name: case.pop(name) for name in INPUTS if name in case}
+            combined = {name: case.pop(name) for name in ("num_contexts", "score", "log_p_value") if name in case}
+            expected = case | ({"combined": combined} if "num_contexts" in combined else combined)
+            cases.append({"id": group, "group": group, "inputs": inputs, "expected": expected})
+    return {"schema": 1, "sequences": sequences, "cases": cases}
+
+
+def test_vectors_are_read_as_their_makers_keep_them():
+    vectors = as_makers_keep_them()
+    assert {case["group"] for case in vectors["cases"]} == {group for group, _ in _OF_MAKERS}
+    results = check(json.dumps(vectors))
+    assert sum(result.passed for result in results) == len(vectors["cases"])
+    assert not [failure for result in results for failure in result.failures]
+    for case in vectors["cases"]:
+        expected = case.get("expected", case.get("out"))
+        name = next(name for name in COMPARED_FIELDS if name in expected or name in expected.get("combined", {}))
+        within = expected if name in expected else expected["combined"]
+        before = within[name]
+        within[name] = [before[0] + 1, *before[1:]] if isinstance(before, list) else str(before) + "1"
+        within[name] = before + 1 if isinstance(before, int | float) else within[name]
+        assert failures(vectors) == 1, (case["group"], name)
+        within[name] = before
+
+
+def test_cases_of_other_formats_are_counted_and_not_checked():
+    vectors = as_makers_keep_them()
+    vectors["cases"].append({"id": "x", "inputs": {"algorithm": "sbw"}, "expected": {"score": 1.0}})
+    assert check(json.dumps(vectors))[-1] == GroupResult(NOT_READ, 0, [], 1)
+    with pytest.raises(ValueError, match="holds no cases"):
+        check(json.dumps({"cases": vectors["cases"][-1:]}))
+    with pytest.raises(ValueError, match=r"cases\[0\] is no object"):
+        check('{"cases": [1]}')

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scanner.watermark.format import Case, Pairs
 from scanner.watermark.formats import FORMATS
@@ -15,12 +15,41 @@ from scanner.watermark.formats import FORMATS
 TOLERANCE = 1e-9
 
 
+_OF_MAKERS: tuple[tuple[str, Callable[[Case], bool]], ...] = (
+    ("vllm_gumbel", lambda case: case.get("algorithm") == "gumbel"),
+    ("vllm_dual_key", lambda case: case.get("algorithm") == "dual_key_gumbel"),
+    ("vllm_words", lambda case: {"contexts", "words"} <= case.keys() and "stream" not in case),
+    ("vllm_sub_keys", lambda case: {"key_a", "key_b"} <= case.keys()),
+    ("sglang_hashes", lambda case: "token_hashes" in case),
+    ("sglang_coins", lambda case: "coin" in case),
+    ("sglang_one_key", lambda case: "context_window" in case and "key_b" not in case),
+    ("sglang_two_keys", lambda case: {"context_window", "key_b"} <= case.keys()),
+    ("hf_lefthash", lambda case: case.get("seeding_scheme") == "lefthash"),
+    ("hf_selfhash", lambda case: case.get("seeding_scheme") == "selfhash"),
+    ("synthid_table", lambda case: case.get("variant") == "hf_table"),
+    ("synthid_mixed", lambda case: case.get("variant") == "gdm_iv"),
+    ("three_bricks_openai", lambda case: str(case.get("method")).startswith("openai")),
+    ("three_bricks_maryland", lambda case: str(case.get("method")).startswith("maryland")),
+)
+"""Groups to which a case belongs that stands in a list as stacks' makers keep them, by its fields."""
+
+_OF_ONE_KEY = {"sglang_two_keys": ("token_scores",)}
+"""Fields of a maker's cases that tell of one of two keys, where a group is checked under both."""
+
+NOT_READ = "of no format that brickscan reads"
+"""Group of such cases: each of them counts as neither passed nor failed."""
+
+
 class GroupResult(NamedTuple):
-    """How one group of known answers went; failures say which case, what was expected and what came out."""
+    """How one group of known answers went; failures say which case, what was expected and what came out.
+
+    not_read: number of cases that are of no format here.
+    """
 
     group: str
     passed: int
     failures: list[str]
+    not_read: int = 0
 
 
 def shipped() -> list[Traversable]:
@@ -29,7 +58,10 @@ def shipped() -> list[Traversable]:
 
 
 def check(text: str) -> list[GroupResult]:
-    """Run known answers in the form of the shipped files, any groups of them.
+    """Run known answers: groups in the form of the shipped files, or a list `cases` as stacks' makers keep them.
+
+    A case of such a list has its inputs and expected values in `inputs` and `expected`, or beside each other; tokens
+    may stand in `sequences` of the file, by the name that `sequence` gives.
 
     Raises:
         ValueError: the text is not of that form, or holds no case.
@@ -38,15 +70,40 @@ def check(text: str) -> list[GroupResult]:
         groups = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error}") from None
+    not_read = 0
+    if isinstance(groups, dict) and isinstance(groups.get("cases"), list):
+        groups, not_read = _of_makers(groups["cases"], groups.get("sequences"))
     if not isinstance(groups, dict) or not all(isinstance(cases, list) for cases in groups.values()):
-        raise ValueError("is not an object of groups, each a list of cases")
+        raise ValueError("is not an object of groups, each a list of cases, nor one with a list `cases`")
     known = {name: compare for entry in FORMATS.values() for name, compare in entry.answers.groups.items()}
     unknown = sorted(set(groups) - set(known))
     if unknown:
         raise ValueError(f"has an unknown group {unknown[0]!r}; allowed: {', '.join(known)}")
     if not any(groups.values()):
         raise ValueError(f"holds no cases; at least one of these groups is needed: {', '.join(known)}")
-    return [_check_group(name, known[name], cases) for name, cases in groups.items()]
+    results = [_check_group(name, known[name], cases) for name, cases in groups.items()]
+    return [*results, GroupResult(NOT_READ, 0, [], not_read)] if not_read else results
+
+
+def _of_makers(cases: list[Any], sequences: object) -> tuple[dict[str, list[Case]], int]:
+    """The groups of a list of cases, and how many cases belong to none."""
+    groups: dict[str, list[Case]] = {}
+    not_read = 0
+    for number, case in enumerate(cases):
+        if not isinstance(case, dict):
+            raise ValueError(f"cases[{number}] is no object with fields")
+        expected = case.get("expected")
+        expected = expected if isinstance(expected, dict) else {}
+        parts = (case, case.get("inputs"), expected.get("combined"), expected)
+        fields = {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+        if "tokens" not in fields and isinstance(sequences, dict) and fields.get("sequence") in sequences:
+            fields["tokens"] = sequences[fields["sequence"]]["tokens"]
+        belongs = [group for group, has in _OF_MAKERS if has(fields)]
+        for group in belongs:
+            kept = {name: value for name, value in fields.items() if name not in _OF_ONE_KEY.get(group, ())}
+            groups.setdefault(group, []).append(kept)
+        not_read += not belongs
+    return groups, not_read
 
 
 def _check_group(name: str, compare: Callable[[Case], Pairs], cases: list[Case]) -> GroupResult:
