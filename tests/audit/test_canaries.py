@@ -49,6 +49,7 @@ account = "account_id"
 [audit]
 share = 0.0
 all_messages_share = 0.0
+decisions_share = 0.0
 canaries = 30
 """
 
