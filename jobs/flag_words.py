@@ -18,7 +18,7 @@ NOBODY: Mapping[Naming, str] = {
     Naming.AMBIGUOUS: "several messages pass",
     Naming.UNPROVED: "computed again, the flag came out differently",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
-    Naming.QUOTED: "the mark stands in quoted lines, and not in own words",
+    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
     Naming.ASSUMED: "the p-value holds only as far as a hash behaves",
     Naming.CONTRADICTED: "the row and the registry say different things",
 }
@@ -40,7 +40,7 @@ def marked_for(row: Mapping[str, Any]) -> str:
         Naming.AMBIGUOUS: "several messages",
         Naming.UNPROVED: "nobody: computed again, it came out differently",
         Naming.UNDECIDED: "nobody: the evidence for one user alone is too weak",
-        Naming.QUOTED: "nobody: the mark stands in quoted lines, and not in own words",
+        Naming.QUOTED: "nobody: without the lines that it quotes, its own words name nobody",
         Naming.ASSUMED: "nobody: the p-value holds only as far as a hash behaves",
         Naming.CONTRADICTED: "nobody: the row and the registry say different things",
     }[row["naming"]]

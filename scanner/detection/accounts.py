@@ -21,15 +21,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.filtering import NO_FILTER, Filter
-from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
+from scanner.detection.naming import Entry, Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
 from scanner.quoting import own_words
+from scanner.registry import Named
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.pooled import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.search import Found, corrected, decide, long_enough, search
+from scanner.watermark.search import Decision, Found, corrected, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.evidence_tables import ACCOUNTS
 from schemas.words import Naming
@@ -70,6 +71,7 @@ class Posts(NamedTuple):
 
     def only(self, account_ids: Collection[str]) -> "Posts":
         """The posts of some accounts."""
+        account_ids = frozenset(account_ids)
         kept = [i for i, name in enumerate(self.account_ids) if name in account_ids]
         posts = [p for i in kept for p in range(self.begins[i], self.begins[i + 1])]
         sizes = [self.begins[i + 1] - self.begins[i] for i in kept]
@@ -93,6 +95,15 @@ class Pooled(NamedTuple):
     def together(self, begins: NDArray[np.int64]) -> Tokens:
         """The tokens of each account as one text."""
         return Tokens(self.posts.ids, self.posts.offsets[begins])
+
+
+class Look(NamedTuple):
+    """Findings of K keys on A accounts. log10_e: of each key, float64[A, C]; pooled: what was scored."""
+
+    found: list[Found]
+    log10_e: list[NDArray[np.float64]]
+    decided: Decision
+    pooled: Sequence[Pooled]
 
 
 class AccountWitness(Protocol):
@@ -144,7 +155,7 @@ class AccountJudge:
     def judge(self, posts: Posts, began: datetime, witness: AccountWitness | None = None) -> list[dict[str, Any]]:
         """Rows of ACCOUNTS for marked accounts, without the columns that the scan fills.
 
-        An account that quotes others is flagged as any, and names nobody whom its own words do not name too.
+        An account that quotes others is flagged as any, and is named for nobody whom its own words do not name too.
 
         Args:
             posts: posts of some accounts.
@@ -154,56 +165,60 @@ class AccountJudge:
         pooled = self._pooled(posts)
         if witness is not None:
             witness.see(posts, pooled)
-        rows = self._rows(posts, pooled, began)
-        self._hold_against_own_words(rows, posts, began)
-        return rows
-
-    def _hold_against_own_words(self, rows: list[dict[str, Any]], posts: Posts, began: datetime) -> None:
-        """Take names away that hold on all posts and not on own words, and fill `quoted_share`.
-
-        Both must hold at the same K, so that no share of the error is needed for the second look.
-        """
-        if not rows:
-            return
-        own = posts.only([row["account_id"] for row in rows])
-        own = own._replace(texts=[own_words(text) for text in own.texts])
-        pooled = self._pooled(own)
-        named = {(row["account_id"], row["key_id"]): row["user_id"] for row in self._rows(own, pooled, began)}
-        of_keys = {each.test.key.key_id: each.positions.scored for each in pooled}
-        for i, row in enumerate(rows):
-            row["quoted_share"] = max(0.0, 1.0 - int(of_keys[row["key_id"]][i]) / max(row["scored"], 1))
-            same = named.get((row["account_id"], row["key_id"])) == row["user_id"]
-            if row["user_id"] is not None and not same:
-                row |= {"user_id": None, "message": None, "named": None, "named_again": None, "naming": Naming.QUOTED}
-
-    def _rows(self, posts: Posts, pooled: Sequence[Pooled], began: datetime) -> list[dict[str, Any]]:
-        """Rows of the marked accounts, by all of the given words."""
-        found, evidence = [], []
-        for asked, tests in zip(pooled, self._tests, strict=True):
-            said, log10_e = self._score(asked, tests, posts)
-            found.append(said)
-            evidence.append(log10_e)
-        if not found:
+        if not pooled:
             return []
-        decided = decide(found, self._rate, self._misnaming_rate)
-        names, last = Names.of_nobody(decided.naming), _last(posts)
-        passing_too = passing_of(found, self._rate)
-        nowhere = np.zeros(len(last), np.bool_)
-        for i in to_be_looked_at(decided.naming, nowhere, found, passing_too):
-            chosen = decided.named if decided.naming[i] == Naming.NAMED else passing_too
-            best = int(decided.key[i]), int(decided.candidate[i])
-            entries = entries_of(found, chosen, i, best, who_at(self._keys, self._holders, last[i] or began))
-            if decided.naming[i] == Naming.NAMED or of_one_user(entries):
-                names.put(i, entries, last[i], began)
+        of_all = self._look(posts, pooled)
+        marked, last = np.flatnonzero(of_all.decided.flagged).tolist(), _last(posts)
+        own = self._own_words(posts.only([posts.account_ids[i] for i in marked]))
+        names = Names.of_nobody(of_all.decided.naming)
         rows = []
-        for i in np.flatnonzero(decided.flagged).tolist():
-            key, candidate = int(decided.key[i]), int(decided.candidate[i])
+        for i in marked:
+            who = who_at(self._keys, self._holders, last[i] or began)
+            look, j, own_scored = own.get(posts.account_ids[i], (of_all, i, None))
+            names.naming[i], entries = _named(of_all, i, look, j, self._rate, who)
+            if entries:
+                names.put(i, entries, last[i], began)
+            key, candidate = self._best(of_all, i, entries)
+            nameless = names.naming[i] in (Naming.UNDECIDED, Naming.QUOTED)
+            scored = int(pooled[key].positions.scored[i])
             rows.append(
                 self._row(posts, i, pooled[key], names)
-                | _figures(found[key], i, candidate, undecided=names.naming[i] == Naming.UNDECIDED)
-                | {"log10_e": float(evidence[key][i, candidate]), "tests": self._tests[key]}
+                | _figures(of_all.found[key], i, candidate, nameless=nameless)
+                | {"log10_e": float(of_all.log10_e[key][i, candidate]), "tests": self._tests[key]}
+                | {"quoted_share": 0.0 if own_scored is None else max(0.0, 1.0 - own_scored[key] / max(scored, 1))}
             )
         return rows
+
+    def look(self, posts: Posts) -> "Look":
+        """Findings on some accounts. There must be a key whose p-values hold."""
+        return self._look(posts, self._pooled(posts))
+
+    def _look(self, posts: Posts, pooled: Sequence[Pooled]) -> "Look":
+        each = [self._score(asked, tests, posts) for asked, tests in zip(pooled, self._tests, strict=True)]
+        found, log10_e = [said for said, _ in each], [evidence for _, evidence in each]
+        return Look(found, log10_e, decide(found, self._rate, self._misnaming_rate), pooled)
+
+    def _own_words(self, posts: Posts) -> dict[str, tuple["Look", int, list[int]]]:
+        """A look at the own words alone of the accounts that quote, by account: it, their place, scored tokens by key.
+
+        Their names must hold there and on all posts, at the same K: so the second look needs no share of the error.
+        """
+        own = posts._replace(texts=[own_words(text) for text in posts.texts])
+        changed = np.array([a != b for a, b in zip(posts.texts, own.texts, strict=True)], np.bool_)
+        spans = list(zip(posts.account_ids, posts.begins[:-1], posts.begins[1:], strict=True))
+        quoting = own.only([name for name, a, b in spans if changed[a:b].any()])
+        if not quoting.account_ids:
+            return {}
+        look = self.look(quoting)
+        scored = [[int(each.positions.scored[j]) for each in look.pooled] for j in range(len(quoting.account_ids))]
+        return {name: (look, j, scored[j]) for j, name in enumerate(quoting.account_ids)}
+
+    def _best(self, of_all: "Look", account: int, entries: Sequence[Entry]) -> tuple[int, int]:
+        """Key and candidate of the row: of the first who is named, else of the smallest p."""
+        if not entries:
+            return int(of_all.decided.key[account]), int(of_all.decided.candidate[account])
+        key = next(i for i, test in enumerate(self._keys) if test.key.key_id == entries[0].key_id)
+        return key, int(np.flatnonzero(of_all.found[key].message[account] == entries[0].message)[0])
 
     def _pooled(self, posts: Posts) -> list[Pooled]:
         tokens = {name: tokenizer.encode(posts.texts) for name, tokenizer in self._tokenizers.items()}
@@ -280,10 +295,49 @@ def account_rows(rows: Sequence[dict[str, Any]], **same: object) -> list[pa.Reco
     return [pa.RecordBatch.from_pylist([row | same for row in rows], ACCOUNTS)] if rows else []
 
 
-def _figures(said: Found, account: int, candidate: int, *, undecided: bool) -> dict[str, Any]:
+def _named(
+    of_all: Look,
+    account: int,
+    own: Look,
+    of_own: int,
+    rate: float,
+    who: Callable[[int, int], tuple[str, Named]],
+) -> tuple[Naming, list[Entry]]:
+    """Whom an account is named for: messages that pass on all posts (rule 1), and are named on own words (rules 1, 2).
+
+    Args:
+        of_all: findings on all posts.
+        account: the account's place there.
+        own: findings on own words alone.
+        of_own: the account's place there.
+        rate: false-positive rate.
+        who: key id and whom a message names, by place of the key and message.
+
+    Returns:
+        The naming, which the first entry's takes the place of, and the entries of smallest p first.
+    """
+    if not own.decided.flagged[of_own]:
+        return Naming.QUOTED, []
+    naming, passing = Naming(own.decided.naming[of_own]), passing_of(own.found, rate)
+    nowhere = np.zeros(len(own.decided.flagged), np.bool_)
+    if of_own not in to_be_looked_at(own.decided.naming, nowhere, own.found, passing):
+        return naming, []
+    chosen = own.decided.named if naming == Naming.NAMED else passing
+    if naming != Naming.NAMED and not of_one_user(entries_of(own.found, chosen, of_own, (-1, -1), who)):
+        return naming, []
+    both = [
+        passes_too & np.isin(said.message, own_said.message[of_own][of_key[of_own]])
+        for passes_too, said, own_said, of_key in zip(
+            passing_of(of_all.found, rate), of_all.found, own.found, chosen, strict=True
+        )
+    ]
+    return Naming.UNDECIDED, entries_of(of_all.found, both, account, (-1, -1), who)
+
+
+def _figures(said: Found, account: int, candidate: int, *, nameless: bool) -> dict[str, Any]:
     at = account, candidate
     return {
-        "message": None if undecided else int(said.message[at]),
+        "message": None if nameless else int(said.message[at]),
         **{name: float(getattr(said, name)[at]) for name in ("score", "log10_p", "log10_p_global")},
     }
 

@@ -34,7 +34,7 @@ WHY_NOBODY: Mapping[str, str] = {
     Naming.AMBIGUOUS: "several messages reach the level of a flag",
     Naming.UNPROVED: "computed again by a slow path, the flag came out differently: do not use it",
     Naming.UNDECIDED: "the evidence for one user alone is too weak",
-    Naming.QUOTED: "the mark stands in quoted lines, and not in own words",
+    Naming.QUOTED: "without the lines that it quotes, its own words name nobody",
     Naming.ASSUMED: "anyone can make this mark",
     Naming.CONTRADICTED: "this row and the registry say different things; do not use it",
 }

@@ -189,8 +189,26 @@ def test_an_account_that_only_quotes_is_marked_and_named_for_nobody(posted, mark
     assert 0.3 < rows["quoter"]["quoted_share"] < 0.7
     code, out, _ = call("accounts", night.config)
     assert (code, out.count("alice")) == (0, 2)
-    assert "nobody: the mark stands in quoted lines, and not in own words" in " ".join(out.split())
+    assert "nobody: without the lines that it quotes, its own words name nobody" in " ".join(out.split())
     assert "3 of 3 marked accounts shown; 2 named for a user." in out
     shown = json.loads(call("accounts", night.config, "--account", "quoter", "--format", "json")[1])
     assert [(row["account_id"], row["user_id"]) for row in shown["rows"]] == [("quoter", None)]
     assert "0 of 0 marked accounts" in call("accounts", night.config, "--date", "2020-01-01")[1]
+
+
+def test_an_account_is_named_for_those_whom_all_its_posts_and_its_own_words_name(night, registry, marked, plain):
+    """`writer` quotes a user and writes text marked for another; `torn` quotes two users and writes unmarked text."""
+    alice, bob = (message_of(registry, "green", user) for user in ("alice", "bob"))
+    writer = [f"> {marked(alice, 20, seed)}\n{marked(bob, 14, 100 + seed)}" for seed in range(30)]
+    torn = [f"> {marked((alice, bob)[seed % 2], 20, 200 + seed)}\n{plain(14, seed)}" for seed in range(30)]
+    torn += [f"> {marked(alice, 20, 300)}"]  # nothing of its own
+    night.configure(more=ON, columns='account = "who"')
+    night.write("a", writer + torn, who=["writer"] * 30 + ["torn"] * 31)
+    night.scan()
+    rows = {row["account_id"]: row for row in accounts_in(night).to_dicts()}
+    assert {name: (row["naming"], row["user_id"], row["message"]) for name, row in rows.items()} == {
+        "writer": ("named", "bob", bob),
+        "torn": ("quoted", None, None),
+    }
+    (named,) = rows["writer"]["named"]
+    assert (named["user_id"], named["log10_p_global"]) == ("bob", rows["writer"]["log10_p_global"])
