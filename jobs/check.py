@@ -134,6 +134,8 @@ def _line(row: Mapping[str, Any], admitted: bool, generator: str | None) -> tupl
     of_device = f" ({generator})" if generator else ""
     if row["status"] == "too_short":
         says, p = "too short to be scored", "-"
+    elif row["status"] == "filtered":
+        says, p = "too short to be scored without its common n-grams", "-"
     elif row["flagged"] and row["basis"] == "assumed":
         says, p = f"reads like its mark{of_device}, which anyone can make", shown
         if not admitted:

@@ -70,6 +70,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "unproved": counts.unproved,
         "proof_not_offered": counts.not_offered,
         "too_short": counts.too_short,
+        "filtered": counts.filtered,
         "scored_in_part": counts.scored_in_part,
         "quarantined": counts.quarantined,
         "files_quarantined": totals.files_quarantined,

@@ -31,8 +31,16 @@ ENDED: Mapping[int, str] = {
 _STOPPED = ("failed", "refused", "interrupted")
 _HEAD = ("scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
 _RECORD = (
-    *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "scored_in_part"),
-    *("quarantined", "files_quarantined", "values_not_read", "audit", "false_positive_rate", "shards"),
+    *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "filtered"),
+    *(
+        "scored_in_part",
+        "quarantined",
+        "files_quarantined",
+        "values_not_read",
+        "audit",
+        "false_positive_rate",
+        "shards",
+    ),
     *("shards_skipped", "committed", "version", "part", "night", "night_stated"),
 )
 
@@ -91,7 +99,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
         f"{row['started_at']:%Y-%m-%d %H:%M}",
         _took(row["finished_at"] - row["started_at"]),
         _ended(row),
-        f"{row['documents']:,}",
+        f"{row['documents']:,}" + (f" ({row['filtered']:,} filtered)" if row["filtered"] else ""),
         f"{row['flagged']:,}",
         f"{row['quarantined']:,}" + (f" + {files:,} files" if files else ""),
         row["audit"],
@@ -144,8 +152,8 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
     """Why a scan had no decoys, as far as its row shows."""
-    if row["documents"] <= row["too_short"] + row["quarantined"]:
-        return "it scored no document; all that it read was too short or is in quarantine"
+    if row["documents"] <= row["too_short"] + (row["filtered"] or 0) + row["quarantined"]:
+        return "it scored no document; all that it read was too short, made so by the filter, or is in quarantine"
     return "the registry has no audit secret (`brickscan keys audit-secret`), or audit.share is 0"
 
 

@@ -82,6 +82,9 @@ def _read(outcome: "Outcome") -> Iterator[str]:
         yield from _line("whole input" if outcome.part is None else "whole part", said)
     if whole.too_short:
         yield from _line("too short", counted(whole.too_short, "document"))
+    if whole.filtered:
+        why = "the filter of common n-grams leaves too few of theirs to be scored"
+        yield from _line("filtered", f"{counted(whole.filtered, 'document')}: {why}")
     if whole.scored_in_part:
         part = "invalid bytes replaced, the first 16 MiB scored"
         yield from _line("in part", f"{counted(whole.scored_in_part, 'document')}: {part}")
@@ -94,11 +97,7 @@ def _whole(outcome: "Outcome") -> "WholeInput":
     """The totals of the whole input; after an interruption, of what that scan read."""
     if outcome.exit_code <= 128:
         return outcome.unread.whole
-    from scanner.results.whole_input import WholeInput
-
-    done = outcome.totals.counts
-    sums = (done.documents, done.quarantined, done.too_short, done.scored_in_part, done.flagged)
-    return WholeInput(*sums, outcome.totals.files_quarantined)
+    return outcome.totals.counts.whole_input()._replace(files_at_fault=outcome.totals.files_quarantined)
 
 
 def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:

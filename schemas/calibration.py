@@ -60,6 +60,7 @@ class AuditFilterConfig(_Frozen):
 
     texts: CommonIn = 16  # as in the filter of the scans, or more
     learnt: int = Field(default=20_000, ge=4)  # most texts that each half teaches the other; a scan needs as many
+    min_scored: int = Field(default=16, ge=1, le=2**31)  # as in the scans: texts of fewer n-grams teach nothing
 
 
 class RegistryAuditConfig(_Frozen):

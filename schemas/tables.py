@@ -41,7 +41,7 @@ VERDICTS = pa.schema(
         pa.field("text_sha256", pa.binary()),  # [f]
         pa.field("account_id", pa.string()),
         pa.field("created_at", TIME),
-        pa.field("status", pa.string(), nullable=False),  # scored | scored_in_part | too_short
+        pa.field("status", pa.string(), nullable=False),  # scored | scored_in_part | too_short | filtered
         # under the key of `key_id`; where that is null, under the first key that scored the text as it stands
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("scored", pa.int64(), nullable=False),
@@ -135,6 +135,7 @@ SHARDS = pa.schema(
         pa.field("flagged", pa.int64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("dropped_at", TIME),  # when its rows left the other tables with their night; null: they are there
+        pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""
@@ -252,6 +253,7 @@ SCANS = pa.schema(
         pa.field("trial", pa.bool_()),  # of a registry that was made for a trial: evidence against nobody
         pa.field("keys_left_out", pa.list_(pa.string())),  # keys without a law or an audit that supports them
         pa.field("night_stated", pa.string()),  # date that the scan stated, where `brickscan redate` corrected it
+        pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
     ]
 )
 """One row per scan: what replays its verdicts, what it did and how it ended."""

@@ -236,7 +236,7 @@ def test_lines_fit_whatever_is_in_them(number, code, limits, names, verbose):
     counts = Counts(*[number] * 10)
     texts = Traffic(number, number, number, number, {}, ("s",))
     found = audit(*rows("hhhuu"), traffic=texts, false_share=(0.2, limits), unadmitted=("k" * 60,) * 3)
-    unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 6))
+    unread = Unread(tuple(names), (Reason("out_of_memory", number, number),) * 4, whole=WholeInput(*[number] * 7))
     result = outcome(
         exit_code=code, totals=Totals(number, counts), audit=found, unread=unread, seconds=1e6, second_scores=number
     )
@@ -255,13 +255,13 @@ def test_the_whole_input_is_added_up_over_scans_and_a_shard_counts_once(tmp_path
     folder = str(tmp_path)
     write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
     ids = ["shard 0", "shard 1", "nosuch"]
-    assert whole_input(folder, ids) == WholeInput(*[6] * 5)  # `filled` writes 3 of each into a row
-    assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 5)
+    assert whole_input(folder, ids) == WholeInput(*[6] * 6)  # `filled` writes 3 of each into a row
+    assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 6)
     assert whole_input(folder, []) == WholeInput()
     again = str(tmp_path / "again")
     write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
     write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
-    assert whole_input(again, ["shard 0"]) == WholeInput(*[3] * 5)
+    assert whole_input(again, ["shard 0"]) == WholeInput(*[3] * 6)
 
 
 def test_it_is_what_the_command_prints(monkeypatch, tmp_path):

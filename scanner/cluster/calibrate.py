@@ -17,7 +17,7 @@ from scanner.audit.calibration.calibration_plan import (
     draw_documents,
     draw_pieces,
 )
-from scanner.audit.calibration.corpus_filter import in_halves, lessons
+from scanner.audit.calibration.corpus_filter import in_halves, lessons, teaching
 from scanner.audit.calibration.disjoint_pieces import PieceCounts, piece_counts, pieces
 from scanner.audit.calibration.law import Case, LawCounts, law_counts
 from scanner.audit.calibration.names import NAMES_AT, NamesCase, NamesCounts, names_counts
@@ -150,8 +150,10 @@ class _Corpus:
         if asked.filter is None or reach < LEAST_REACH:
             return None
         if (encoding, reach) not in self._filters:
-            digests = [part.digests for part in self.parts(encoding)]
-            halves = lessons(digests, distinct_documents(digests), asked.filter.learnt)
+            parts = self.parts(encoding)
+            digests, lengths = [part.digests for part in parts], [part.lengths for part in parts]
+            taught_by = teaching(distinct_documents(digests), lengths, reach, asked.filter.min_scored)
+            halves = lessons(digests, taught_by, asked.filter.learnt)
             arguments = encoding, reach, halves, self._seed, asked.tokens, asked.filter.texts
             ((_, found),) = spread([Call(f"filter {reach}", learn_filter, arguments)], self._workers)
             self._filters[encoding, reach] = found

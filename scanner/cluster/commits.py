@@ -237,6 +237,7 @@ class Committer:
             "documents": counts.documents,
             "quarantined": counts.quarantined,
             "too_short": counts.too_short,
+            "filtered": counts.filtered,
             "scored_in_part": counts.scored_in_part,
             "flagged": counts.flagged,
             "tokens": counts.tokens,

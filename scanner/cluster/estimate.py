@@ -48,14 +48,15 @@ class Sample(NamedTuple):
     """Cost and content of a place.
 
     seconds: of reading and scoring a document; documents: how many were scored; text_bytes: their bytes; too_short,
-    refused, unread: how many are too short for every key, are to be put in quarantine, and have an id, account or time
-    that is not read.
+    filtered, refused, unread: how many are too short for every key, are made so by the filter, are to be put in
+    quarantine, and have an id, account or time that is not read.
     """
 
     seconds: float
     documents: int
     text_bytes: int
     too_short: int
+    filtered: int
     refused: int
     unread: int
 
@@ -135,14 +136,15 @@ def _documents(shard: Shard) -> int:
     return shard.rows.stop - shard.rows.start
 
 
-Score = Callable[[pa.RecordBatch], tuple[int, int]]
-"""Function that scores documents; returns how many are too short, and how many cannot be scored."""
+Score = Callable[[pa.RecordBatch], tuple[int, int, int]]
+"""Function that scores documents; returns how many are too short, are filtered, and cannot be scored."""
 
 
 def _scorer(detector: Detector, origin: Origin, witness: Witness | None) -> Score:
-    def score(documents: pa.RecordBatch) -> tuple[int, int]:
+    def score(documents: pa.RecordBatch) -> tuple[int, int, int]:
         verdicts, refused = detector.detect(documents, origin, witness)
-        return pc.sum(pc.equal(verdicts["status"], "too_short"), min_count=0).as_py(), len(refused)
+        status = verdicts["status"].to_pylist()
+        return status.count("too_short"), status.count("filtered"), len(refused)
 
     return score
 
@@ -163,16 +165,16 @@ def _samples(plan: Plan, shard: Shard, places: int, score: Score) -> list[Sample
     samples = []
     for begin, end in pairwise(bounds):
         if begin < end:
-            seconds, taken, (too_short, refused) = timed(score, batch.slice(begin, end - begin))
+            seconds, taken, (too_short, filtered, refused) = timed(score, batch.slice(begin, end - begin))
             unread = pc.sum(taken["unread"], min_count=0).as_py()
             cost = reading + seconds / len(taken)
-            samples.append(Sample(cost, len(taken), taken["text"].nbytes, too_short, refused, unread))
+            samples.append(Sample(cost, len(taken), taken["text"].nbytes, too_short, filtered, refused, unread))
     return samples
 
 
 def timed(
     score: Score, batch: pa.RecordBatch, clock: Callable[[], float] = time.perf_counter
-) -> tuple[float, pa.RecordBatch, tuple[int, int]]:
+) -> tuple[float, pa.RecordBatch, tuple[int, int, int]]:
     """Score the first rows of a batch, more and more until it takes long enough.
 
     Returns the last time's seconds and result.

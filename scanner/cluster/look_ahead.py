@@ -241,17 +241,19 @@ def _sample(found: Estimate) -> Looked:
     documents = sum(sample.documents for sample in found.samples)
     text_bytes = sum(sample.text_bytes for sample in found.samples)
     too_short = sum(sample.too_short for sample in found.samples)
+    filtered = sum(sample.filtered for sample in found.samples)
     refused = sum(sample.refused for sample in found.samples)
     unread = sum(sample.unread for sample in found.samples)
     says = [f"{_count(documents, 'document')} of {text_bytes / max(documents, 1):,.0f} bytes on average"]
     for number, what in (
         (too_short, "too short to be scored"),
+        (filtered, "too short to be scored without their common n-grams"),
         (refused, "for quarantine"),
         (unread, "with an id, account or time that cannot be read"),
     ):
         says += [f"{number:,} of {documents:,} {what}"] * bool(number)
-    counts = {"documents": documents, "text_bytes": text_bytes, "too_short": too_short, "quarantined": refused}
-    return Looked("sample", tuple(says), counts | {"values_not_read": unread})
+    counts = {"documents": documents, "text_bytes": text_bytes, "too_short": too_short, "filtered": filtered}
+    return Looked("sample", tuple(says), counts | {"quarantined": refused, "values_not_read": unread})
 
 
 def _hours(hours: float) -> str:

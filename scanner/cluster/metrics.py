@@ -22,6 +22,10 @@ COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     "brickscan_text_bytes": ("Bytes of text that was committed", lambda totals: totals.counts.text_bytes),
     "brickscan_flagged": ("Documents that were flagged", lambda totals: totals.counts.flagged),
     "brickscan_too_short": ("Documents too short for every key", lambda totals: totals.counts.too_short),
+    "brickscan_filtered": (
+        "Documents of which the filter left too few n-grams to be scored",
+        lambda totals: totals.counts.filtered,
+    ),
     "brickscan_quarantined": ("Documents in quarantine", lambda totals: totals.counts.quarantined),
     "brickscan_files_quarantined": ("Files in quarantine as a whole", lambda totals: totals.files_quarantined),
     "brickscan_retries": ("Times that a shard, or a part of one, was given again", lambda totals: totals.retries),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from scanner.errors import FileFault
 from scanner.input.shards import Shard
 from scanner.results.data_files import DataFile
+from scanner.results.whole_input import SUMMED, WholeInput
 
 
 class Piece(NamedTuple):
@@ -27,7 +28,7 @@ class Counts:
     values_not_read: documents whose id, account or time cannot be read, and is null; proved, unproved: flags that a
     slow path confirmed, or did not; not_offered: flags without a slow path; in_future: documents whose own time, or
     their file's where they have none, is still to come; older_than_key: documents flagged under a key that was made
-    after they existed.
+    after they existed; filtered: documents of which the filter left too few n-grams to be scored.
     """
 
     documents: int = 0
@@ -43,9 +44,14 @@ class Counts:
     proved: int = 0
     unproved: int = 0
     not_offered: int = 0
+    filtered: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def whole_input(self) -> WholeInput:
+        """The counts as those of a whole input, without files at fault."""
+        return WholeInput(**{name: getattr(self, name) for name in SUMMED})
 
 
 NOTHING = Counts()

@@ -113,6 +113,7 @@ def counts_of(rows: Rows, text_bytes: int) -> Counts:
         documents=sum(len(batch) for batch in rows.verdicts) + refused,
         too_short=_count(rows.verdicts, "status", "too_short"),
         scored_in_part=_count(rows.verdicts, "status", "scored_in_part"),
+        filtered=_count(rows.verdicts, "status", "filtered"),
         quarantined=refused,
         flagged=sum(batch["flagged"].true_count for batch in rows.verdicts),
         proved=_count(rows.verdicts, "proof", Proof.PROVED),

@@ -52,6 +52,7 @@ def scan_row(plan: Plan, begun: Begun, work: Work, totals: Totals, audit: LiveAu
         "trial": plan.trial,
         "keys_left_out": [key.key_id for key in plan.left_out],
         "night_stated": None,
+        "filtered": totals.counts.filtered,
         "users_head": begun.users_head,
         "part": None if begun.part is None else str(begun.part),
         **costs(totals),

@@ -66,7 +66,7 @@ def what_was_not_read(
 def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
     done = totals.counts
     if totals.shards == work.shards and not work.earlier:
-        sums = WholeInput(done.documents, done.quarantined, done.too_short, done.scored_in_part, done.flagged)
+        sums = done.whole_input()
     else:  # other scans did a part, before or meanwhile
         found, earlier = ([shard.shard_id for shard in shards] for shards in (work.found, work.earlier))
         sums = whole_input(plan.results, found, earlier)

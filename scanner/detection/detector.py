@@ -136,7 +136,7 @@ class Detector:
         refused = kept.slice(0, 0)
         if not texts.readable.all():
             kept, refused = (kept.filter(pa.array(mask)) for mask in (texts.readable, ~texts.readable))
-        found, seen = self._score(texts.tokens, texts.segments)
+        found, seen, whole_is_enough = self._score(texts.tokens, texts.segments)
         stored, rows = documents["text"], np.flatnonzero(texts.readable).tolist()
 
         def stored_text(place: int) -> str:
@@ -151,7 +151,8 @@ class Detector:
             found, decided, taken, torn = self._either(found, decided, texts)
             normalised[texts.differing] = taken
             lengths[:, normalised] = self._lengths(texts.normalised)[:, taken]
-        verdicts = verdict_columns(self._keys, self._tests, lengths, found, decided, kept["reason"], normalised)
+        about = kept["reason"], whole_is_enough, normalised
+        verdicts = verdict_columns(self._keys, self._tests, lengths, found, decided, *about)
         verdicts["sketch"] = self._sketches(texts, decided, normalised)
         verdicts["variant"] = pa.array(np.full(len(kept), "normalised"), mask=~normalised)
         if self._prover is not None and decided.flagged.any():
@@ -237,21 +238,26 @@ class Detector:
 
     def _score(
         self, tokens: Mapping[str, Tokens], segments: Mapping[str, Segments], variant: int = 0
-    ) -> tuple[list[Found], list[Seen]]:
-        """Findings of each key in texts, by their tokens and segments; variant: 0, as they stand, or 1, normalised."""
+    ) -> tuple[list[Found], list[Seen], NDArray[np.bool_]]:
+        """Findings of each key in D texts, and bool[D]: which are long enough for a key if no n-gram is left out.
+
+        The texts are given by their tokens and segments; variant: 0, as they stand, or 1, normalised.
+        """
         positions: dict[tuple[str, PositionRule], Positions] = {}
-        found, seen = [], []
+        found, seen, enough = [], [], np.zeros(len(next(iter(tokens.values())).offsets) - 1, np.bool_)
         each = zip(self._keys, self._tests[:, variant].tolist(), self._tests_of_spans, strict=True)
         for test, tests, of_spans in each:
             name, rule = test.key.tokenizer.sha256, test.watermark.rule
             if (name, rule) not in positions:
-                positions[name, rule] = self._without.positions(name, rule, tokens[name], self._dedup)
+                whole = rule.positions(tokens[name], self._dedup)
+                enough |= whole.scored >= self._min_scored
+                positions[name, rule] = self._without.left_of(whole, name, rule, tokens[name])
             of_spans = None if variant else of_spans
             of_texts = tokens[name], positions[name, rule], segments.get(name)
             said, shown = self._score_key(test, tests, of_spans, *of_texts)
             found.append(said)
             seen.append(shown)
-        return found, seen
+        return found, seen, enough
 
     def _decide(self, found: Sequence[Found]) -> Decision:
         return decide(found, self._false_positive_rate, self._misnaming_rate)

@@ -21,12 +21,14 @@ def verdict_columns(
     found: Sequence[Found],
     decided: Decision,
     reason: pa.Array,
+    whole_is_enough: NDArray[np.bool_],
     normalised: NDArray[np.bool_],
 ) -> dict[str, Any]:
     """Columns of VERDICTS on D texts, except for who had a message; `named`: somebody is named (`decide`).
 
     keys: the keys under test; tests: K of each key and variant, float64[K, variants]; lengths: in tokens under each
-    key, int64[K, D]; reason: why only a part was scored; normalised: bool[D], texts that are the normalised variant.
+    key, int64[K, D]; reason: why only a part was scored; whole_is_enough: bool[D], texts that are long enough for a key
+    if nothing is left out; normalised: bool[D], texts that are the normalised variant.
     """
     chosen, naming, rows = decided.key, decided.naming, np.arange(len(decided.key))
     runner_up = np.where(decided.candidate == 0, 1, 0)
@@ -51,7 +53,11 @@ def verdict_columns(
     message = of_candidate(said.message for said in found)
     scored = message >= 0
     return {
-        "status": pc.if_else(~scored, "too_short", pc.if_else(reason.is_null(), "scored", "scored_in_part")),
+        "status": pc.if_else(
+            scored,
+            pc.if_else(reason.is_null(), "scored", "scored_in_part"),
+            pc.if_else(whole_is_enough, "filtered", "too_short"),
+        ),
         "tokens": of_chosen(lengths),
         "scored": of_chosen(said.scored for said in found),
         "key_id": pa.array([test.key.key_id for test in keys]).take(pa.array(chosen)),

@@ -76,6 +76,11 @@ class Night:
         return sum(scan["documents"] for scan in self.scans)
 
     @property
+    def filtered(self) -> int:
+        """Documents of which the filter left too few n-grams to be scored."""
+        return sum(scan["filtered"] or 0 for scan in self.scans)
+
+    @property
     def quarantined(self) -> int:
         """Documents that could not be scored, and files."""
         return sum(scan["quarantined"] + scan["files_quarantined"] for scan in self.scans)

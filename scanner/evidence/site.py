@@ -189,6 +189,7 @@ def _record(night: Night) -> dict[str, Any]:
         "flagged": len(night.flags),
         "false_flags_expected_at_most": night.expected,
         "quarantined": night.quarantined,
+        "filtered": night.filtered,
         "seconds": night.seconds,
         "scans": [
             {

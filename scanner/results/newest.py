@@ -296,6 +296,7 @@ def _derived_shards(results: str) -> pl.LazyFrame:
             night=pl.col("began_at").dt.strftime("%Y-%m-%d"),
             file=pl.lit(None, pl.String),
             dropped_at=pl.lit(None, pl.Datetime("us", "UTC")),
+            filtered=pl.lit(None, pl.Int64),
             documents=pl.col("read") + pl.col("quarantined"),
         )
         .select(SHARDS.names)

@@ -175,10 +175,10 @@ def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.D
 def nights(results: str) -> pl.LazyFrame:
     """Totals by the date on which the scans began, newest first. Raises as `verdicts` does.
 
-    Columns: night, shards, documents, flagged, quarantined, too_short, scored_in_part, tokens. A document that was
-    scanned again counts in both nights.
+    Columns: night, shards, documents, flagged, quarantined, too_short, filtered, scored_in_part, tokens. A document
+    that was scanned again counts in both nights.
     """
-    sums = pl.col("documents", "flagged", "quarantined", "too_short", "scored_in_part", "tokens").sum()
+    sums = pl.col("documents", "flagged", "quarantined", "too_short", "filtered", "scored_in_part", "tokens").sum()
     return shards(results).group_by("night").agg(pl.len().alias("shards"), sums).sort("night", descending=True)
 
 

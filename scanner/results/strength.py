@@ -84,7 +84,7 @@ def scored_documents(results: str, scan_ids: Collection[str]) -> dict[str, int]:
         Refused: there are no results.
     """
     of_scans = ranges_ever(results).filter(pl.col("scan_id").is_in(list(scan_ids)))
-    scored = pl.col("documents") - pl.col("quarantined") - pl.col("too_short")
+    scored = pl.col("documents") - pl.col("quarantined") - pl.col("too_short") - pl.col("filtered").fill_null(0)
     return dict(
         of_scans.group_by("scan_id").agg(scored.sum().clip(lower_bound=0)).collect(engine="streaming").iter_rows()
     )

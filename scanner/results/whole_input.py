@@ -10,17 +10,24 @@ from scanner.results.queries import ask
 
 
 class WholeInput(NamedTuple):
-    """Documents that were read, by result; files at fault as a whole, which are none of these documents."""
+    """Documents that were read, by result; files at fault as a whole, which are none of these documents.
+
+    too_short: by themselves; filtered: since the filter left too few of their n-grams.
+    """
 
     documents: int = 0
     quarantined: int = 0
     too_short: int = 0
     scored_in_part: int = 0
     flagged: int = 0
+    filtered: int = 0
     files_at_fault: int = 0
 
 
 NOTHING_READ = WholeInput()
+
+SUMMED = tuple(name for name in WholeInput._fields if name != "files_at_fault")
+"""Counts that are sums over shards."""
 
 
 def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] = ()) -> WholeInput:
@@ -33,7 +40,7 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
         ScanFailed: names were erased all the while.
     """
     ours = pl.col("shard_id").is_in(list(shard_ids))
-    sums = pl.col("documents", "quarantined", "too_short", "scored_in_part", "flagged").sum()
+    sums = pl.col(*SUMMED).sum()
     # another driver's row of a shard stands there until somebody settles
     asked = ask(results, lambda: ranges_ever(results).filter(ours).unique("shard_id").select(sums).collect())
     found = WholeInput(*asked.row(0))

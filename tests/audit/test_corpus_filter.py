@@ -11,7 +11,7 @@ import pytest
 from jobs.calibrate import calibrate
 from jobs.cli import brickscan, run
 from scanner import results
-from scanner.audit.calibration.corpus_filter import HALVES, in_halves, lessons
+from scanner.audit.calibration.corpus_filter import HALVES, in_halves, lessons, teaching
 from scanner.cluster import audited_filter
 from scanner.cluster.audited_filter import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
@@ -80,6 +80,12 @@ def test_no_text_is_scored_without_what_its_own_half_taught(tmp_path):
     assert audited_filter.load(encoding, 0).ids.tolist() == tokens.ids.tolist()
 
 
+def test_a_corpus_teaches_no_text_that_a_scan_learns_nothing_from():
+    lengths = [np.array([18, 17, 400, 2]), np.array([], np.int64), np.array([17, 18])]
+    distinct = [np.array([0, 1, 3]), np.array([], np.int64), np.array([0, 1])]
+    assert [places.tolist() for places in teaching(distinct, lengths, 2, 16)] == [[0], [], [1]]
+
+
 def unlucky(signature: Tokens) -> bytes:
     """The key, out of 300 candidates, under which the most tokens of a signature are green."""
     positions = scored_positions(signature, 2, "ngram")
@@ -92,6 +98,7 @@ def unlucky(signature: Tokens) -> bytes:
 def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp_path, plain, tokenizer, capsys):
     signature = plain(30, 1)
     texts = [plain(40, 100 + i) + signature for i in range(TEXTS)]
+    texts += [plain(10, 10_000 + i) for i in range(TEXTS)]  # too short to teach
     pq.write_table(pa.table({"text": texts}), tmp_path / "corpus.parquet")
     (tmp_path / "keys.txt").write_text(unlucky(joined([tokenizer.encode([signature])])).hex())
     (tmp_path / "keys.txt").chmod(0o600)

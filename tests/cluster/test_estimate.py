@@ -37,7 +37,7 @@ def test_fewer_documents_than_places_are_met_once_each_and_none_is_no_place():
 
 
 def sample(seconds: float) -> Sample:
-    return Sample(seconds, 10, 100, 0, 0, 0)
+    return Sample(seconds, 10, 100, 0, 0, 0, 0)
 
 
 def test_the_mean_of_the_sample_is_that_of_all_with_two_standard_errors():
@@ -77,10 +77,10 @@ def test_more_documents_are_scored_until_it_takes_long_enough(a_document, rows):
     def score(batch: pa.RecordBatch) -> tuple[int, int]:
         scored.append(len(batch))
         now[0] += a_document * len(batch)
-        return 0, len(batch)
+        return 0, 0, len(batch)
 
     batch = pa.RecordBatch.from_pydict({"row": range(rows)})
-    seconds, taken, (_, counted) = timed(score, batch, lambda: now[0])
+    seconds, taken, (*_, counted) = timed(score, batch, lambda: now[0])
     assert seconds == pytest.approx(a_document * len(taken))
     assert counted == len(taken) == scored[-1]
     assert scored[0] == min(rows, estimating.FIRST)
@@ -103,10 +103,10 @@ def test_what_the_sample_holds_is_counted(night, plain, monkeypatch):
     night.write("a", texts, account=accounts)
     monkeypatch.setattr(estimating, "FIRST", 100)
     found = estimate(night.plan(), left_of(night), 2)
-    sums = [sum(sample[i] for sample in found.samples) for i in range(1, 6)]
+    sums = [sum(sample[i] for sample in found.samples) for i in range(1, 7)]
     assert sums[0] == len(texts) - 1  # without the text that is too long for a sample
     assert sums[1] == pytest.approx(sum(len(text or "") for text in texts[:-1]), rel=0.2)  # bytes include offsets
-    assert sums[2:] == [7, 5, len(texts) - 1]
+    assert sums[2:] == [7, 0, 5, len(texts) - 1]
     assert len(found.samples) == estimating.PLACES
     assert 0 < found.core_seconds <= found.high
     assert found.workers == 1  # there is one shard

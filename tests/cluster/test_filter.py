@@ -10,6 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from jobs.scan_json import of_outcome
+from jobs.summary import summary
 from scanner import results
 from scanner.cluster import filter_pass, run_scan, work
 from scanner.cluster.filter_pass import MOST_SHARDS, lesson_of
@@ -23,6 +25,7 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.registry import admit_key, load_registry
 from scanner.results import filter_sketches, filters
+from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
 from scanner.watermark import common_ngrams
 from schemas.registry import Admission, AuditedFilter
@@ -116,6 +119,35 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     nightly.configure(paths=["in/{date}"])
     with pytest.raises(Refused, match="another look"):  # without a filter, though the filter is lost
         scan(nightly, SECOND)
+
+
+def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly, plain, tmp_path):
+    """A text with enough n-grams before the filter and too few after it is `filtered`, and counted wherever scans are."""
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    write(nightly, SECOND, "a", [*signed(plain, 2000)[:5], *("." * i + plain(30, 1) for i in range(4)), "short", ""])
+    scan(nightly, FIRST)
+    outcome = scan(nightly, SECOND)
+    rows = nightly.verdicts().filter(pl.col("path").str.contains(str(SECOND)))
+    assert rows["status"].to_list() == ["scored"] * 5 + ["filtered"] * 4 + ["too_short"] * 2
+    assert (rows["scored"][5:9] < 16).all()
+    whole = outcome.unread.whole
+    assert (whole.documents, whole.filtered, whole.too_short, whole.quarantined) == (11, 4, 2, 0)
+    sums = rows["status"].value_counts()["count"].sum()
+    assert sums + whole.quarantined == whole.documents == results.nights(nightly.results).collect()["documents"][0]
+    assert results.nights(nightly.results).collect()["filtered"].to_list() == [4, 0]
+    assert results.scans(nightly.results).collect()["filtered"].to_list() == [0, 4]
+    assert scored_documents(nightly.results, [outcome.scan_id]) == {outcome.scan_id: 5}
+    assert "filtered     4 documents: the filter of common n-grams" in summary(outcome, nightly.results, 1e-6)
+    assert "too short    2 documents" in summary(outcome, nightly.results, 1e-6)
+    assert of_outcome(outcome, make_plan(nightly.config, SECOND))["filtered"] == 4
+    assert "11 (4 filtered)" in call("status", nightly.config)[1]
+    assert call("report", nightly.config, "--out", tmp_path / "report")[0] == 0
+    assert "left too few n-grams to be scored: 4." in (tmp_path / "report" / "index.html").read_text()
+    again = scan(nightly, SECOND)  # nothing is left to do: the counts come from the tables
+    assert again.unread.whole == whole
+    (tmp_path / "post.txt").write_text("." + plain(30, 1))
+    said = call("check", nightly.config, "--date", SECOND, "--text", tmp_path / "post.txt")[1]
+    assert "too short to be scored without its common n-grams" in said
 
 
 def test_a_night_whose_filter_is_lost_is_given_no_other(nightly, plain):

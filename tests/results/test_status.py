@@ -24,7 +24,14 @@ def ended(i: int, exit_code: int = 0, shards: int = 4, **changes: object) -> dic
     times = {"started_at": began, "finished_at": began + timedelta(seconds=75)}
     counts = {"shards": shards, "shards_skipped": 0, "files_quarantined": 0, "quarantined": 2, "documents": 12_345}
     well = {"audit": "no alarm", "audited_scans": [f"s{i}"], "keys": [], "values_not_read": 0, "exit_code": exit_code}
-    counts |= {"too_short": 3, "part": None, "night": f"{began:%Y-%m-%d}", "night_stated": None, "keys_left_out": []}
+    counts |= {
+        "too_short": 3,
+        "filtered": 0,
+        "part": None,
+        "night": f"{began:%Y-%m-%d}",
+        "night_stated": None,
+        "keys_left_out": [],
+    }
     return filled(SCANS, scan_id=f"s{i}", **(times | counts | well | changes))
 
 
@@ -81,6 +88,10 @@ def test_every_exit_code_has_its_word():
         (
             {"audit": "no decoys", "documents": 5, "too_short": 3},
             "it scored no document; all that it read was too short",
+        ),
+        (
+            {"audit": "no decoys", "documents": 9, "filtered": 4},
+            "it scored no document; all that it read was too short, made so by the filter",
         ),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
         ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to learn why"),

@@ -31,6 +31,20 @@ def in_halves(digests: NDArray[np.uint64], places: NDArray[np.int64]) -> list[ND
     return [places[half == number] for number in range(HALVES)]
 
 
+def teaching(
+    distinct: Sequence[NDArray[np.int64]], lengths: Sequence[NDArray[np.int64]], reach: int, least: int
+) -> list[NDArray[np.int64]]:
+    """Those of the distinct texts of each part that have so many n-grams at least: a scan learns no others.
+
+    Args:
+        distinct: places in each part.
+        lengths: tokens of all texts of each part.
+        reach: tokens of an n-gram before its last.
+        least: n-grams.
+    """
+    return [places[of_part[places] - reach >= least] for places, of_part in zip(distinct, lengths, strict=True)]
+
+
 def lessons(
     digests: Sequence[NDArray[np.uint64]], distinct: Sequence[NDArray[np.int64]], most: int
 ) -> list[list[Lesson]]:
@@ -38,7 +52,7 @@ def lessons(
 
     Args:
         digests: of the texts of each part.
-        distinct: places in each part of texts that stand in no earlier place.
+        distinct: places in each part of texts that teach, and stand in no earlier place.
         most: texts of a half.
     """
     halves = []
