@@ -62,7 +62,8 @@ class FilterWorker:
         pa.set_cpu_count(1)
         plan = self._plan
         keys, ids = open_keys(plan.registry, plan.keys), open_text_ids(plan)
-        learner = Learner(keys, ids, lesson.share, lesson.most, plan.config.min_scored)
+        by_account = plan.config.input.account is not None
+        learner = Learner(keys, ids, lesson.share, lesson.most, plan.config.min_scored, by_account=by_account)
         for shard in lesson.shards:
             if not learner.full:
                 self._learn(learner, shard)

@@ -182,8 +182,8 @@ class _Scan:
             self._commit()
             self._look_at_accounts(whole=whole)
             self._judge(whole=whole)
+        self._learn(whole=whole)  # before what depends on flags, and may fail
         self._score_again()
-        self._learn(whole=whole)
         if self._part is None:
             self._drop_old_nights()
         self._unread = what_was_not_read(

@@ -149,7 +149,8 @@ def _look_back(plan: Plan, inspected: Inspected) -> tuple[Work, set[str]]:
 
 def _rules(plan: Plan) -> list[tuple[str, int, str | None]]:
     """Rules of scans that may have had the same texts: of their night, with its filter or with none."""
-    stated = scans(plan.results).select("dedup", "min_scored").unique().collect().rows()
+    stated = {*scans(plan.results).select("dedup", "min_scored").unique().collect().rows()}
+    stated.add((plan.config.dedup, plan.config.min_scored))  # a killed scan stated nothing
     of_night = set() if plan.date is None else {fixed(plan.results, plan.date), *used(plan.results, plan.date)}
     return [(*rule, sha256) for rule in stated for sha256 in {None, *of_night}]
 

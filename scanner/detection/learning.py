@@ -2,7 +2,8 @@
 
 A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
 posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that
-texts of one account count once; else its own. What is learnt depends on texts and accounts alone, never on a score.
+texts of one account count once, and so do all texts without one; else its own. What is learnt depends on texts and
+accounts alone, never on a score.
 """
 
 from collections.abc import Sequence
@@ -33,10 +34,14 @@ class Learner:
         share: of the texts, which are drawn.
         most: n-grams of each tokenizer after which nothing more is learnt.
         least: n-grams of a text; texts with fewer are not learnt, whatever they hold.
+        by_account: whether the input has accounts.
     """
 
-    def __init__(self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int, least: int) -> None:
+    def __init__(
+        self, tests: Sequence[KeyUnderTest], ids: TextIds, share: float, most: int, least: int, *, by_account: bool
+    ) -> None:
         self._ids, self._share, self._most, self._least = ids, share, most, least
+        self._by_account = by_account
         self.key = hash_key(ids.ngram_secret())
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in tests}
         kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in tests}
@@ -71,8 +76,8 @@ class Learner:
         return int.from_bytes(self._ids.for_filter(raw)[:8], "little") < self._share * 2.0**64
 
     def _bit(self, raw: bytes, account: str | None) -> int:
-        """The bit that a text sets: its account's, or its own where it has none."""
-        whose = raw if account is None else b"account\0" + account.encode()
+        """The bit that a text sets: its account's, or its own where the input has none."""
+        whose = b"account\0" + (account or "").encode() if self._by_account else raw
         return self._ids.for_filter(whose)[8] % TEXTS_A_CELL
 
 

@@ -1,6 +1,7 @@
 """Sketches of the n-grams of nights in the results, from which filters of later nights are made.
 
-Sketches are merged by OR, so that two scans of a night, or two drivers, learn no text twice.
+Sketches of several nights are merged by OR. Where a night has several, the one that learnt most counts.
+Each scan samples the whole input anew, and together they would hold more n-grams than a sketch has room for.
 """
 
 import hashlib
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
+from scanner.errors import Refused
 from scanner.results.data_files import SCHEMAS, DataFile, write_file
 from scanner.results.rewriting import Anew, rewrite, whole
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
+from scanner.watermark import common_ngrams
 from scanner.watermark.common_ngrams import ROWS, Sketch
 from schemas.config import FilterConfig
 from schemas.filter_tables import FILTER_SKETCHES
@@ -28,7 +31,7 @@ SKETCHES_TABLE = "filter_sketches"
 CELLS_A_ROW = 1 << 16
 """Cells of a row of the table of sketches: half a MiB."""
 
-_OF_A_SKETCH = ("unit", "tokenizer_sha256", "reach", "hashed_under", "texts")
+_OF_A_SKETCH = ("ngrams", "unit", "tokenizer_sha256", "reach", "night", "texts")
 
 
 def hashed_under(key: NDArray[np.uint64]) -> str:
@@ -76,18 +79,32 @@ def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
 def sketches_before(
     results: str, config: FilterConfig, night: date, key: str
 ) -> Iterator[tuple[tuple[str, int], list[tuple[str, int]]]]:
-    """Sketches of the nights before one, by tokenizer and reach: units, and how many texts each was learnt from."""
+    """Sketches of the nights before one, by tokenizer and reach: units, and how many texts each was learnt from.
+
+    A night has one unit at most for a tokenizer and reach.
+    """
     if not DeltaTable.is_deltatable(table_uri(results, SKETCHES_TABLE)):
         return
     first = (night - timedelta(days=config.nights)).isoformat()
     earlier = (pl.col("night") >= first) & (pl.col("night") < night.isoformat()) & (pl.col("hashed_under") == key)
     rows = read_whole(results, SKETCHES_TABLE).filter(earlier).select(_OF_A_SKETCH).unique().sort(_OF_A_SKETCH)
-    for (tokenizer, reach), units in rows.collect().group_by("tokenizer_sha256", "reach", maintain_order=True):
+    most = rows.unique(["tokenizer_sha256", "reach", "night"], keep="last", maintain_order=True).sort("night")
+    for (tokenizer, reach), units in most.collect().group_by("tokenizer_sha256", "reach", maintain_order=True):
         yield (str(tokenizer), int(str(reach))), units.select("unit", "texts").rows()
 
 
 def read_sketch(results: str, unit: str, tokenizer: str, reach: int) -> Sketch:
-    """What was learnt from the texts of a unit."""
+    """What was learnt from the texts of a unit.
+
+    Raises:
+        Refused: the table lacks a part of it, or has one twice.
+    """
     one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
-    parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")["cells"]
-    return Sketch(reach, np.frombuffer(b"".join(parts), "<u8").reshape(ROWS, -1).astype(np.uint64, copy=False))
+    parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")
+    cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
+    if len(cells) != ROWS * common_ngrams.CELLS or parts["part"].to_list() != [*range(len(parts))]:
+        raise Refused(
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * common_ngrams.CELLS:,} "
+            f"cells of unit {unit}; restore the table from a backup or an older version of it, or take that unit out"
+        )
+    return Sketch(reach, cells.reshape(ROWS, -1).astype(np.uint64, copy=False))

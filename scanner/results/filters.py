@@ -133,9 +133,14 @@ def filter_of(results: str, config: FilterConfig, night: date, secret: bytes) ->
     secret: the secret under which n-grams are hashed (TextIds.ngram_secret).
 
     Raises:
-        Refused: a table cannot be read.
+        Refused: a table cannot be read, or the night's filter was changed.
     """
     key, there = hash_key(secret), _rows(results, pl.col("night") == night.isoformat())
+    if there and _sha256(there) != there[0]["filter_sha256"]:
+        raise Refused(
+            f"results: the filter of {night} in table {table_uri(results, FILTERS_TABLE)} is not the one that its "
+            "digest names: a row was changed, added or taken out; restore the table, from a backup or an older version"
+        )
     return NightFilter(tuple(there or _made(results, config, night, key)), key)
 
 
@@ -189,7 +194,7 @@ def open_filter(results: str, sha256: str | None, secret: bytes) -> Filter:
     if sha256 is None:
         return NO_FILTER
     rows = _rows(results, pl.col("filter_sha256") == sha256)
-    if not rows or _sha256(rows[0]["night"], rows) != sha256:
+    if not rows or _sha256(rows) != sha256:
         raise Refused(
             f"results: table {table_uri(results, FILTERS_TABLE)} lacks the filter {sha256}, so that which n-grams were "
             "left out is not known; restore the table, from a backup or an older version of it"
@@ -215,15 +220,13 @@ def _made(results: str, config: FilterConfig, night: date, key: NDArray[np.uint6
         share = float(np.unpackbits(common).mean())
         about = {"tokenizer_sha256": tokenizer, "reach": reach, "hashed_under": hashed_under(key)}
         found.append(about | {"learnt_texts": texts, "common_share": share, "common": common.tobytes()})
-    same = {"night": night.isoformat(), "filter_sha256": _sha256(night.isoformat(), found)}
-    same |= config.model_dump()
-    yield from (same | row for row in found or [dict.fromkeys(_OF_WHAT_IS_LEARNT)])
+    same = {"night": night.isoformat()} | config.model_dump()
+    rows = [same | row for row in found or [dict.fromkeys(_OF_WHAT_IS_LEARNT)]]
+    yield from ({**row, "filter_sha256": _sha256(rows)} for row in rows)
 
 
-def _sha256(night: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    common = [
-        [row["tokenizer_sha256"], row["reach"], row["hashed_under"], hashlib.sha256(row["common"]).hexdigest()]
-        for row in rows
-        if row["tokenizer_sha256"] is not None
-    ]
-    return digest({"night": night, "common": sorted(common, key=str)})
+def _sha256(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Digest of a filter: of what it leaves out, and of what admissions ask of it."""
+    names = ("texts", "tokenizer_sha256", "reach", "hashed_under", "learnt_texts")
+    of_rows = [[row[name] for name in names] + [hashlib.sha256(row["common"] or b"").hexdigest()] for row in rows]
+    return digest({"night": rows[0]["night"], "rows": sorted(of_rows, key=str)})

@@ -74,7 +74,7 @@ def made(folder: Path, users: float, texts: list[str]) -> Plan:
 
 def learn(plan: Plan, texts: list[str]) -> None:
     """Learn from texts, as the pass after a scan of the night before does."""
-    learner = Learner(open_keys(plan.registry, plan.keys), open_text_ids(plan), 1.0, MOST_NGRAMS, 16)
+    learner = Learner(open_keys(plan.registry, plan.keys), open_text_ids(plan), 1.0, MOST_NGRAMS, 16, by_account=False)
     learner.learn(pa.array([text.encode() for text in texts], pa.large_binary()), pa.nulls(len(texts), pa.string()))
     before = (NIGHT - timedelta(days=1)).isoformat()
     about = {"scan_id": "s", "unit": "u", "night": before, "texts": learner.texts, "ngrams": learner.ngrams}

@@ -8,7 +8,9 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.scan_json import of_outcome
 from jobs.summary import summary
@@ -27,6 +29,7 @@ from scanner.registry import admit_key, load_registry
 from scanner.results import filter_sketches, filters
 from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
+from scanner.storage.delta import table_uri
 from scanner.watermark import common_ngrams
 from schemas.registry import Admission, AuditedFilter
 from tests.support.command_line import call
@@ -122,7 +125,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
 
 
 def test_texts_that_the_filter_made_too_short_have_a_status_of_their_own(nightly, plain, tmp_path):
-    """A text with enough n-grams before the filter and too few after it is `filtered`, and counted wherever scans are."""
+    """A text with enough n-grams before the filter and too few after it is `filtered`, and counted with its scan."""
     write(nightly, FIRST, "a", signed(plain, 1000))
     write(nightly, SECOND, "a", [*signed(plain, 2000)[:5], *("." * i + plain(30, 1) for i in range(4)), "short", ""])
     scan(nightly, FIRST)
@@ -211,6 +214,73 @@ def test_a_second_rule_for_the_same_texts_is_refused(nightly, plain):
     nightly.configure(more=ON, paths=["in/{date}"])
     with pytest.raises(Refused, match="another look"):
         scan(nightly, SECOND)
+
+
+def test_another_rule_after_a_scan_that_was_killed_is_refused(nightly, plain):
+    """A killed scan leaves shards and a filter, and no row of `scans` that says by which rule."""
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    DeltaTable(table_uri(nightly.results, "scans")).delete()
+    nightly.configure(paths=["in/{date}"])
+    with pytest.raises(Refused, match="another look"):
+        scan(nightly, FIRST)
+
+
+@pytest.mark.costly
+def test_several_scans_of_a_night_fill_no_sketch_and_count_no_text_twice(nightly, plain):
+    for number in range(3):
+        write(nightly, FIRST, f"a{number}", signed(plain, 1000 * number))
+        scan(nightly, FIRST)
+    rows = read_whole(nightly.results, filter_sketches.SKETCHES_TABLE).collect()
+    assert rows["unit"].n_unique() == 3
+    found = with_filter_rows(nightly, SECOND)
+    assert found.left_out.learnt
+    assert set(found.left_out.learnt.values()) == {3 * TEXTS}
+    most = rows.sort("ngrams").group_by("tokenizer_sha256").last()
+    for row in most.iter_rows(named=True):
+        (common,) = (one["common"] for one in found.rows if one["tokenizer_sha256"] == row["tokenizer_sha256"])
+        alone = filter_sketches.read_sketch(nightly.results, row["unit"], row["tokenizer_sha256"], row["reach"])
+        assert alone.common(16).tobytes() == common
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    ("table", "column", "value", "said"),
+    [
+        ("filters", "learnt_texts", 10**6, "is not the one that its digest names"),
+        ("filters", "texts", 4, "is not the one that its digest names"),
+        ("filters", "common", bytes(2 * (1 << 12)), "is not the one that its digest names"),
+        ("filter_sketches", "cells", bytes(1 << 18), "restore the table"),
+        ("filter_sketches", "part", 1, "restore the table"),
+    ],
+)
+def test_edited_filters_and_sketches_are_refused(nightly, plain, table, column, value, said):
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    if table == "filters":
+        write(nightly, SECOND, "a", signed(plain, 2000))
+        scan(nightly, SECOND)
+    uri = table_uri(nightly.results, table)
+    rows = DeltaTable(uri).to_pyarrow_table()
+    at = rows.schema.get_field_index(column)
+    write_deltalake(
+        uri,
+        rows.set_column(at, rows.schema.field(at), pa.array([value] * len(rows), rows.schema.field(at).type)),
+        mode="overwrite",
+    )
+    post = nightly.folder / "post.txt"
+    post.write_text(plain(60, 1))
+    code, _, err = call("check", nightly.config, "--text", post, "--date", SECOND)
+    assert (code, said in err) == (2, True), err
+    write(nightly, SECOND, "b", signed(plain, 3000))
+    with pytest.raises(Refused, match=said):
+        scan(nightly, SECOND)
+
+
+def with_filter_rows(night, day) -> filters.NightFilter:
+    found = filters.filter_of_config(night.config, day)
+    assert found is not None
+    return found
 
 
 def test_a_pass_that_dies_is_made_anew_and_learns_nothing_twice(nightly, plain, monkeypatch):

@@ -20,9 +20,10 @@ def tests(registry, monkeypatch):
     return [test for test in open_keys(registry, load_registry(registry).keys) if test.key.key_id == "green"]
 
 
-def left_out(tests, texts, accounts, looked_at) -> int:
+def left_out(tests, texts, accounts, looked_at, *, by_account=True) -> int:
     """How many positions of a text are left out by what was learnt from others."""
-    learner = Learner(tests, TextIds(b"a secret of the audit, of 32 byte"[:32]), 1.0, 1 << 20, LEAST)
+    ids = TextIds(b"a secret of the audit, of 32 byte"[:32])
+    learner = Learner(tests, ids, 1.0, 1 << 20, LEAST, by_account=by_account)
     learner.learn(pa.array([text.encode() for text in texts], pa.large_binary()), pa.array(accounts, pa.string()))
     ((_, sketch),) = learner.sketches
     tokens = tests[0].tokenizer.encode([looked_at])
@@ -36,9 +37,9 @@ def test_texts_shorter_than_what_is_scored_teach_nothing(tests, plain):
     words = plain(200, 1).split()
     pieces = [" " + " ".join(words[i : i + 12]) for i in range(180)]
     posts = [f"{piece} {number}" for piece in pieces for number in range(3)]
-    assert left_out(tests, posts, [None] * len(posts), " " + " ".join(words)) == 0
+    assert left_out(tests, posts, [None] * len(posts), " " + " ".join(words), by_account=False) == 0
     longer = [" " + " ".join(words[i : i + 40]) for i in range(160)]
-    assert left_out(tests, longer, [None] * len(longer), " " + " ".join(words)) > 100
+    assert left_out(tests, longer, [None] * len(longer), " " + " ".join(words), by_account=False) > 100
 
 
 def test_texts_of_one_account_count_once(tests, plain):
@@ -47,7 +48,8 @@ def test_texts_of_one_account_count_once(tests, plain):
     many = [f"account {i}" for i in range(64)]
     assert left_out(tests, texts, ["one"] * 64, shared) == 0
     assert left_out(tests, texts, many, shared) > 40
-    assert left_out(tests, texts, [None] * 64, shared) > 40  # an input without accounts counts texts
+    assert left_out(tests, texts, [None] * 64, shared, by_account=False) > 40  # an input without accounts counts texts
+    assert left_out(tests, texts, [None] * 64, shared) == 0  # posts without an account may all be one person's
 
 
 def test_what_is_learnt_depends_on_no_key(tests, plain, marked, registry):
@@ -56,7 +58,7 @@ def test_what_is_learnt_depends_on_no_key(tests, plain, marked, registry):
     stored = pa.array([text.encode() for text in texts], pa.large_binary())
     found = []
     for others in (tests, [_blind(test) for test in tests]):
-        learner = Learner(others, TextIds(bytes(32)), 0.5, 1 << 20, LEAST)
+        learner = Learner(others, TextIds(bytes(32)), 0.5, 1 << 20, LEAST, by_account=False)
         learner.learn(stored, pa.nulls(len(texts), pa.string()))
         found.append([sketch.cells for _, sketch in learner.sketches])
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
