@@ -46,7 +46,7 @@ SCRIPTS: Mapping[Script, tuple[range, ...]] = {
 
 _LOOK_ALIKES: Mapping[Script, tuple[str, str]] = {
     "Cyrillic": ("ЅІЈАВЕКМНОРСТУХЬагеорсухѕіјѡѴѵҮүһҽӀӏԁԌԛԜԝꙇ", "SIJABEKMHOPCTYXbareopcyxsijwVvYyhelidGqWwi"),
-    "Greek": ("ͿΑΒΕΖΗΙΚΜΝΟΡΤΥΧαγινορσυϜϳϺκχ", "JABEZHIKMNOPTYXayivopouFjMkx"),
+    "Greek": ("ͿΑΒΕΖΗΙΚΜΝΟΡΤΥΧαγινορσυϒϜϱϲϳϹϺκχ", "JABEZHIKMNOPTYXayivopouYFpcjCMkx"),
     "Armenian": ("ՍՏՕագզհոռսցքօ", "USOwqqhnnugfo"),
     "Cherokee": ("ᎠᎡᎢᎥᎩᎪᎫᎬᎳᎷᎻᎽᏀᏂᏃᏏᏒᏔᏕᏙᏚᏞᏟᏢᏦᏧᏳᏴꭵꮁꮃꮓꮩꮪꮯ", "DRTiYAJEWMHYGhZbRWSVSLCPKdGBirwzvsc"),
     "Coptic": ("ⲅⲎⲒⲔⲘⲚⲞⲟⲢⲣⲤⲥⲦⲨⲬⳐ", "rHIKMNOoPpCcTYXL"),
@@ -57,9 +57,11 @@ LOOK_ALIKES: Mapping[str, str] = {
 }
 """Letters of other scripts with the Latin letter that they look like.
 
-Those letters of the scripts above whose prototype in Unicode's confusables.txt (UTS 39, version 15.1, as PyPI's
-confusable-homoglyphs 3.3.1 carries it) is one of A-Z or a-z. Where it is l and the letter a capital of an alphabet, I
-stands here, as in words. The Greek kappa and chi are added.
+Those letters of the scripts above whose prototype in Unicode's confusables.txt (UTS 39) is one of A-Z or a-z, except
+the two forms of iota below a letter (U+037A, U+1FBE). Where it is l and the letter a capital of an alphabet, I stands
+here, as in words. The Greek kappa and chi are added. The source is PyPI's confusable-homoglyphs 3.3.1, made on 30
+January 2024 of what was then the latest version, 15.1: its Scripts.txt of the same minute has characters of 15.1 and
+none of 16.0.
 """
 
 AS_FOREIGN: Mapping[Script, Mapping[str, str]] = {
@@ -117,7 +119,7 @@ def composed(text: str, form: Literal["NFC", "NFKC"] = "NFC") -> str:
 
 def skeleton(name: str) -> str:
     """The common form of names that look alike: case, blanks at the ends and letters' scripts make no difference."""
-    visible = UNSEEN.sub("", composed(name, "NFKC")).translate(_AS_LATIN)
+    visible = UNSEEN.sub("", composed(name.translate(_AS_LATIN), "NFKC")).translate(_AS_LATIN)
     return " ".join(visible.casefold().split())
 
 

@@ -221,7 +221,7 @@ _AS_SCRIPT: Mapping[Script, dict[int, str]] = {
 
 
 _PAIRED = 16
-"""Kinds of characters at most, so that a pair of them has a place in a table."""
+"""Kinds of characters at most; a state is a kind, and this more where its line has nothing but blanks so far."""
 
 
 def _kinds() -> NDArray[np.uint8]:
@@ -254,26 +254,35 @@ def _composing() -> list[int]:
 
 
 def _of_pairs() -> NDArray[np.uint64]:
-    """What a pair of kinds adds to the fields of Counts, a byte each, uint64[16 * 16]; lines are counted otherwise."""
-    added = np.zeros((_PAIRED, _PAIRED), np.uint64)
+    """What a state and the kind after it add to the fields of Counts, a byte each, uint64[32 * 16]."""
+    added = np.zeros((2, _PAIRED, _PAIRED), np.uint64)
     blanks, small, capitals = (_BLANK, _TAB, _END), (_LATIN_SMALL, _FOREIGN_SMALL), (_LATIN_CAPITAL, _FOREIGN_CAPITAL)
     letters = {*small, *capitals}
-    for last in range(_KINDS):
-        for kind in range(_KINDS):
-            hidden = kind == _CHANGED or (kind == _TAB and last != _END) or (last in (_BLANK, _TAB) and kind in blanks)
-            mixed = last in letters and kind in letters and (last < _FOREIGN_SMALL) != (kind < _FOREIGN_SMALL)
-            fields = (
-                hidden or mixed,
-                last in blanks and kind not in blanks,
-                False,
-                False,
-                last not in letters and kind in letters,
-                last not in letters and kind in capitals,
-                last in letters and kind in letters,
-                last in letters and kind in capitals,
-            )
-            added[last, kind] = sum(int(one) << 8 * place for place, one in enumerate(fields))
+    for begins, last, kind in np.ndindex(2, _KINDS, _KINDS):
+        doubled = last in (_BLANK, _TAB) and kind in blanks
+        hidden = not begins and (doubled or (kind == _TAB and last != _END))
+        mixed = last in letters and kind in letters and (last < _FOREIGN_SMALL) != (kind < _FOREIGN_SMALL)
+        fields = (
+            hidden or mixed or kind == _CHANGED,
+            last in blanks and kind not in blanks,
+            begins and kind not in blanks,
+            begins and kind not in blanks and last != _END,
+            last not in letters and kind in letters,
+            last not in letters and kind in capitals,
+            last in letters and kind in letters,
+            last in letters and kind in capitals,
+        )
+        added[begins, last, kind] = sum(int(one) << 8 * place for place, one in enumerate(fields))
     return added.ravel()
+
+
+def _after() -> NDArray[np.uint64]:
+    """The state after each kind, without and with what it keeps of the state before, uint64[2, 16]."""
+    after = np.zeros((2, _PAIRED), np.uint64)
+    after[0] = np.arange(_PAIRED)
+    after[0, _END] += _PAIRED
+    after[1, [_BLANK, _TAB]] = _PAIRED
+    return after
 
 
 @kernel
@@ -282,74 +291,67 @@ def _count(
     offsets: NDArray[np.int64],
     kinds: NDArray[np.uint8],
     added: NDArray[np.uint64],
+    after: NDArray[np.uint64],
     pairs: NDArray[np.uint64],
 ) -> NDArray[np.int64]:
-    """Fields of Counts, int64[D, 8], of texts in UTF-8; pairs: as `_composing` gives them."""
+    """Fields of Counts, int64[D, 8], of texts in UTF-8; pairs: as `_composing` gives them.
+
+    Nothing but a character of several bytes is a branch, since a processor guesses wrong where lines end.
+    """
     counts = np.zeros((len(offsets) - 1, 8), np.int64)
+    one, begun, kept = np.uint64(1), after[0], after[1]
     for d in range(len(counts)):
-        i, end = offsets[d], offsets[d + 1]
-        _begin_line(data, i, end, kinds, added, counts[d])
-        last, before = np.uint64(_END), np.uint32(0)
+        i, end = np.uint64(offsets[d]), np.uint64(offsets[d + 1])
+        state = begun[_END]
         while i < end:
-            sums, stop = np.uint64(0), min(i + 255, end)
+            sums, stop = np.uint64(0), min(i + np.uint64(255), end)
             while i < stop:
                 code = np.uint32(data[i])
-                i += 1
+                i += one
                 if code >= 0x80:
+                    first = i - one
                     code, i = _decoded(data, i)
+                    if kinds[code] == _MARK and first > np.uint64(offsets[d]):
+                        counts[d, 0] += _composes(data, first, code, pairs)
                 kind = np.uint64(kinds[code])
-                sums += added[last << np.uint64(4) | kind]
-                if kind >= _END:
-                    if kind == _END:
-                        _begin_line(data, i, end, kinds, added, counts[d])
-                    else:
-                        pair = np.uint64(before) << np.uint64(32) | np.uint64(code)
-                        place = np.searchsorted(pairs, pair)
-                        counts[d, 0] += place < len(pairs) and pairs[place] == pair
-                last, before = kind, code
+                sums += added[state << np.uint64(4) | kind]
+                state = begun[kind] | (state & kept[kind])
             for field in range(8):
                 counts[d, field] += np.int64(sums >> np.uint64(8 * field) & np.uint64(255))
     return counts
 
 
 @inlined
-def _decoded(data: NDArray[np.uint8], i: int) -> tuple[np.uint32, int]:
+def _decoded(data: NDArray[np.uint8], i: np.uint64) -> tuple[np.uint32, np.uint64]:
     """The character of several bytes whose second one is at a place, and the place behind it; of valid UTF-8."""
-    code = np.uint32(data[i - 1])
+    one, six, low = np.uint64(1), np.uint32(6), np.uint32(63)
+    code = np.uint32(data[i - one])
     if code < 0xE0:
-        return (code & np.uint32(31)) << np.uint32(6) | np.uint32(data[i] & 63), i + 1
-    more = np.uint32(data[i] & 63) << np.uint32(6) | np.uint32(data[i + 1] & 63)
+        return (code & np.uint32(31)) << six | (np.uint32(data[i]) & low), i + one
+    more = (np.uint32(data[i]) & low) << six | (np.uint32(data[i + one]) & low)
     if code < 0xF0:
-        return (code & np.uint32(15)) << np.uint32(12) | more, i + 2
-    return (code & np.uint32(7)) << np.uint32(18) | more << np.uint32(6) | np.uint32(data[i + 2] & 63), i + 3
+        return (code & np.uint32(15)) << np.uint32(12) | more, i + np.uint64(2)
+    last = np.uint32(data[i + np.uint64(2)]) & low
+    return (code & np.uint32(7)) << np.uint32(18) | more << six | last, i + np.uint64(3)
 
 
 @kernel
-def _begin_line(
-    data: NDArray[np.uint8],
-    begin: int,
-    end: int,
-    kinds: NDArray[np.uint8],
-    added: NDArray[np.uint64],
-    counts: NDArray[np.int64],
-) -> None:
-    """Count a line, unless nothing is in it; and take back what its indentation will be counted as."""
-    last = np.uint64(_END)
-    for i in range(begin, end):
-        kind = np.uint64(kinds[data[i]] if data[i] < 0x80 else _OTHER)
-        if kind != _BLANK and kind != _TAB:
-            if kind != _END:
-                counts[2] += 1
-                counts[3] += i > begin
-            elif i > begin:
-                counts[0] -= 1
-            return
-        counts[0] -= np.int64(added[last << np.uint64(4) | kind] & np.uint64(255))
-        last = kind
+def _composes(data: NDArray[np.uint8], first: np.uint64, code: np.uint32, pairs: NDArray[np.uint64]) -> bool:
+    """Whether a character becomes one with the character before it; first: its own first byte, none of the text's."""
+    i = first - np.uint64(1)
+    while data[i] & 0xC0 == 0x80:
+        i -= np.uint64(1)
+    before = np.uint32(data[i])
+    if before >= 0x80:
+        before, _ = _decoded(data, i + np.uint64(1))
+    pair = np.uint64(before) << np.uint64(32) | np.uint64(code)
+    place = np.searchsorted(pairs, pair)
+    return bool(place < len(pairs) and pairs[place] == pair)
 
 
-_TABLES: tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint64]] = (
+_TABLES: tuple[NDArray[np.uint8], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]] = (
     _kinds(),
     _of_pairs(),
+    _after(),
     np.array(_composing(), np.uint64),
 )
