@@ -90,7 +90,7 @@ planted-faults: .venv/installed-dev
 
 # files with something wrong in them, thousands in one scan: every document has a verdict or stands in quarantine
 fuzz: .venv/installed-dev
-	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s tests/cluster/test_fuzz.py
+	FUZZ_MUTANTS=5000 FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -s -m costly tests/cluster/test_fuzz.py
 
 # unmarked text under fresh keys of each mark of other stacks, and under one key that has no law: how often p-values are
 # small, with exact intervals; 1e8 p-values take an hour: make null CORPUS=human.parquet PVALUES=1e8

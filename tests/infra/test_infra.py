@@ -1,5 +1,6 @@
 """infra/ has no fault, and each check finds faults that are put in."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -135,3 +136,12 @@ def test_what_is_broken_is_found(tmp_path, check, name, old, new, complaint):
     (infra / name).write_text(text.replace(old, new, 1))
     said = list(CHECKS[check](infra))
     assert any(complaint in problem for problem in said), said
+
+
+def test_each_target_of_the_makefile_asks_for_the_marks_of_the_tests_that_it_names():
+    """`make fuzz` ran none for as long as its test was marked costly."""
+    recipes = re.findall(r"-m pytest (.* (tests/\S+\.py))", (INFRA.parent / "Makefile").read_text(encoding="utf-8"))
+    assert len(recipes) >= 3
+    for recipe, path in recipes:
+        marks = {*re.findall(r"pytest\.mark\.(costly|long|chaos|model|vllm)", (INFRA.parent / path).read_text("utf-8"))}
+        assert marks <= {*re.findall(r"-m (\w+)", recipe)}, recipe
