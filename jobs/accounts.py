@@ -11,13 +11,14 @@ from jobs.listing import Form, form_option, show_footer, show_records, show_tabl
 from jobs.options import Day, results_argument, results_at, scanned
 from jobs.text import counted
 from scanner.printable import one_in, printable
+from schemas.words import Naming
 
 _NEWEST = 20
 _HEAD = ("night", "account", "contains text marked for", "key", "p-value", "posts", "texts", "quoted")
 _RECORD = (
     *("night", "nights", "account_id", "user_id", "naming", "key_id", "message", "posts", "texts", "tokens", "scored"),
     *("quoted_share", "first_post", "last_post", "log10_p_global", "log10_p", "log10_e", "first_look", "scan_id"),
-    *("scanned_at",),
+    *("scanned_at", "audit"),
 )
 
 
@@ -44,33 +45,26 @@ def accounts(
     """
     if everything and limit is not None:
         raise click.UsageError("Give --limit or --all; one of the two.")
-    import polars as pl
-
-    from scanner.results import accounts as marked_accounts
-    from scanner.results.queries import ask
+    from scanner.evidence.explainer import Explainer
+    from scanner.evidence.marked_accounts import marked_accounts, none_tested
 
     place = results_at(results)
     if not scanned(place):
         return
-    rows = marked_accounts(place.folder, place.false_positive_rate)
-    if night is not None:
-        rows = rows.filter(pl.col("night") == f"{night:%Y-%m-%d}")
-    if account_ids:
-        rows = rows.filter(pl.col("account_id").is_in(list(account_ids)))
-    found = ask(place.folder, rows.sort("log10_p_global", "account_id", "keys").collect)
-    shown = list((found if everything else found.head(limit or _NEWEST)).iter_rows(named=True))
+    found = marked_accounts(Explainer(place.config or place.folder), night.date() if night else None, account_ids)
+    shown = found if everything else found[: limit or _NEWEST]
     if form != "table":
-        show_records(form, shown, {"accounts": found["account_id"].n_unique()}, _RECORD)
+        show_records(form, shown, {"accounts": len({row["account_id"] for row in found})}, _RECORD)
     elif shown:
         show_table(_HEAD, [_line(row) for row in shown], {"account": 8})
-    named = found.filter(pl.col("naming") == "named")["account_id"].n_unique()
-    show_footer(
-        form,
-        [
-            f"{len(shown):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
-            "that posts contain marked text, not who wrote it."
-        ],
-    )
+    named = len({row["account_id"] for row in found if row["naming"] == Naming.NAMED})
+    lines = [
+        f"{len(shown):,} of {counted(len(found), 'marked account')} shown; {named:,} named for a user. A mark says "
+        "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
+    ]
+    if none_tested(place.folder):
+        lines.append("No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on.")
+    show_footer(form, lines)
 
 
 def _line(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("verdict", "coop", "ozone", "label-studio", "csv")
 _SENT = ("coop", "ozone")
+_OF_ACCOUNTS = ("verdict", "csv")
 
 
 @click.command()
@@ -28,6 +29,7 @@ _SENT = ("coop", "ozone")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="verdict", show_default=True)
 @since_option
 @until_option
+@click.option("--accounts", is_flag=True, help="With verdict and csv: marked accounts instead of flags.")
 @click.option("--open", "undecided", is_flag=True, help="Flags alone on which nobody decided.")
 @click.option("--send", is_flag=True, help="With coop and ozone: send them. Without it they are shown.")
 @click.option("--again", is_flag=True, help="With --send: also what a killed run may have sent before.")
@@ -36,6 +38,7 @@ def export(
     form: str,
     since: datetime | None,
     before: datetime | None,
+    accounts: bool,
     undecided: bool,
     send: bool,
     again: bool,
@@ -48,14 +51,23 @@ def export(
     CONFIG say where and as whom. A report that a killed run may have sent is sent again only to Ozone, which drops
     repeats; for Coop it counts as in doubt, until --again. Exit code 1: some were refused, or are in doubt.
 
+    --accounts gives the accounts whose posts together are marked (`brickscan schema account`). No report is made of
+    them: Coop and Ozone take reports on single texts, and no decision is recorded on an account.
+
     \b
     Example:
       brickscan export scan.toml --since 2026-11-20 > verdicts.jsonl
+      brickscan export scan.toml --accounts --format csv > accounts.csv
       brickscan export scan.toml --format coop --open
       brickscan export scan.toml --format coop --open --send
     """
     if send and form not in _SENT:
         raise click.UsageError(f"--send goes with --format {' or '.join(_SENT)}; others are printed.")
+    if accounts and (form not in _OF_ACCOUNTS or undecided):
+        raise click.UsageError(
+            f"--accounts goes with --format {' or '.join(_OF_ACCOUNTS)}, and without --open: no report is made of an "
+            "account, and no decision is recorded on one."
+        )
     if again and not send:
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
@@ -67,6 +79,9 @@ def export(
     wanted = WantedFlags(since, before, state="open" if undecided else None)
     if of_trial(explainer.results):
         raise Refused(f"results: {explainer.results} holds results of a trial, which no other system may have")
+    if accounts:
+        _accounts(explainer, config, form, since, before)
+        return 0
     found = _verdicts(explainer, config, wanted)
     if form == "csv":
         for line in csv_lines(verdict for _, verdict in found):
@@ -95,6 +110,24 @@ def _verdicts(explainer: "Explainer", config: Path, wanted: "WantedFlags") -> "I
     cases = [Case(row, of_id.get(row["scan_id"])) for row in rows.sort("path", "row").iter_rows(named=True)]
     for explained in explainer.explain_cases(cases):
         yield explained, verdict_of(explained, str(config))
+
+
+def _accounts(explainer: "Explainer", config: Path, form: str, since: datetime | None, before: datetime | None) -> None:
+    """Print marked accounts that were scanned since and before these times."""
+    from scanner.evidence.marked_accounts import accounts_unread
+    from scanner.exports.bodies import account_csv_lines
+    from scanner.exports.one_flag import account_verdict_of
+
+    found = (account_verdict_of(explained, str(config)) for explained in accounts_unread(explainer))
+    asked = [
+        one
+        for one in found
+        if (since is None or one.scanned_at >= since) and (before is None or one.scanned_at < before)
+    ]
+    if form == "csv":
+        tell(*account_csv_lines(asked))
+    else:
+        tell(*(visible(json.dumps(one.model_dump(mode="json"))) for one in asked))
 
 
 def _tasks(found: "Iterator[tuple[Explanation, Verdict]]") -> int:

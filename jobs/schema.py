@@ -10,6 +10,7 @@ _OF = {
     "scan": "schemas.config:ScanConfig",
     "calibrate": "schemas.calibration:CalibrationConfig",
     "verdict": "schemas.verdict:Verdict",
+    "account": "schemas.verdict:AccountVerdict",
     "evaluate": "schemas.evaluation:EvaluationConfig",
 }
 """Models of the configurations that commands read, and of what `export` writes."""

@@ -78,3 +78,33 @@ class Verdict(_Frozen):
     scanned_at: datetime
     scan_version: str | None  # of brickscan; None: the scan did not end
     replay: str  # the command that computes it again, where the scan's configuration is
+
+
+class AccountVerdict(_Frozen):
+    """A marked account: its posts together contain text marked for somebody. It does not say who wrote them."""
+
+    version: Literal[1] = 1
+    id: str = Field(pattern=r"^brickscan-account-[0-9a-f]{32}$")  # the same whenever this account and night are told
+    account_id: str
+    night: str  # date of the data
+    nights: int  # of the window whose posts were tested together
+    posts: int
+    texts: int  # distinct ones
+    first_post: datetime | None
+    last_post: datetime | None
+    key_id: str
+    message: int | None
+    user_id: str | None  # for whom the posts are marked; None: nobody is named, for the reason `naming`
+    naming: str
+    named: tuple[str, ...]  # all who are named, the first is user_id
+    quoted_share: float | None  # of the scored tokens, that stands in quoted lines alone
+    log10_p_global: float  # corrected for all messages of all keys
+    messages_tested: int
+    tests: float
+    registry_agrees: bool | None  # as of a Verdict
+    audit: str | None
+    says: tuple[str, ...]
+    does_not_say: tuple[str, ...]
+    scan_id: str
+    scanned_at: datetime
+    explain: str  # the command that shows its posts, where the scan's configuration is

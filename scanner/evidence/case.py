@@ -2,7 +2,7 @@
 
 import hashlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -105,9 +105,17 @@ class StoredTexts:
         columns: names of the input's columns.
         locations: paths of the input; options in a URI of theirs open a file under it too.
         results: folder or URI, where scans kept texts.
+        text_id: keyed digest of a text's SHA-256, for documents that are not flagged; None: there are none.
     """
 
-    def __init__(self, columns: Columns, locations: Sequence[str], results: str) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        locations: Sequence[str],
+        results: str,
+        text_id: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self._text_id = text_id
         self._columns, self._locations, self._kept = columns, locations, KeptTexts(results)
         self._reader, self._inspector = Reader(), Inspector()
         self._sound: InputFile | None = None  # the file that was inspected last
@@ -125,7 +133,7 @@ class StoredTexts:
             return Stored(bytes(row["text"]), row)
         except Refused as error:
             text = self._kept.of(case.row)
-            if text is None or not _is_the_scanned(text, case):
+            if text is None or not self._is_the_scanned(text, case):
                 raise
             return Stored(text, None, str(error))
 
@@ -139,9 +147,17 @@ class StoredTexts:
         if isinstance(part, Unreadable):
             raise Refused(f"{case.where}: the text cannot be read any more ({part.detail})")
         found: Mapping[str, Any] = part.to_pylist()[0]
-        if not _is_the_scanned(found["text"], case):
+        if not self._is_the_scanned(found["text"], case):
             raise Refused(f"{case.where}: another text stands there now than the one that was scanned")
         return found
+
+    def _is_the_scanned(self, text: bytes | None, case: Case) -> bool:
+        if text is None:
+            return False
+        digest = hashlib.sha256(text).digest()
+        if self._text_id is not None and case.row["text_sha256"] is None:  # not flagged
+            return bool(self._text_id(digest) == case.row["text_id"])
+        return bool(digest == case.row["text_sha256"])
 
     def _read(self, path: str, row: int) -> pa.RecordBatch | Unreadable:
         file = find_file(path)
@@ -150,10 +166,6 @@ class StoredTexts:
             self._sound = file
         (part,) = self._reader.read(file, self._columns, row, row + 1)
         return part
-
-
-def _is_the_scanned(text: bytes | None, case: Case) -> bool:
-    return text is not None and hashlib.sha256(text).digest() == case.row["text_sha256"]
 
 
 def _with_options(path: str, locations: Sequence[str]) -> str:

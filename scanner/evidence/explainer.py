@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.detection.filtering import Filter
 from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys
+from scanner.detection.published import TextIds
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
@@ -25,7 +27,7 @@ from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, 
 from scanner.evidence.case import Case, Stored, StoredTexts, find_case
 from scanner.evidence.copied import Copied, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
-from scanner.evidence.filter_then import filter_of
+from scanner.evidence.filter_then import filter_of, text_ids_of
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays, as_the_registry_says, held_against
 from scanner.evidence.weighing import RUN, Weighed, weigh
 from scanner.input.columns import Columns
@@ -89,7 +91,7 @@ class Explainer:
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             locations = [resolve(path, self._base, None) for path in paths]
             text_alone = Columns(self._config.input.text, None, None, None)
-            self._texts = StoredTexts(text_alone, locations, self.results)
+            self._texts = StoredTexts(text_alone, locations, self.results, self._text_id)
         self._opened: dict[str, KeyUnderTest] = {}
         self._filters: dict[str | None, Filter] = {}
         self._tokens_of = lru_cache(MOST_TEXTS)(self._read_tokens)
@@ -199,6 +201,19 @@ class Explainer:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
         return self._texts.of(case).text
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a configuration says where texts are."""
+        return self._config is not None
+
+    def open_key(self, key_id: str) -> KeyUnderTest:
+        """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
+        return self._open(find_key(self._registry, key_id))
+
+    def open_filter(self, sha256: str) -> Filter:
+        """The filter of a digest. Raises as `common` does."""
+        return filter_of(self.results, self._folder, self._registry, Case({}, {"filter_sha256": sha256}))
+
     def quoted_share(self, case: Case) -> float | None:
         """Share of a text's characters that stand in quoted lines; None: the text cannot be read."""
         if self._config is None:
@@ -257,6 +272,13 @@ class Explainer:
     @cached_property
     def _registry(self) -> Registry:
         return load_registry(self._folder)
+
+    @cached_property
+    def _text_ids(self) -> TextIds:
+        return text_ids_of(self._folder, self._registry)
+
+    def _text_id(self, sha256: bytes) -> bytes:
+        return bytes(self._text_ids.of(pa.array([sha256], pa.binary()))[0].as_py())
 
     def _key(self, case: Case) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])

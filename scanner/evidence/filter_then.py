@@ -24,6 +24,11 @@ def filter_of(results: str, folder: str, registry: Registry, case: Case) -> Filt
     sha256 = (case.scan or {}).get("filter_sha256")
     if sha256 is None:
         return NO_FILTER
+    return open_filter(results, sha256, text_ids_of(folder, registry).ngram_secret())
+
+
+def text_ids_of(folder: str, registry: Registry) -> TextIds:
+    """Digests under the audit secret of a registry. Raises Refused: it has none; SecretError."""
     if registry.audit_secret is None:
-        raise Refused(f"registry {folder!r} has no audit secret, which filters of n-grams need; restore it")
-    return open_filter(results, sha256, TextIds(read_secret(registry.audit_secret, folder)).ngram_secret())
+        raise Refused(f"registry {folder!r} has no audit secret, which filters and digests of texts need; restore it")
+    return TextIds(read_secret(registry.audit_secret, folder))

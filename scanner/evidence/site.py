@@ -1,4 +1,4 @@
-"""The report of a night: one page for the night and one a flag, each with a JSON twin, in a folder of their own.
+"""The report of a night: one page for it, one a flag and one a marked account, each with a JSON twin, in a folder.
 
 Links are relative and stable: the page of a flag is named by a digest of its file and row. Pages load nothing and run
 nothing (scanner.evidence.page). Pages of flags beyond MOST_FLAGS are made on request (`brickscan explain --html`).
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from scanner.errors import Refused
+from scanner.evidence.account_page import account_page, line_of_account, record_of_account
 from scanner.evidence.charts import bars_chart, rates_chart
 from scanner.evidence.explainer import Explainer
+from scanner.evidence.marked_accounts import explain_account
 from scanner.evidence.one_night import MOST_ROWS, Night, night_of
 from scanner.evidence.page import environment, page, write_private
 from scanner.evidence.records import record_of
@@ -27,6 +29,9 @@ from schemas.words import Naming
 
 MOST_FLAGS = 5_000
 """Most pages of flags that are written, for the smallest p-values."""
+
+MOST_ACCOUNTS = 100
+"""Most marked accounts that are listed, and have a page: those first that are named for a user."""
 
 LINES_A_PAGE = 100
 """Flags that a page lists: with the longest and worst ids it stays below 200 kB."""
@@ -49,7 +54,13 @@ class Line(NamedTuple):
     chance: str
 
 
-def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[], object] = lambda: None) -> int:
+def write_report(
+    explainer: Explainer,
+    night: Night,
+    out: Path,
+    told: Callable[[], object] = lambda: None,
+    marked: Sequence[Mapping[str, Any]] = (),
+) -> int:
     """Write the report of a night. Returns how many pages of flags it has.
 
     Args:
@@ -57,6 +68,7 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
         night: the result of `night_of`.
         out: folder; new, or one that holds an earlier report, which is replaced as a whole.
         told: called whenever the pages of a flag are written.
+        marked: the night's marked accounts, the result of `marked_accounts`.
 
     Raises:
         Refused: the folder holds something else or cannot be written; and as `Explainer.explain`.
@@ -77,9 +89,17 @@ def write_report(explainer: Explainer, night: Night, out: Path, told: Callable[[
             write_private(path.with_suffix(".html"), page(explained, back="../index.html"))
             write_private(path.with_suffix(".json"), json.dumps(record_of(explained), indent=1))
             told()
-        for name, html in _lists(night):
+        listed = sorted(marked, key=lambda row: row["naming"] != Naming.NAMED)
+        for account_id in dict.fromkeys(row["account_id"] for row in listed[:MOST_ACCOUNTS]):
+            found = explain_account(explainer, account_id, night.day)
+            path = unfinished / name_of_account(account_id)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_private(path, account_page(found, "../index.html"))
+            record = {"accounts": [record_of_account(one) for one in found]}
+            write_private(path.with_suffix(".json"), json.dumps(record, indent=1))
+        for name, html in _lists(night, listed):
             write_private(unfinished / name, html)
-        write_private(unfinished / "index.json", json.dumps(_record(night), indent=1))
+        write_private(unfinished / "index.json", json.dumps(_record(night, listed), indent=1))
         _put_in_place(unfinished, out)
     except OSError as error:
         raise Refused(f"--out {out}: cannot be written ({error.strerror}); name another folder") from None
@@ -110,7 +130,12 @@ def name_of(row: Mapping[str, Any]) -> str:
     return hashlib.sha256(f"{row['path']}\n{row['row']}".encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def _lists(night: Night) -> Iterator[tuple[str, str]]:
+def name_of_account(account_id: str) -> str:
+    """The name of an account's page, the same in every report."""
+    return f"accounts/{hashlib.sha256(account_id.encode(errors='surrogateescape')).hexdigest()[:16]}.html"
+
+
+def _lists(night: Night, marked: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Names and pages: the night's page with its first flags, and lists of further flags."""
     lines = [line_of(row) for row in night.flags[:MOST_FLAGS]]
     firsts = range(0, max(len(lines), 1), LINES_A_PAGE)
@@ -123,10 +148,10 @@ def _lists(night: Night) -> Iterator[tuple[str, str]]:
             title = f"{heading} of the night of {night.day}"
             yield name, environment().get_template("list.html.j2").render(title=title, **shown)
         else:
-            yield name, _index(night, shown)
+            yield name, _index(night, shown, marked)
 
 
-def _index(night: Night, shown: Mapping[str, Any]) -> str:
+def _index(night: Night, shown: Mapping[str, Any], marked: Sequence[Mapping[str, Any]]) -> str:
     def most(name: str) -> list[tuple[str, int]]:
         nobody = "nobody is named" if name == "user_id" else "unknown"
         rows = _first(night, name)
@@ -139,6 +164,11 @@ def _index(night: Night, shown: Mapping[str, Any]) -> str:
             **shown,
             title=f"Night of {night.day}",
             night=night,
+            accounts=[
+                line_of_account(row, name_of_account(row["account_id"]), trial=night.trial)
+                for row in marked[:MOST_ACCOUNTS]
+            ],
+            more_accounts=max(0, len(marked) - MOST_ACCOUNTS),
             decided=night.decided,
             speed=night.documents / max(night.seconds, 1e-9),
             left_out=max(0, len(night.flags) - MOST_FLAGS),
@@ -180,7 +210,7 @@ def _shown(value: str | None, longest: int = _LONGEST) -> str:
     return "unknown" if value is None else printable(value, longest)
 
 
-def _record(night: Night) -> dict[str, Any]:
+def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "night": night.day.isoformat(),
         "light": night.light,
@@ -204,6 +234,10 @@ def _record(night: Night) -> dict[str, Any]:
         },
         "by": {name: [{"value": value, "count": count} for value, count in rows] for name, rows in night.by.items()},
         "flags": [f"flags/{name_of(row)}.json" for row in night.flags[:MOST_FLAGS]],
+        "accounts": [
+            {"account_id": row["account_id"], "naming": row["naming"], "user_id": row["user_id"]}
+            for row in marked[:MOST_ACCOUNTS]
+        ],
     }
 
 

@@ -8,18 +8,34 @@
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scanner.errors import Refused
 from scanner.printable import cell
 from schemas.config import CoopConfig, OzoneConfig
-from schemas.verdict import Verdict
+from schemas.verdict import AccountVerdict, Verdict
 
 COLUMNS = (
     *("id", "doc_id", "account_id", "created_at", "user_id", "naming", "key_id", "log10_p_global", "log10_p_shown"),
     *("messages_tested", "keys_tested", "proof", "audit", "path", "row", "text_sha256", "scan_id", "scanned_at"),
     "replay",
+)
+ACCOUNT_COLUMNS = (
+    *(
+        "id",
+        "account_id",
+        "night",
+        "nights",
+        "posts",
+        "texts",
+        "first_post",
+        "last_post",
+        "user_id",
+        "naming",
+        "key_id",
+    ),
+    *("quoted_share", "log10_p_global", "messages_tested", "tests", "audit", "scan_id", "scanned_at", "explain"),
 )
 
 
@@ -103,7 +119,17 @@ def label_studio_task(verdict: Verdict, text: str) -> dict[str, Any]:
 
 def csv_lines(verdicts: Iterable[Verdict]) -> Iterable[str]:
     """A table with a head, a line at a time, of which no cell is a formula."""
-    for row in (COLUMNS, *map(_row, verdicts)):
+    return _lines((COLUMNS, *map(_row, verdicts)))
+
+
+def account_csv_lines(accounts: Iterable[AccountVerdict]) -> Iterable[str]:
+    """The same of marked accounts."""
+    rows = ([cell(one.model_dump(mode="json")[name]) for name in ACCOUNT_COLUMNS] for one in accounts)
+    return _lines((ACCOUNT_COLUMNS, *rows))
+
+
+def _lines(rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    for row in rows:
         out = io.StringIO()
         csv.writer(out, lineterminator="").writerow(row)
         yield out.getvalue()

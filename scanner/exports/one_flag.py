@@ -1,16 +1,18 @@
-"""The neutral record of a flag (schemas.verdict)."""
+"""The neutral records of a flag and of a marked account (schemas.verdict)."""
 
 import hashlib
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from scanner.evidence import account_page
 from scanner.evidence.explanation import Explanation
+from scanner.evidence.marked_accounts import AccountExplained
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.printable import safe
 from scanner.results.decided import users_of
 from scanner.results.strength import log10_p_shown
-from schemas.verdict import Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
+from schemas.verdict import AccountVerdict, Verdict, VerdictDocument, VerdictKey, VerdictP, VerdictSpan
 
 
 def item_id(row: Mapping[str, Any]) -> str:
@@ -54,4 +56,22 @@ def verdict_of(explained: Explanation, config: str) -> Verdict:
         scanned_at=row["scanned_at"],
         scan_version=scan["version"] if scan else None,
         replay=shlex.join(["brickscan", "replay", config, explained.case.where]),
+    )
+
+
+def account_verdict_of(explained: AccountExplained, config: str) -> AccountVerdict:
+    """The record of a marked account; config: as of `verdict_of`."""
+    row = explained.row
+    identity = hashlib.sha256(f"{row['account_id']}\n{row['night']}\n{row['keys']}".encode()).hexdigest()[:32]
+    same = AccountVerdict.model_fields.keys() & row.keys() - {"named"}
+    return AccountVerdict(
+        id=f"brickscan-account-{identity}",
+        **{field: row[field] for field in same},
+        named=tuple(account_page.users_named(row)),
+        registry_agrees=explained.registry.agrees,
+        says=tuple(f"{heading}: {safe(sentence)}" for heading, sentence in account_page.what_was_found(explained)),
+        does_not_say=DOES_NOT_SAY,
+        explain=shlex.join(
+            ["brickscan", "explain", config, "--date", row["night"], "--account", "--", row["account_id"]]
+        ),
     )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from functools import reduce
 from operator import and_
 from typing import TypeVar
@@ -147,15 +147,18 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     return by_age.unique(part, keep="last", maintain_order=True)
 
 
-def accounts(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
+def accounts(results: str, false_positive_rate: float = 1.0, night: date | None = None) -> pl.LazyFrame:
     """Accounts whose posts together are marked, as in schemas.evidence_tables.ACCOUNTS: each one's newest row, by keys.
 
-    A rate that is stricter than that of the scan leaves out accounts that would not have been flagged under it.
+    A rate that is stricter than that of the scan leaves out accounts that would not have been flagged under it. A
+    night, as the date of its data, leaves out the rows of others.
 
     Raises:
         Refused: no scan tested accounts.
     """
     rows = read_whole(results, "accounts").filter(pl.col("log10_p_global") <= math.log10(false_positive_rate))
+    if night is not None:
+        rows = rows.filter(pl.col("night") == night.isoformat())
     return rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
 
 

@@ -8,6 +8,7 @@ nothing any more.
 
 import functools
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -21,6 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from scanner.errors import BrickscanError, Refused
+from scanner.evidence.account_page import NO_DECISION, about_account
 from scanner.evidence.advice import RULES
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
@@ -52,6 +54,8 @@ def app_of(desk: Desk) -> Starlette:
     routes = (
         Route("/", functools.partial(_list, desk), methods=["GET"]),
         Route("/flag", functools.partial(_flag, desk), methods=["GET"]),
+        Route("/accounts", functools.partial(_accounts, desk), methods=["GET"]),
+        Route("/account", functools.partial(_account, desk), methods=["GET"]),
         Route("/decide", functools.partial(_decide, desk), methods=["POST"]),
         Route("/style.css", _style, methods=["GET"]),
         Route("/review.js", _script, methods=["GET"]),
@@ -99,6 +103,33 @@ async def _flag(desk: Desk, request: Request) -> Response:
         after=looked.after and asked.address("/flag", **looked.after._asdict(), left=form_id),
         **await _just_recorded(desk, asked, request, form_id),
     )
+
+
+async def _accounts(desk: Desk, request: Request) -> Response:
+    first = _number(request.query_params.get("first", "0"))
+    lines, total = await run_in_threadpool(desk.accounts, first)
+    return _page(
+        "review_accounts.html.j2",
+        title="Marked accounts",
+        accounts=lines,
+        first=first,
+        total=total,
+        no_decision=NO_DECISION,
+        earlier=f"/accounts?first={max(0, first - LINES_A_PAGE)}" if first else None,
+        later=f"/accounts?first={first + LINES_A_PAGE}" if first + len(lines) < total else None,
+    )
+
+
+async def _account(desk: Desk, request: Request) -> Response:
+    account_id, stated = request.query_params.get("id", ""), request.query_params.get("night", "")
+    try:
+        night = date.fromisoformat(stated)
+    except ValueError:
+        raise Refused(f"night {stated[:40]!r} is no date; go back to the list") from None
+    found = await run_in_threadpool(desk.account, account_id, night)
+    flags = Asked("all", account=account_id).address("/")
+    about_it = await run_in_threadpool(about_account, found)
+    return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
 
 
 def _leave(desk: Desk, request: Request) -> None:

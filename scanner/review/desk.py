@@ -1,21 +1,26 @@
 """A reviewer's desk: the list of flags that they ask for, one flag, and the decisions on it."""
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from threading import Lock
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
+from scanner.evidence.account_page import AccountLine, line_of_account
 from scanner.evidence.advice import Advice, advise
 from scanner.evidence.case import Case, find_case
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.explanation import Explanation
+from scanner.evidence.marked_accounts import AccountExplained, explain_account, marked_accounts
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions
 from scanner.results.decided import DECIDED_ON, Made, decide, on_documents, recorded
 from scanner.results.flag_list import newest, places
-from scanner.results.queries import ask, keys_of_scans
+from scanner.results.queries import ask, keys_of_scans, of_trial
 from scanner.review.asked import Asked
 from scanner.review.seen import Changed, Place, flag_as_seen
+from schemas.words import Naming
 
 LINES_A_PAGE = 100
 
@@ -40,6 +45,13 @@ class Listed(NamedTuple):
     total: int
     measured: Precision
     keys: list[str]
+
+
+class ListedAccounts(NamedTuple):
+    """Some of `total` marked accounts."""
+
+    lines: Sequence[AccountLine]
+    total: int
 
 
 class Looked(NamedTuple):
@@ -123,6 +135,23 @@ class Desk:
         if shown not in self._advice:
             self.look(Asked("all"), place)
         return self._advice[shown]
+
+    def accounts(self, first: int) -> ListedAccounts:
+        """LINES_A_PAGE marked accounts from a place on, those that are named for a user first."""
+        with self._explaining:
+            rows = marked_accounts(self._explainer)
+        rows.sort(key=lambda row: row["naming"] != Naming.NAMED)
+        trial = bool(of_trial(self.results))
+        lines = [
+            line_of_account(row, f"/account?{urlencode({'id': row['account_id'], 'night': row['night']})}", trial=trial)
+            for row in rows[first : first + LINES_A_PAGE]
+        ]
+        return ListedAccounts(lines, len(rows))
+
+    def account(self, account_id: str, night: date) -> Sequence[AccountExplained]:
+        """A marked account in a night. Raises as `explain_account` does."""
+        with self._explaining:
+            return explain_account(self._explainer, account_id, night)
 
     def leave(self, decision_id: str) -> None:
         """Take no decision any more by the form of a page that a reviewer has left."""
