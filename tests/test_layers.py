@@ -154,8 +154,8 @@ def test_no_two_files_share_a_name_for_different_ideas():
 
 
 def test_the_folders_of_tests_are_the_packages_of_scanner():
-    """Four folders more belong to the whole tree: benchmarks, faults, manifests, and shared helpers."""
-    of_the_whole = {"bench", "chaos", "infra", "support"}
+    """Five folders more belong to the whole tree: benchmarks, faults, the golden night, manifests, shared helpers."""
+    of_the_whole = {"bench", "chaos", "golden", "infra", "support"}
     folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/*.py")}
     packages = {path.parent.name for path in (ROOT / "scanner").glob("*/__init__.py")}
     assert folders - of_the_whole == packages
