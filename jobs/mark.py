@@ -1,37 +1,25 @@
 """`brickscan mark`: completes prompts with a local model, marked for users, and writes the texts with the truth."""
 
+import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-import pyarrow as pa
-import pyarrow.parquet as pq
-from tqdm import tqdm
 
+from jobs.cli import when_interrupted
 from jobs.options import NamedPath
-from jobs.prompts import read_asked
 from jobs.text import columns, complain, tell
 from scanner.errors import Refused, TokenizerError
 from scanner.printable import printable
-from scanner.registry import find_key, load_registry, messages_held, open_key, users_named
-from schemas.registry import RESERVED_EVERY, MasterKey, is_reserved
 
-MARKED = pa.schema(
-    [
-        pa.field("key_id", pa.string(), nullable=False),
-        pa.field("user_id", pa.string()),  # null when a message was given that no user holds
-        pa.field("message", pa.int64(), nullable=False),
-        pa.field("prompt", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),  # the completion alone
-        pa.field("tokens", pa.int64(), nullable=False),  # tokens that the model wrote; the text may give others
-    ]
-)
-"""Columns that `brickscan mark` writes: one row a completion, with the truth."""
+if TYPE_CHECKING:
+    from jobs.marked_rows import Row
+    from schemas.registry import MasterKey
 
 
 class Recipient(NamedTuple):
@@ -86,13 +74,19 @@ def mark(
 
     Every prompt is completed once. With several users (or messages) they take turns: the first prompt is marked for the
     first, the second for the second, and so on, round and round. OUT has a row for each completion: key_id, user_id,
-    message, prompt, text and tokens. Nothing is downloaded.
+    message, prompt, text and tokens. Nothing is downloaded. Run again after an interruption, the same command goes on
+    from the batches that were finished, which stand in OUT.unfinished.
 
     \b
     Example:
       brickscan mark --registry registry --key summer-2026 --user alice --user bob \\
           --model models/smollm2 --prompts prompts.txt --out marked.parquet --verify
     """
+    from jobs.marked_rows import kept_rows
+    from jobs.progress import MarkProgress
+    from jobs.prompts import read_asked
+    from scanner.registry import find_key, load_registry, open_key
+
     key = find_key(load_registry(registry), key_id)
     if key.retired_at is not None:
         raise Refused(
@@ -135,29 +129,37 @@ def mark(
             f"pinned to {key.tokenizer.sha256}; a mark can be read with the key's own tokenizer only"
         )
     check_prompts(model.encode(texts)[1].sum(dim=1).tolist(), watermark.rule.context, max_new_tokens, model.positions)
-    rows = []
-    with tqdm(total=len(texts), unit="prompt", disable=None) as progress:
+    call = [key_id, str(key.created_at), str(folder.absolute()), dataclasses.asdict(how), seed, batch_size]
+    asked = list(zip(turns, texts, strict=True))
+    with (
+        when_interrupted(f"mark: finished batches are kept beside {out}; the same command goes on") as check,
+        kept_rows(out, [*call, asked]) as kept,
+        MarkProgress(len(texts), check) as progress,
+    ):
         for batch, start in enumerate(range(0, len(texts), batch_size)):
-            those, whom = texts[start : start + batch_size], turns[start : start + batch_size]
-            done = complete(model, those, how, seed + batch, watermark, [recipient.message for recipient in whom])
-            for prompt, recipient, completion in zip(those, whom, done, strict=True):
-                rows.append((key_id, *recipient, prompt, *completion))
-            progress.update(len(those))
-    _write(out, rows)
-    tell(f"{len(rows)} completions marked with {key_id}: {out}")
+            if batch >= kept.batches:
+                whom, these = zip(*asked[start : start + batch_size], strict=True)
+                messages_of = [recipient.message for recipient in whom]
+                done = complete(model, these, how, seed + batch, watermark, messages_of, progress.token)
+                kept.add([(key_id, *to, prompt, *text) for to, prompt, text in zip(whom, these, done, strict=True)])
+            progress(len(kept.rows))
+        kept.finish()
+    tell(f"{len(kept.rows)} completions marked with {key_id}: {out}")
     if verify:
-        tell(*_verified(registry, key, rows))
+        tell(*_verified(registry, key, kept.rows))
 
 
-def _verified(registry: Path, key: MasterKey, rows: Sequence[tuple[Any, ...]]) -> list[str]:
+def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[str]:
     """A line for each completion: how strongly it is marked, and how likely texts of its length are found."""
     import numpy as np
 
+    from jobs.marked_rows import MARKED
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.one_text import strengths_of
     from scanner.detection.scan_plan import keys_tested
     from scanner.measured import LEAST_SCORED, Measured
     from scanner.power import Aim
+    from scanner.registry import load_registry
     from scanner.watermark.search import corrected, log10_p_of
 
     places = {name: MARKED.names.index(name) for name in MARKED.names}
@@ -198,13 +200,16 @@ def _alike(of_token: float) -> str:
     return f"{p:.3f}, {-p * math.log(p):.3f}"
 
 
-def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
+def recipients(registry: Path, key: "MasterKey", user_ids: Sequence[str], messages: Sequence[int]) -> list[Recipient]:
     """Recipients of completions, in the order given.
 
     Raises:
         Refused: neither users nor messages or both, a user who holds no message of the key, a message out of range or
             reserved (a detection of a reserved message must stay a known false accusation).
     """
+    from scanner.registry import messages_held, users_named
+    from schemas.registry import RESERVED_EVERY, is_reserved
+
     if bool(user_ids) == bool(messages):
         raise Refused("name whom to mark for: --user, or --message, once or more (and not both)")
     message_of = messages_held(registry, key.key_id, user_ids)
@@ -224,12 +229,14 @@ def recipients(registry: Path, key: MasterKey, user_ids: Sequence[str], messages
     ]
 
 
-def recipients_of_rows(registry: Path, key: MasterKey, users: Sequence[Any]) -> list[Recipient]:
+def recipients_of_rows(registry: Path, key: "MasterKey", users: Sequence[Any]) -> list[Recipient]:
     """Recipients that the prompts' own rows name, in order.
 
     Raises:
         Refused: a row names nobody, or a user who holds no message of the key.
     """
+    from scanner.registry import messages_held
+
     for number, user in enumerate(users):
         if not isinstance(user, str):
             raise Refused(f"--prompts: row {number} (counted from 0), user_id = {user!r}: a text is needed")
@@ -241,11 +248,3 @@ def recipients_of_rows(registry: Path, key: MasterKey, users: Sequence[Any]) -> 
                 f"{key.key_id!r}; give one with `brickscan users add`, or name others with --user"
             )
     return [Recipient(user, message_of[user]) for user in users]
-
-
-def _write(path: Path, rows: Iterable[tuple[object, ...]]) -> None:
-    """Write rows of MARKED; a file of that name is always whole."""
-    from scanner.storage.whole import write_whole
-
-    table = pa.Table.from_pylist([dict(zip(MARKED.names, row, strict=True)) for row in rows], schema=MARKED)
-    write_whole(path, lambda file: pq.write_table(table, file))

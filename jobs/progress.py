@@ -5,12 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from jobs.text import complain
-from scanner.audit.in_every_scan.live import LiveAudit
-from scanner.cluster import Outcome, Totals, Work
+
+if TYPE_CHECKING:
+    from scanner.audit.in_every_scan.live import LiveAudit
+    from scanner.cluster import Outcome, Totals, Work
 
 _STEPS_SECONDS = 5.0
 _SIGN_SECONDS = 10.0
@@ -49,7 +53,7 @@ class Progress:
         self._committed: Totals | None = None
         self._bar: tqdm[None] | None = None
 
-    def __call__(self, work: Work, totals: Totals) -> None:
+    def __call__(self, work: "Work", totals: "Totals") -> None:
         """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
         scored = totals.counts.documents + totals.under_way
         left = self._pace.left(scored, work.documents)
@@ -92,7 +96,7 @@ class Progress:
         else:
             _log({"event": "compile_kernels", "once": "true"})
 
-    def audited(self, audit: LiveAudit) -> None:
+    def audited(self, audit: "LiveAudit") -> None:
         """Report how the audit ended, where no one watches a bar."""
         if not sys.stderr.isatty():
             _log({"event": "audit"} | audit.fields())
@@ -143,7 +147,7 @@ class StatusLine:
         """Sums over all scans so far, the running one included."""
         return self._before + self._now
 
-    def __call__(self, work: Work, totals: Totals) -> None:
+    def __call__(self, work: "Work", totals: "Totals") -> None:
         """Note what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
             self._work, self._before = work, self._before + self._now
@@ -163,7 +167,7 @@ class StatusLine:
             older_than_key=counts.older_than_key,
         )
 
-    def trouble(self, outcome: Outcome) -> None:
+    def trouble(self, outcome: "Outcome") -> None:
         """Report at once a scan whose exit code is not 0."""
         audit = {} if outcome.audit is None else outcome.audit.fields()
         _log({"event": "trouble", "scan_id": outcome.scan_id, "exit_code": outcome.exit_code, **audit})
@@ -215,6 +219,42 @@ class Steps:
             self._last, self._told = now, (what, done)
             seconds = f"{now - self._began:.1f}"
             _log({"event": self._event, "step": repr(what), "done": f"{done}/{of}", "seconds": seconds} | _eta(left))
+
+
+class MarkProgress:
+    """Shows how many prompts are completed: a bar on a terminal, lines elsewhere. A context.
+
+    Args:
+        prompts: number of prompts.
+        check: called before each token; its exception ends the command.
+    """
+
+    def __init__(self, prompts: int, check: Callable[[], None]) -> None:
+        self._check, self._done, self._prompts = check, 0, prompts
+        self._steps = None if sys.stderr.isatty() else Steps("mark")
+        self._bar: tqdm[None] = tqdm(total=prompts, unit="prompt", dynamic_ncols=True, disable=self._steps is not None)
+
+    def __enter__(self) -> "MarkProgress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def __call__(self, done: int) -> None:
+        """Show how many prompts are completed."""
+        self._done = done
+        self._bar.update(done - self._bar.n)
+        if self._steps:
+            self._steps("complete", done, self._prompts)
+
+    def token(self, written: int) -> None:
+        """Show how many tokens the batch under way has for each prompt."""
+        self._check()
+        self._bar.set_postfix_str(f"token {written} of this batch")
+        if self._steps:
+            self._steps("complete", self._done, self._prompts)
 
 
 def _eta(left: float | None) -> dict[str, str]:

@@ -86,6 +86,7 @@ def complete(
     seed: int,
     mark: Watermark | Sequence[Watermark] | None = None,
     messages: Sequence[int] = (),
+    watch: Callable[[int], object] | None = None,
 ) -> list[Completion]:
     """Complete a batch of prompts, marked for a message each or, with no `mark`, unmarked.
 
@@ -99,6 +100,7 @@ def complete(
         seed: Seed of everything random; torch's global generator is left as it was.
         mark: The key's watermark, or one for each prompt, all of one method, or None.
         messages: The message of each prompt, B entries, when there is a mark.
+        watch: Called before each token, with the number of tokens that each completion has.
 
     Raises:
         Refused: a prompt without tokens, too short for the key's window or too long for the model; marks that do not
@@ -114,6 +116,8 @@ def complete(
         model.positions,
     )
     processors, how = _marking(model, mark, messages, lengths, ids.shape[1], sampling, seed)
+    if watch:
+        processors.append(_Watched(watch, ids.shape[1]))
     device = model.model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.inference_mode():
         torch.manual_seed(seed)
@@ -126,6 +130,17 @@ def complete(
             **how,
         )
     return [_completion(model, row) for row in written[:, ids.shape[1] :].tolist()]
+
+
+class _Watched(LogitsProcessor):
+    """Leaves the scores as they are, and calls `watch` with the number of tokens after the prompt."""
+
+    def __init__(self, watch: Callable[[int], object], width: int) -> None:
+        self._watch, self._width = watch, width
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        self._watch(input_ids.shape[1] - self._width)
+        return scores
 
 
 def _marking(

@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from jobs.mark import MARKED, mark
+from jobs.cli import brickscan, run
+from jobs.mark import mark
+from jobs.marked_rows import MARKED, kept_rows
+from jobs.progress import MarkProgress
 from scanner.detection.one_text import Check, check_text
 from scanner.errors import Refused
 from scanner.generation import LocalModel
@@ -253,3 +256,83 @@ def test_prompts_that_say_whom_they_are_for_are_marked_for_these(
         with pytest.raises(Refused, match=r"row 1 \(counted from 0\)") as refused:
             call(registry, tiny_folder, prompts, tmp_path / "no.parquet", *short)
         assert said in str(refused.value)
+
+
+def interrupted_after(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Ctrl-C come in the middle of the batch after so many."""
+    from scanner import generation
+
+    done, real = [0], generation.complete
+
+    def complete(*arguments):
+        *before, watch = arguments
+        done[0] += 1
+
+        def interrupt(written: int) -> None:
+            watch(written)
+            if done[0] > batches and written == 3:
+                raise KeyboardInterrupt
+
+        return real(*before, interrupt)
+
+    monkeypatch.setattr(generation, "complete", complete)
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_an_interrupted_call_goes_on_where_it_was(
+    batches: int,
+    registry: Path,
+    tiny_folder: Path,
+    prompts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ctrl-C in any batch keeps those before it; the same call makes the file that an undisturbed one makes."""
+    out, whole = tmp_path / "marked.parquet", tmp_path / "whole.parquet"
+    kept = tmp_path / "marked.parquet.unfinished"
+    asked = ["--key", "green", "--user", "cy", "--max-new-tokens", "9", "--batch-size", "2"]
+    line = ["mark", "--registry", registry, "--model", tiny_folder, "--prompts", prompts, "--out", out, *asked]
+    call(registry, tiny_folder, prompts, whole, *asked)
+    with monkeypatch.context() as patch:
+        interrupted_after(batches, patch)
+        assert run(brickscan, list(map(str, line))) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not out.exists()
+    assert kept.exists() == (batches > 0)
+    if batches:
+        with kept.open("a") as file:
+            file.write('[["green", "cy", 1')  # as SIGKILL within a write leaves it
+        with pytest.raises(Refused, match="interrupted call with other options"):
+            call(registry, tiny_folder, prompts, out, *asked, "--seed", "5")
+    call(registry, tiny_folder, prompts, out, *asked)
+    assert pl.read_parquet(out).equals(pl.read_parquet(whole))
+    assert not kept.exists()
+
+
+def test_rows_of_a_running_call_are_not_touched(tmp_path: Path) -> None:
+    out = tmp_path / "marked.parquet"
+    with kept_rows(out, ["a"]) as kept:
+        kept.add([("green", "cy", 1, "w3", "w4\u2028", 1)])
+        with pytest.raises(Refused, match="another `brickscan mark` writes it now"), kept_rows(out, ["a"]):
+            pass
+    with kept_rows(out, ["a"]) as again:
+        assert again.rows == kept.rows
+
+
+def test_progress_in_a_log_is_a_line_and_on_a_terminal_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MarkProgress(5, lambda: None) as progress:
+        progress.token(7)
+        progress(5)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"event=mark step='complete' done=5/5 seconds=\d+\.\d", line)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with MarkProgress(5, lambda: None) as progress:
+        progress(2)
+        progress.token(7)
+    shown = capsys.readouterr().err
+    assert "2/5" in shown
+    assert "token 7 of this batch" in shown
+    assert "event=" not in shown
