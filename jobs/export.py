@@ -72,6 +72,7 @@ def export(
         raise click.UsageError("--again goes with --send.")
     from scanner.evidence.explainer import Explainer
     from scanner.exports.bodies import csv_lines
+    from scanner.results.flag_queue import count_flags
     from scanner.results.queries import of_trial
     from scanner.results.wanted_flags import WantedFlags
 
@@ -82,6 +83,8 @@ def export(
     if accounts:
         _accounts(explainer, config, form, since, before)
         return 0
+    counted = count_flags(explainer.results, explainer.rate, wanted, explainer.canaries)
+    complain(counted.in_words() + " (the canaries’ are left out)" * bool(counted.canaries))
     found = _verdicts(explainer, config, wanted)
     if form == "csv":
         for line in csv_lines(verdict for _, verdict in found):

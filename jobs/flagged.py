@@ -10,9 +10,8 @@ import click
 from jobs.flag_strength import least_sure, with_strength
 from jobs.flag_words import LONGEST, NOBODY, marked_for, user_or_nobody
 from jobs.listing import Form, form_option, on_terminal, show_footer, show_records, show_table
-from jobs.options import Results, results_argument, results_at, scanned, since_option, until_option
+from jobs.options import Results, canaries_of, results_argument, results_at, scanned, since_option, until_option
 from jobs.text import counted
-from scanner.errors import Refused
 from scanner.printable import one_in, printable
 from schemas.words import AuditState, Naming
 
@@ -107,7 +106,7 @@ def flagged(
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
-    known = None if shown else _canaries(place)
+    known = None if shown else canaries_of(place)
     if by is None:
         found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known or ())
     else:
@@ -123,19 +122,6 @@ def flagged(
     if by is None and form == "table":
         notes += [*_drawn(found), *least_sure(found.rows, prior)]
     show_footer(form, [*_footer(found, place, wanted, listed=by is None), *notes])
-
-
-def _canaries(place: Results) -> "Sequence[Canary] | None":
-    """Canaries of the registry; None: there is no configuration, or its registry cannot be read."""
-    from scanner.registry import load_registry
-
-    try:
-        known = None if place.registry is None else load_registry(place.registry)
-    except Refused:
-        return None
-    if known is None:
-        return None
-    return known.canaries.made if known.canaries else ()
 
 
 def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":

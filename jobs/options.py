@@ -19,6 +19,7 @@ from schemas.registry import MOST_NUMBERS
 
 if TYPE_CHECKING:
     from scanner.input.part import Part
+    from schemas.registry import Canary
 
 
 class NamedPath(click.Path):
@@ -147,6 +148,19 @@ def results_at(place: str) -> Results:
     if not is_uri(place) and not Path(place).is_dir():
         raise Refused(f"results: {place!r} is no folder, nor the file of a scan's configuration; name one of them")
     return Results(place, 1.0, None, None)
+
+
+def canaries_of(place: Results) -> "Sequence[Canary] | None":
+    """Canaries of the registry; None: there is no configuration, or its registry cannot be read."""
+    from scanner.registry import load_registry
+
+    try:
+        known = None if place.registry is None else load_registry(place.registry)
+    except Refused:
+        return None
+    if known is None:
+        return None
+    return known.canaries.made if known.canaries else ()
 
 
 def scanned(place: Results) -> bool:

@@ -40,13 +40,19 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     if not scanned(place):
         return
     explainer = Explainer(place.config or place.folder)
-    night = night_of(explainer.results, explainer.rate, day.date() if day else None, explainer.as_the_registry_says)
+    night = night_of(
+        explainer.results,
+        explainer.rate,
+        day.date() if day else None,
+        explainer.as_the_registry_says,
+        explainer.canaries,
+    )
     with tqdm(total=len(night.flags), unit=" flags", disable=None, dynamic_ncols=True) as shown:
         marked = marked_accounts(explainer, night.day)
         pages = write_report(explainer, night, out, lambda: shown.update(), marked)
     decided = [(which, found) for which, found in night.decided.items() if found.texts]
     tell(
-        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {len(night.flags):,} flagged, "
+        f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}; "
         f"{amount(night.expected)} false flags at most to expect",
         *(
             f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"

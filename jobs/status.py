@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.listing import Form, form_option, show_footer, show_records, show_table
-from jobs.options import Results, results_argument, results_at, scanned, time_of
+from jobs.options import Results, canaries_of, results_argument, results_at, scanned, time_of
 from jobs.text import counted
 from scanner.errors import BrickscanError
 from schemas.words import AuditState
@@ -31,16 +31,9 @@ ENDED: Mapping[int, str] = {
 _STOPPED = ("failed", "refused", "interrupted")
 _HEAD = ("scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
 _RECORD = (
-    *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "too_short", "filtered"),
-    *(
-        "scored_in_part",
-        "quarantined",
-        "files_quarantined",
-        "values_not_read",
-        "audit",
-        "false_positive_rate",
-        "shards",
-    ),
+    *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "canaries"),
+    *("too_short", "filtered", "scored_in_part", "quarantined", "files_quarantined", "values_not_read", "audit"),
+    *("false_positive_rate", "shards"),
     *("shards_skipped", "committed", "version", "part", "night", "night_stated"),
 )
 
@@ -52,14 +45,16 @@ _RECORD = (
 def status(results: str, limit: int, form: Form) -> None:
     """Show the last scans, how they ended, what their audits said, and what needs a hand.
 
-    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. Times are UTC. With JSON and CSV, what needs
-    a hand goes to stderr; JSON holds it too.
+    CONFIG: the file of the scan; or RESULTS: its folder or URI of results. Times are UTC. Flagged are the flags that
+    stand, each in the newest scan that found it; those of canaries, found and named right, are counted beside them.
+    With JSON and CSV, what needs a hand goes to stderr; JSON holds it too.
 
     \b
     Example:
       brickscan status scan.toml
       brickscan status results --limit 100 --format json
     """
+    from scanner.results.flag_queue import NO_FLAGS, counts_of_scans
     from scanner.results.in_quarantine import Unscored, in_quarantine
     from scanner.results.last_scans import last_scans
 
@@ -68,7 +63,8 @@ def status(results: str, limit: int, form: Form) -> None:
         return
     last = last_scans(place.folder, limit)
     hands = [*_registry_hands(place), *_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place)]
-    rows = list(last.ended.iter_rows(named=True))
+    of_scans = counts_of_scans(place.folder, place.false_positive_rate, canaries_of(place) or ())
+    rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
         show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
     elif rows:
@@ -100,7 +96,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
         _took(row["finished_at"] - row["started_at"]),
         _ended(row),
         f"{row['documents']:,}" + (f" ({row['filtered']:,} filtered)" if row["filtered"] else ""),
-        f"{row['flagged']:,}",
+        f"{row['flagged']:,}" + (f" + {row['canaries']:,} of canaries" if row["canaries"] else ""),
         f"{row['quarantined']:,}" + (f" + {files:,} files" if files else ""),
         row["audit"],
     )

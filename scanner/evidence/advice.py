@@ -10,6 +10,7 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import QUOTED, WHY_NOBODY, name
 from scanner.results.decided import users_of
 from scanner.watermark.formats import format_of
+from schemas.registry import MasterKey
 from schemas.words import AuditState, Decision, Naming, Proof
 
 COPIED = 0.5
@@ -26,7 +27,7 @@ class Rule(NamedTuple):
 
 def _not_to_be_used(explained: Explanation) -> bool:
     row = explained.row
-    refuted = row["proof"] == Proof.DIFFERS or row["naming"] == Naming.UNPROVED
+    refuted = row["proof"] == Proof.DIFFERS or row["naming"] in (Naming.UNPROVED, Naming.CONTRADICTED)
     return bool(refuted or row["audit"] == AuditState.ALARM)
 
 
@@ -37,9 +38,23 @@ def _for_nobody_known(explained: Explanation) -> bool:
     )
 
 
+def others_can_mark(key: MasterKey | None) -> bool:
+    """Whether others than the user can make the mark of a key, as far as its record shows."""
+    if key is None or format_of(key).generator is not None:  # a generator's caution is about marks that are missed
+        return False
+    return bool(format_of(key).cautions(key.messages))
+
+
+def version_of(key: MasterKey | None) -> str:
+    """The version of this project's format of a key, or the name of a stack's format, in words."""
+    if key is None:
+        return "key not on record"
+    own = {"greenlist": "version 1", "gumbel": "version 1", "greenlist-v2": "version 2", "gumbel-v2": "version 2"}
+    return own.get(key.format, key.format)
+
+
 def _others_can_make_it(explained: Explanation) -> bool:
-    key = explained.key  # a generator's caution is about marks that are missed
-    return key is not None and explained.generator is None and bool(format_of(key).cautions(key.messages))
+    return explained.generator is None and others_can_mark(explained.key)
 
 
 def _in_quoted_lines(explained: Explanation) -> bool:
@@ -56,7 +71,11 @@ def _names_are_equal(explained: Explanation) -> bool:
 
 
 RULES = (
-    Rule("the audit alarmed, or it came out differently when it was computed again", None, _not_to_be_used),
+    Rule(
+        "the audit alarmed, the registry says otherwise, or it came out differently when it was computed again",
+        None,
+        _not_to_be_used,
+    ),
     Rule(
         "the message is reserved: it belongs to nobody",
         Decision.DISMISSED,
@@ -115,5 +134,9 @@ def in_short(explained: Explanation) -> str:
     marked = f"Marked for {users or 'a user whose name was erased'}"
     if row["naming"] != Naming.NAMED:
         marked = f"Nobody is named: {WHY_NOBODY[row['naming']]}"
-    version = " (others can make its mark)" if _others_can_make_it(explained) else ""
-    return f"{marked}; posted by account {name(row['account_id'])}; key {name(row['key_id'])}{version}"
+    whose = ""
+    if row["naming"] == Naming.NAMED and row["account_id"] is not None:
+        whose = " (the same name)" if _names_are_equal(explained) else " (another name)"
+    version = "" if explained.key is None else f", {version_of(explained.key)}"
+    version += ": others can make its mark" * _others_can_make_it(explained)
+    return f"{marked}; posted by account {name(row['account_id'])}{whose}; key {name(row['key_id'])}{version}"

@@ -32,12 +32,24 @@ _COLUMNS = ("path", "row", *MESSAGE, "account_id", "text_sha256", "variant", "sc
 class Copied(NamedTuple):
     """What a text shares with earlier flagged posts of other accounts.
 
-    share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them.
+    share: of its runs that end in a scored token, from 0 to 1; posts, accounts: those that hold some of them; path,
+    row: of the post that holds most, None: none holds any.
     """
 
     share: float
     posts: int
     accounts: int
+    path: str | None = None
+    row: int | None = None
+
+
+class Post(NamedTuple):
+    """An earlier post: who posted it, where it stands, and its tokens, uint32[T]."""
+
+    account_id: str
+    path: str
+    row: int
+    ids: NDArray[np.uint32]
 
 
 def earlier_of_others(
@@ -85,28 +97,29 @@ def _alike(numbered: pl.DataFrame, places: NDArray[np.uint32], number: int) -> S
     return ordered.head(MOST_POSTS).to_dicts()
 
 
-def copied_of(
-    ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[tuple[str, NDArray[np.uint32]]]
-) -> Copied:
+def copied_of(ids: NDArray[np.uint32], scored: NDArray[np.int64], reach: int, posts: Iterable[Post]) -> Copied:
     """What a text shares with posts.
 
     Args:
         ids: its tokens, uint32[T].
         scored: places of its scored tokens.
         reach: how many previous tokens decide a token's draw; a run has one token more, and RUN at least.
-        posts: the account and the tokens of each post.
+        posts: the earlier posts, the most alike first.
     """
     length = max(reach + 1, RUN)
     ends = set(scored.tolist())
     own = [run for end, run in enumerate(_runs(ids, length), length - 1) if end in ends]
-    there, accounts, holding = np.zeros(len(own), bool), set[str](), 0
-    for account, tokens in posts:
-        runs = set(_runs(tokens, length))
+    there, holding = np.zeros(len(own), bool), list[tuple[int, Post]]()
+    for post in posts:
+        runs = set(_runs(post.ids, length))
         shared = np.array([run in runs for run in own], bool)
         there |= shared
-        holding += bool(shared.any())
-        accounts |= {account} if shared.any() else set()
-    return Copied(float(there.mean()) if len(own) else 0.0, holding, len(accounts))
+        holding += [(int(shared.sum()), post)] if shared.any() else []
+    if not holding:
+        return Copied(0.0, 0, 0)
+    _, most = max(holding, key=lambda one: one[0])  # of equal ones the first, which is the most alike
+    accounts = {post.account_id for _, post in holding}
+    return Copied(float(there.mean()), len(holding), len(accounts), most.path, most.row)
 
 
 def _runs(ids: NDArray[np.uint32], length: int) -> list[bytes]:

@@ -25,7 +25,7 @@ from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
 from scanner.evidence.case import Case, Stored, StoredTexts, find_case
-from scanner.evidence.copied import Copied, copied_of, earlier_of_others
+from scanner.evidence.copied import Copied, Post, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.filter_then import filter_of, text_ids_of
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays, as_the_registry_says, held_against
@@ -51,6 +51,17 @@ MOST_TEXTS = 256
 
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
+
+
+LONGEST_LINE = 160
+"""Most characters of a text's line in a list."""
+
+
+class Glance(NamedTuple):
+    """The beginning of a text, in one line, and the share of its characters that stand in quoted lines."""
+
+    line: str
+    quoted: float
 
 
 class _Said(NamedTuple):
@@ -127,7 +138,7 @@ class Explainer:
             yield Explanation(
                 case=case,
                 rate=min(self.rate, stated),
-                key=self._key_on_record(case),
+                key=self.key_on_record(case.row["key_id"]),
                 text=said.text,
                 no_text=said.why_none,
                 not_from_file=said.not_from_file,
@@ -214,8 +225,8 @@ class Explainer:
         """The filter of a digest. Raises as `common` does."""
         return filter_of(self.results, self._folder, self._registry, Case({}, {"filter_sha256": sha256}))
 
-    def quoted_share(self, case: Case) -> float | None:
-        """Share of a text's characters that stand in quoted lines; None: the text cannot be read."""
+    def glance(self, case: Case) -> "Glance | None":
+        """A line of a flag's text, and how much of the text is quoted; None: the text cannot be read."""
         if self._config is None:
             return None
         try:
@@ -223,7 +234,14 @@ class Explainer:
         except Refused:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
-        return quoted / max(len(text), 1)
+        return Glance(" ".join(text[: 4 * LONGEST_LINE].split())[:LONGEST_LINE], quoted / max(len(text), 1))
+
+    def key_on_record(self, key_id: str) -> MasterKey | None:
+        """The registry's record of a key; None: there is no configuration, or the key is gone."""
+        try:
+            return find_key(self._registry, key_id) if self._config else None
+        except Refused:
+            return None
 
     def _names_canary(self, row: Mapping[str, Any]) -> bool:
         with contextlib.suppress(Refused):
@@ -232,10 +250,11 @@ class Explainer:
 
     def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
         """What a flag's text shares with earlier posts, of those that can be read; None: there is none."""
-        posts: list[tuple[str, NDArray[np.uint32]]] = []
+        posts: list[Post] = []
         for row in earlier:
             with contextlib.suppress(Refused):
-                posts.append((row["account_id"], self._tokens_of(*(row[name] for name in _OF_POST))))
+                ids = self._tokens_of(*(row[name] for name in _OF_POST))
+                posts.append(Post(row["account_id"], row["path"], row["row"], ids))
         if not posts:
             return None
         try:
@@ -282,12 +301,6 @@ class Explainer:
 
     def _key(self, case: Case) -> MasterKey:
         return find_key(self._registry, case.row["key_id"])
-
-    def _key_on_record(self, case: Case) -> MasterKey | None:
-        try:
-            return self._key(case) if self._config else None
-        except Refused:
-            return None
 
     def _open(self, key: MasterKey) -> KeyUnderTest:
         if key.key_id not in self._opened:

@@ -3,7 +3,7 @@
 A night is a date of the data, as in schemas.tables.SCANS, whenever its scans ran.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Literal
@@ -15,8 +15,11 @@ from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.precision import Precision, precision
 from scanner.results import audits, flagged, scans, standing_decisions
+from scanner.results.flag_list import of_canary
+from scanner.results.flag_queue import FlagCount
 from scanner.results.in_quarantine import Unscored, in_quarantine
 from scanner.results.queries import ask
+from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof
 
 Row = Mapping[str, Any]
@@ -32,11 +35,12 @@ _BAD = (AuditState.CANARIES_LOST, AuditState.POSSIBLE_FRAMING, AuditState.NO_DEC
 class Night:
     """A night.
 
-    scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first; expected:
-    how many flags chance alone makes; light, why: whether its flags can be used; rates: of AUDITS, those that count
-    single messages under decoy keys in the last scan that was audited; by: flags added up by key, user, account and
-    hour of the day (UTC; of posting, where that is known), quarantine by reason and account, most first; seconds: in
-    which any scan ran; decided: how often flags were right, of this night and of all nights.
+    scans: rows of schemas.tables.SCANS, oldest first; flags: rows of VERDICTS with `audit`, smallest p first, without
+    canaries' own; canaries: how many these are; expected: how many flags chance alone makes; light, why: whether its
+    flags can be used; rates: of AUDITS, those that count single messages under decoy keys in the last scan that was
+    audited; by: flags added up by key, user, account and hour of the day (UTC; of posting, where that is known),
+    quarantine by reason and account, most first; seconds: in which any scan ran; decided: how often flags were right,
+    of this night and of all nights.
     """
 
     day: date
@@ -49,6 +53,12 @@ class Night:
     by: Mapping[str, list[tuple[str | None, int]]]
     seconds: float
     decided: Mapping[str, Precision]
+    canaries: int = 0
+
+    @property
+    def counted(self) -> FlagCount:
+        """Its flags, and beside them those of canaries."""
+        return FlagCount(len(self.flags), self.canaries)
 
     @property
     def holds_down_to(self) -> float | None:
@@ -93,7 +103,11 @@ class Night:
 
 
 def night_of(
-    results: str, rate: float, day: date | None, checked: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows
+    results: str,
+    rate: float,
+    day: date | None,
+    checked: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows,
+    canaries: Collection[Canary] = (),
 ) -> Night:
     """Add a night up.
 
@@ -102,6 +116,7 @@ def night_of(
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
         day: the date of its data; None: that of the newest scan.
         checked: gives its flags as the registry says them (`Explainer.as_the_registry_says`).
+        canaries: of the registry; their own texts that were named right are counted apart.
 
     Raises:
         Refused: there are no results, or no scan of that night ended.
@@ -114,12 +129,14 @@ def night_of(
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
     ids = [scan["scan_id"] for scan in of_night]
-    flags = ask(
-        results, flagged(results, rate, pl.col("scan_id").is_in(ids)).sort("log10_p_global", "path", "row").collect
+    of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids)).with_columns(canary=of_canary(canaries))
+    found = ask(results, of_scans.sort("log10_p_global", "path", "row").collect)
+    everything = checked(found.drop("canary").to_dicts())
+    light, why = _light(of_night, everything)
+    rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
+    flags = found.filter(~pl.col("canary")).with_columns(
+        pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
     )
-    rows = checked(flags.to_dicts())
-    flags = flags.with_columns(pl.Series("user_id", [row["user_id"] for row in rows], pl.String))
-    light, why = _light(of_night, rows)
     standing = ask(results, lambda: standing_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
@@ -132,6 +149,7 @@ def night_of(
         by=_added_up(flags) | _unscored(results, ids),
         seconds=seconds_covered((scan["started_at"], scan["finished_at"]) for scan in of_night),
         decided={"this night": precision(standing, [dict(row) for row in rows]), "all nights": precision(standing)},
+        canaries=len(everything) - len(rows),
     )
 
 

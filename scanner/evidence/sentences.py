@@ -223,8 +223,10 @@ def _copied(copied: Copied | None) -> str:
     if copied is None or not copied.posts:
         return ""
     posts = f"{copied.posts:,} earlier flagged post{'s' * (copied.posts != 1)}"
+    where = f"{printable(copied.path or '')}:{copied.row}"
     others = f"{copied.accounts:,} other account{'s' * (copied.accounts != 1)}"
-    return f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
+    said = f". {copied.share:.0%} of what was scored stands in {posts} of {others}, so that it may be copied"
+    return f"{said}; most of it in {where}"
 
 
 def _spans(explained: Explanation) -> str:

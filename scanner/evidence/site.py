@@ -217,6 +217,7 @@ def _record(night: Night, marked: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "why": night.why,
         "documents": night.documents,
         "flagged": len(night.flags),
+        "canaries": night.canaries,
         "false_flags_expected_at_most": night.expected,
         "quarantined": night.quarantined,
         "filtered": night.filtered,

@@ -102,24 +102,13 @@ def newest(
     same = _SAME if fold else (*_SAME, *_DOCUMENT)
 
     def question() -> FlagList:
-        entries, left_out = _entries(_found(results, rate, wanted), same, canaries)
+        entries, left_out = _entries(found_flags(results, rate, wanted), same, canaries)
         shown = _with_pieces(_in_order(entries, same).head(_most(limit, entries)), entries, results, rate, wanted)
         few = None if limit is None else shown["text_sha256"]
-        rows = _newest_copies(_found(results, rate, wanted, few), shown, same)
+        rows = _newest_copies(found_flags(results, rate, wanted, few), shown, same)
         return FlagList(rows, _totals(entries, len(entries), left_out))
 
     return ask(results, question)
-
-
-def places(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] = ()) -> list[tuple[str, int]]:
-    """Paths and rows of the documents that `newest` lists unfolded, in its order, at less cost."""
-
-    def question() -> pl.DataFrame:
-        found = _found(results, rate, wanted).filter(~_of_canary(canaries))
-        return found.select(*_DOCUMENT, *_SAME, last="scanned_at", log10_p_global="log10_p_global").collect()
-
-    order = _in_order(ask(results, question), (*_SAME, *_DOCUMENT))
-    return list(order.select(_DOCUMENT).iter_rows())
 
 
 def sums(
@@ -140,7 +129,7 @@ def sums(
     group = _GROUPS[by]
 
     def question() -> FlagList:
-        found = _found(results, rate, wanted, each=by != "text")
+        found = found_flags(results, rate, wanted, each=by != "text")
         everybody, left_out = _entries(found, (*_SAME, "account_id"), canaries)
         entries = everybody.filter(~pl.col("again"))
         distinct = {"texts": "text_sha256", "accounts": "account_id", "users": "user_id"}
@@ -164,12 +153,12 @@ def sums(
     return ask(results, question)
 
 
-def _found(
+def found_flags(
     results: str, rate: float, wanted: WantedFlags, texts: pl.Series | None = None, *, each: bool = False
 ) -> pl.LazyFrame:
-    """A row for each document, about the first of the users who are asked for; each: a row for each of these users.
+    """Rows of VERDICTS with `audit`: one a document, about the first of the users who are asked for.
 
-    again: it is not the first one of its document.
+    texts: digests, of which alone; each: a row for each of these users. again: it is not the first of its document.
     """
     asked = wanted.expression()
     if texts is not None:
@@ -199,7 +188,7 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     ).drop("asked", "beside", "place")
 
 
-def _of_canary(canaries: Collection[Canary]) -> pl.Expr:
+def of_canary(canaries: Collection[Canary]) -> pl.Expr:
     """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
     known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
     flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
@@ -209,7 +198,7 @@ def _of_canary(canaries: Collection[Canary]) -> pl.Expr:
 
 def _entries(found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary]) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
-    grouped = found.with_columns(of_canary=_of_canary(canaries))
+    grouped = found.with_columns(of_canary=of_canary(canaries))
     counted = grouped.group_by(*same, "again", "of_canary").agg(
         like_canaries=_LIKE_CANARY.sum().cast(pl.Int64),
         copies=pl.len().cast(pl.Int64),
@@ -232,7 +221,7 @@ def _with_pieces(
     """Entries with the sizes of their pieces, which other entries may belong to."""
     of_shown = entries.filter(pl.col("piece").is_in(shown["piece"].implode())).select(*OF, "piece").unique()
     some = None if len(shown) == len(entries) else of_shown["text_sha256"]
-    sizes = sizes_of(_found(results, rate, wanted, some), of_shown)
+    sizes = sizes_of(found_flags(results, rate, wanted, some), of_shown)
     return shown.join(sizes, on="piece", how="left", maintain_order="left")
 
 

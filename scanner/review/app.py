@@ -27,8 +27,9 @@ from scanner.evidence.advice import RULES
 from scanner.evidence.page import about, environment, visible
 from scanner.printable import printable, safe
 from scanner.results.decided import LONGEST_NOTE, Made, new_id, recorded
+from scanner.results.flag_queue import IN_NEED
 from scanner.review.asked import STATES, Asked
-from scanner.review.desk import LINES_A_PAGE, Desk
+from scanner.review.desk import LINES_A_PAGE, Desk, Looked
 from scanner.review.seen import Changed, Place
 from schemas.words import Decision
 
@@ -67,7 +68,7 @@ async def _list(desk: Desk, request: Request) -> Response:
     _leave(desk, request)
     asked, first = _asked(request.query_params), _number(request.query_params.get("first", "0"))
     listed = await run_in_threadpool(desk.list, asked, first)
-    more = first + len(listed.entries) < listed.total
+    more = first + len(listed.entries) < listed.counts.shown
     return _page(
         "review_list.html.j2",
         title="Flags to review",
@@ -75,6 +76,7 @@ async def _list(desk: Desk, request: Request) -> Response:
         asked=asked,
         states=list(STATES),
         listed=listed,
+        in_need=IN_NEED,
         earlier=asked.address("/", first=max(0, first - LINES_A_PAGE)) if first else None,
         later=asked.address("/", first=first + LINES_A_PAGE) if more else None,
         **await _just_recorded(desk, asked, request),
@@ -98,6 +100,7 @@ async def _flag(desk: Desk, request: Request) -> Response:
         rules=RULES[:-1],
         MOST_NAMED=_MOST_NAMED,
         longest=LONGEST_NOTE,
+        copied_from=_copied_from(looked, form_id),
         back=asked.address("/", left=form_id),
         before=looked.before and asked.address("/flag", **looked.before._asdict(), left=form_id),
         after=looked.after and asked.address("/flag", **looked.after._asdict(), left=form_id),
@@ -130,6 +133,14 @@ async def _account(desk: Desk, request: Request) -> Response:
     flags = Asked("all", account=account_id).address("/")
     about_it = await run_in_threadpool(about_account, found)
     return _page("account.html.j2", **about_it, back="/accounts", back_to="Marked accounts", flags=flags)
+
+
+def _copied_from(looked: Looked, form_id: str) -> str | None:
+    """Address of the page of the earlier post that holds most of what a text may have copied."""
+    copied = looked.explained.copied
+    if copied is None or copied.path is None:
+        return None
+    return Asked("all").address("/flag", path=copied.path, row=copied.row, left=form_id)
 
 
 def _leave(desk: Desk, request: Request) -> None:

@@ -6,18 +6,22 @@ from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+import polars as pl
+
 from scanner.evidence.account_page import AccountLine, line_of_account
-from scanner.evidence.advice import Advice, advise
+from scanner.evidence.advice import Advice, advise, others_can_mark, version_of
 from scanner.evidence.case import Case, find_case
-from scanner.evidence.explainer import Explainer
+from scanner.evidence.copied import earlier_of_others
+from scanner.evidence.explainer import Explainer, Glance
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.marked_accounts import AccountExplained, explain_account, marked_accounts
 from scanner.evidence.precision import Precision, precision
 from scanner.evidence.site import Line, line_of
 from scanner.results import standing_decisions
-from scanner.results.decided import DECIDED_ON, Made, decide, on_documents, recorded
-from scanner.results.flag_list import newest, places
+from scanner.results.decided import DECIDED_ON, Made, decide, on_documents, recorded, users_of
+from scanner.results.flag_queue import FlagCount, by_need, count_flags, flags_at
 from scanner.results.queries import ask, keys_of_scans, of_trial
+from scanner.results.wanted_flags import WantedFlags
 from scanner.review.asked import Asked
 from scanner.review.seen import Changed, Place, flag_as_seen
 from schemas.words import Naming
@@ -28,21 +32,48 @@ MOST_LEFT = 10_000
 """Pages of flags that were left, and are remembered."""
 
 
+class Like(NamedTuple):
+    """The earlier post of another account that is most like a flagged text, and the address of its page."""
+
+    account_id: str
+    address: str
+
+
 class Entry(NamedTuple):
-    """A flag in the list, its decisions, and its page's address; quoted: as in `Explainer.quoted_share`."""
+    """A flag in the list.
+
+    glance: None: its text cannot be read; copies: of the text, among the flags that are asked for; version: of the key;
+    cautious: others can make its mark; same_name: the account has the name of a user whom the flag names, None: it
+    names none, or the account is unknown; need: its place in IN_NEED; address: of its page.
+    """
 
     line: Line
-    quoted: float | None
+    glance: Glance | None
+    copies: int
+    version: str
+    cautious: bool
+    same_name: bool | None
+    like: Like | None
+    need: int
     decided: list[dict[str, Any]]
     address: str
 
 
-class Listed(NamedTuple):
-    """Some of the flags that were asked for, after the `first` ones of `total`; keys: all that any scan had."""
+class Counts(NamedTuple):
+    """How many flags are asked for, and how many are hidden, by the state asked for and by the other filters."""
 
-    entries: list[Entry]
+    shown: int
+    by_state: int
+    by_filters: int
+    total: FlagCount
+
+
+class Listed(NamedTuple):
+    """Some of the flags that were asked for, after the `first` ones; keys: all that any scan had."""
+
+    entries: Sequence[Entry]
     first: int
-    total: int
+    counts: Counts
     measured: Precision
     keys: list[str]
 
@@ -78,38 +109,63 @@ class Desk:
         self._explaining = Lock()  # an Explainer reads files and opens keys as it goes
         self.results, self._rate = explainer.results, explainer.rate
         self._canaries = explainer.canaries
-        self._quoted: dict[tuple[Any, ...], float | None] = {}
+        self._glances: dict[tuple[Any, ...], Glance | None] = {}
         self._left: dict[str, None] = {}
         self._advice: dict[tuple[Any, ...], Advice] = {}
 
     def list(self, asked: Asked, first: int) -> Listed:
-        """LINES_A_PAGE of the flags that are asked for, in the order of `newest`, from a place on."""
-        found = newest(
-            self.results, self._rate, asked.wanted, first + LINES_A_PAGE, fold=False, canaries=self._canaries
-        )
-        with self._explaining:
-            rows = self._explainer.as_the_registry_says(found.rows.slice(first).to_dicts())
-        decided = on_documents(self.results, rows)
+        """LINES_A_PAGE of the flags that are asked for, those that need a decision most first, from a place on."""
+        order = self._order(asked.wanted)
+        shown = order.slice(first, LINES_A_PAGE)
+        rows = flags_at(self.results, self._rate, asked.wanted, shown)
         standing = ask(self.results, lambda: standing_decisions(self.results).collect())
-        quoted = self._quoted_shares(rows)
-        entries = [
-            Entry(
+        entries = self._entries(asked, rows, shown.to_dicts())
+        counts = self._counts(asked, len(order))
+        return Listed(entries, first, counts, precision(standing), keys_of_scans(self.results))
+
+    def _order(self, wanted: WantedFlags) -> pl.DataFrame:
+        return by_need(self.results, self._rate, wanted, self._canaries)
+
+    def _counts(self, asked: Asked, shown: int) -> Counts:
+        def counted(wanted: WantedFlags) -> FlagCount:
+            return count_flags(self.results, self._rate, wanted, self._canaries)
+
+        total, of_state = counted(WantedFlags()), counted(WantedFlags(state=asked.wanted.state))
+        return Counts(shown, total.flagged - of_state.flagged, of_state.flagged - shown, total)
+
+    def _entries(
+        self, asked: Asked, found: Sequence[Mapping[str, Any]], places: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Entry]:
+        with self._explaining:
+            rows = self._explainer.as_the_registry_says(found)
+        decided, earlier = on_documents(self.results, rows), earlier_of_others(self.results, self._rate, rows)
+        glances = self._glances_at(rows)
+
+        def entry(row: Mapping[str, Any], place: Mapping[str, Any]) -> Entry:
+            key, users, account = self._explainer.key_on_record(row["key_id"]), users_of(row), row["account_id"]
+            first = next(iter(earlier.get((row["path"], row["row"]), ())), None)
+            return Entry(
                 line_of(row),
-                quoted[_document(row)],
+                glances[_document(row)],
+                place["copies"],
+                version_of(key),
+                others_can_mark(key),
+                None if account is None or not users else account in users,
+                None if first is None else Like(first["account_id"], _address(first)),
+                place["need"],
                 decided.get(_document(row), []),
                 asked.address("/flag", path=row["path"], row=row["row"]),
             )
-            for row in rows
-        ]
-        return Listed(entries, first, found.totals.entries, precision(standing), keys_of_scans(self.results))
 
-    def _quoted_shares(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], float | None]:
-        """Quoted share of each text, by the columns DECIDED_ON; a text is read once, in the order of its file."""
+        return [entry(row, place) for row, place in zip(rows, places, strict=True)]
+
+    def _glances_at(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[tuple[Any, ...], Glance | None]:
+        """A glance at each text, by the columns DECIDED_ON; a text is read once, in the order of its file."""
         with self._explaining:
             for row in sorted(rows, key=_document):
-                if _document(row) not in self._quoted:
-                    self._quoted[_document(row)] = self._explainer.quoted_share(Case(row, None))
-        return self._quoted
+                if _document(row) not in self._glances:
+                    self._glances[_document(row)] = self._explainer.glance(Case(row, None))
+        return self._glances
 
     def look(self, asked: Asked, place: Place) -> Looked:
         """One flag, and those beside it in the list.
@@ -121,7 +177,7 @@ class Desk:
         with self._explaining:
             (explained,) = self._explainer.explain_cases([case])
         self._advice[_document(case.row)] = advise(explained)
-        listed = [Place(*row) for row in places(self.results, self._rate, asked.wanted, self._canaries)]
+        listed = [Place(*row) for row in self._order(asked.wanted).select("path", "row").iter_rows()]
         decided = on_documents(self.results, [case.row]).get(_document(case.row), [])
         if place not in listed:  # somebody decided on it, so that it is no longer open: go on with the first
             return Looked(explained, decided, None, len(listed), None, next(iter(listed), None))
@@ -180,6 +236,10 @@ class Desk:
                 f"this form was sent before, and recorded as {row['decision']}: reload the flag to change that"
             )
         return row
+
+
+def _address(row: Mapping[str, Any]) -> str:
+    return Asked("all").address("/flag", path=row["path"], row=row["row"])
 
 
 def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.evidence.copied import RUN, Copied, copied_of
+from scanner.evidence.copied import RUN, Post, copied_of
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
 
@@ -24,7 +24,7 @@ def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data)
         np.array(text, np.uint32),
         np.array(sorted(scored), np.int64),
         reach,
-        [(account, np.array(post, np.uint32)) for account, post in posts],
+        [Post(account, "/in/a", i, np.array(post, np.uint32)) for i, (account, post) in enumerate(posts)],
     )
 
     def runs(tokens: list[int]) -> list[tuple[int, ...]]:
@@ -33,9 +33,10 @@ def test_it_is_the_share_of_runs_that_other_posts_hold(text, posts, reach, data)
     own = [tuple(text[end - length + 1 : end + 1]) for end in sorted(scored) if end >= length - 1]
     holding = [(account, post) for account, post in posts if set(own) & set(runs(post))]
     shared = [run for run in own if any(run in runs(post) for _, post in posts)]
-    assert found == Copied(
-        len(shared) / len(own) if own else 0.0, len(holding), len({account for account, _ in holding})
-    )
+    share = len(shared) / len(own) if own else 0.0
+    assert found[:3] == (share, len(holding), len({account for account, _ in holding}))
+    held = [sum(run in runs(post) for run in own) for _, post in posts]
+    assert found.row == (held.index(max(held)) if holding else None)
 
 
 @pytest.mark.costly

@@ -168,4 +168,4 @@ def test_no_trap_is_recommended_to_be_confirmed(trap):
 
 def test_own_words_of_an_equal_name_are():
     assert advise(of()).decision == "confirmed"
-    assert in_short(of()) == "Marked for x; posted by account x; key key"
+    assert in_short(of()) == "Marked for x; posted by account x (the same name); key key"

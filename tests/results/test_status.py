@@ -63,7 +63,7 @@ def test_scans_newest_first_and_nothing_to_do(folder):
     head, *lines, shown, last = out.splitlines()
     assert head.split() == ["scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit"]
     assert lines[0].split() == [
-        *("s0", "2026-08-31", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "3", "2", "no", "alarm")
+        *("s0", "2026-08-31", "2026-08-31", "03:00", "0:01:15", "done", "12,345", "0", "2", "no", "alarm")
     ]
     assert [line.split()[0] for line in lines] == [f"s{i}" for i in range(5)]
     assert shown == "5 of 7 scans shown (--limit shows more)"

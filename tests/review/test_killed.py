@@ -77,11 +77,11 @@ def test_a_killed_review_app_loses_and_doubles_nothing_and_the_page_says_what_wa
     with running("review", night.config, "--by", "ruth", "--port", port) as (_, address):
         tab = context.new_page()
         tab.goto(address)
-        assert tab.locator("tbody tr").count() == FLAGS - after  # the list shows whether it was recorded
+        assert tab.locator("ol.flags > li").count() == FLAGS - after  # the list shows whether it was recorded
         page.reload()  # sends the form again
         assert "quoted" in page.get_by_role("status").inner_text()
         tab.reload()
-        assert tab.locator("tbody tr").count() == FLAGS - 1
+        assert tab.locator("ol.flags > li").count() == FLAGS - 1
     context.close()
     found = results.decisions(night.results).collect()
     assert found.select("decided_by", "decision", "note").rows() == [("ruth", "quoted", "a long reason")]

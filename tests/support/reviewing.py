@@ -71,7 +71,7 @@ class Asking:
     def form(self) -> dict[str, str]:
         """The form that a reviewer's browser would send for the first flag."""
         _, _, page = self.ask("GET", "/", Cookie=self.cookie)
-        first = re.search(r'<td><a href="([^"]+)"', page)[1].replace("&amp;", "&")
+        first = re.search(r'<a href="(/flag[^"]+)" data-key="o"', page)[1].replace("&amp;", "&")
         _, _, page = self.ask("GET", first, Cookie=self.cookie)
         fields = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page)
         chosen = {"decision": "confirmed", "note": "", "sure": "yes"}
