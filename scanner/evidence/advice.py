@@ -49,8 +49,8 @@ def version_of(key: MasterKey | None) -> str:
     """The version of this project's format of a key, or the name of a stack's format, in words."""
     if key is None:
         return "key not on record"
-    own = {"greenlist": "version 1", "gumbel": "version 1", "greenlist-v2": "version 2", "gumbel-v2": "version 2"}
-    return own.get(key.format, key.format)
+    form = format_of(key)
+    return form.name if form.version is None else f"version {form.version}"
 
 
 def _others_can_make_it(explained: Explanation) -> bool:

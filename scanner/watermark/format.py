@@ -124,6 +124,9 @@ class Format(BaseModel, ABC):
     title: ClassVar[str]
     """Title for people, such as `Kirchenbauer et al. (green list)`."""
 
+    version: ClassVar[int | None] = None
+    """Version of this project's own formats; None: a stack's format."""
+
     suggested: ClassVar[Mapping[str, Any]] = {}
     """Parameters of a new key for which the user chose none."""
 

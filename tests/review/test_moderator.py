@@ -1,4 +1,4 @@
-"""Forty flags, twenty of them traps, decided by keys alone as the pages advise; and each kind of page, as axe sees it."""
+"""Forty flags, twenty of them traps, decided by keys as the pages advise; and each kind of page, as axe sees it."""
 
 import re
 import time
