@@ -5,9 +5,13 @@ from pathlib import Path
 import click
 
 from jobs.options import NamedPath, key_ids_option
-from jobs.prompts import read_prompts
+from jobs.prompts import read_marked, read_prompts
 from jobs.text import tell
 from scanner.errors import Refused
+from schemas.registry import CanaryStrength
+
+MOST_MEASURED = 200
+"""Texts of a key that are measured: a row of numbers each in keys.toml."""
 
 
 @click.command("canaries")
@@ -25,12 +29,23 @@ from scanner.errors import Refused
 @click.option(
     "--power",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Share of such texts that is to be found: see `brickscan plan --from`.",
+    help="Instead of --from: share of such texts that every scan is to find, whatever it tests.  [default: 0.9]",
+)
+@click.option(
+    "--from",
+    "marked_file",
+    type=NamedPath(path_type=Path),
+    help="Texts of `brickscan mark`, like those of the canaries: each scan plans by them for its own keys and looks.",
 )
 def canaries(
-    registry: Path, key_ids: tuple[str, ...], prompts: Path, out: Path, texts: int, users: int, power: float
+    registry: Path,
+    key_ids: tuple[str, ...],
+    prompts: Path,
+    out: Path,
+    texts: int,
+    users: int,
+    power: float | None,
+    marked_file: Path | None,
 ) -> None:
     """Make prompts for canaries: users who are nobody, whose texts are marked as all others, and must be found.
 
@@ -41,10 +56,16 @@ def canaries(
 
     Run it again for new prompts, and whenever there is a new key: the canaries stay the same.
 
+    With --from each scan plans by its own number of keys, weights, variants, spans, accounts, rates and min_scored.
+    Without, it plans for --power alone, which is too much once there are more keys or looks.
+
     \b
     Example:
+      brickscan canaries --registry registry --prompts prompts.txt --out canaries.parquet --from marked.parquet
       brickscan canaries --registry registry --prompts prompts.txt --out canaries.parquet --power 0.9
     """
+    if power is not None and marked_file is not None:
+        raise click.UsageError("Give --power, or --from with texts that it is measured on; one of the two.")
     if out.suffix != ".parquet":
         raise Refused(f"--out {out}: Parquet is written, so the name must end in .parquet")
     if out.exists():
@@ -58,7 +79,10 @@ def canaries(
     from scanner.storage.whole import write_whole
 
     known = read_prompts(prompts)
-    made = make_canaries(registry, key_ids or None, users, power)
+    measured = [] if marked_file is None else _measured(marked_file, registry)
+    if measured:
+        power = _power(registry, measured)
+    made = make_canaries(registry, key_ids or None, users, 0.9 if power is None else power, measured=measured)
     names = list(dict.fromkeys(canary.account_id for canary in made.made))[:users]
     generator = np.random.default_rng()  # seeded by the operating system
     rounds = -(-texts // len(known))
@@ -75,3 +99,36 @@ def canaries(
         "Complete each for its user_id as for any user, with the user_id as the account that posts the text.",
         f"Then say in scan.toml: [audit] canaries = {texts}",
     )
+
+
+def _measured(file: Path, registry: Path) -> list[CanaryStrength]:
+    """Texts like canaries', read back under their keys."""
+    from scanner.detection.one_text import canary_strength
+    from scanner.registry import find_key, load_registry
+
+    known, marked = load_registry(registry), read_marked(file)
+    of_keys = (
+        (name, marked.filter(key_id=name).head(MOST_MEASURED)) for name in marked["key_id"].unique(maintain_order=True)
+    )
+    return [
+        canary_strength(registry, find_key(known, name), own["text"].to_list(), own["message"].to_numpy())
+        for name, own in of_keys
+    ]
+
+
+def _power(registry: Path, measured: list[CanaryStrength]) -> float:
+    """Share of the measured texts that pass at 1e-6 among the registry's keys with one look, from 0.01 to 0.99."""
+    from scanner.audit.calibration.admission import ASKED
+    from scanner.detection.scan_plan import keys_tested
+    from scanner.registry import find_key, load_registry
+    from scanner.watermark.search import corrected, passes
+
+    known, shares = load_registry(registry), []
+    for of_key in measured:
+        key = find_key(known, of_key.key_id)
+        tests = key.tested_among(keys_tested(known))
+        share = float(passes(corrected(of_key.log10_p, key.messages, tests), ASKED).mean())
+        number = len(of_key.scored)
+        tell(f"{key.key_id}: {share:.0%} of {number:,} texts pass at {ASKED:g} among {tests:,} keys, with one look")
+        shares.append(share)
+    return min(max(min(shares), 0.01), 0.99)

@@ -10,17 +10,28 @@ import click
 from jobs.bench import figures_option
 from jobs.night import night_lines
 from jobs.options import Folder, NamedPath, groups_of
+from jobs.prompts import read_marked
 from jobs.text import tell
-from scanner.errors import Refused, in_a_line
+from scanner.errors import Refused
 from schemas.registry import MAX_WINDOW, MasterKey
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from scanner.power import Aim, Marked
+    from schemas.config import Dedup
 
 _CLAIMS = (
-    "Power is the chance that the right message passes; a wrong one passes as well with at most the FPR.",
+    "Power is the chance that the right message passes in a document as a whole, as it stands; a wrong one passes as"
+    " well with at most the FPR.",
     "Tokens are taken to be independent given the above. Tokens that repeat an earlier window and token do not count:"
     " they come on top, as do edits of the text.",
+)
+
+
+_NO_CONFIG = (
+    "no scan.toml was given, so one look is assumed, at each document as a whole, and keys of equal shares. A scan"
+    " that tests normalised text, spans or accounts, or has weights, needs more tokens: name its scan.toml, or give K"
 )
 
 
@@ -39,6 +50,8 @@ class Row(NamedTuple):
 
 
 @click.command("plan")
+@click.argument("config", required=False, type=NamedPath(path_type=Path))
+@click.option("--key", "key_id", help="With CONFIG: the key.  [default: the only one, or that of --from]")
 @click.option("--method", help="What the key's method is to be: greenlist or gumbel.")
 @click.option(
     "--from",
@@ -53,7 +66,7 @@ class Row(NamedTuple):
 @click.option("--green-share", type=float, help="Share of green tokens in one's own marked texts (green list).")
 @click.option("--entropy", type=float, help="Mean of -p ln p of the written tokens, in nats, at most 0.367 (Gumbel).")
 @click.option("--probability", type=float, help="Probability of every written token (Gumbel).")
-@click.option("--fpr", type=float, default=1e-6, show_default=True, help="False-positive rate for a document.")
+@click.option("--fpr", type=float, help="False-positive rate for a document.  [default: 1e-6]")
 @click.option(
     "--messages",
     type=click.IntRange(min=1),
@@ -64,7 +77,9 @@ class Row(NamedTuple):
     "--users", type=float, help="Instead of --messages: users of a key in groups, as for `keys new`; also when named."
 )
 @click.option("--misnaming-rate", type=float, help="With --users: as in scan.toml.  [default: that of --fpr]")
-@click.option("--keys", type=click.IntRange(min=1), default=1, show_default=True, help="Keys that are tested.")
+@click.option(
+    "--keys", type=click.FloatRange(min=1), help="K: keys that are tested, or 1 over all weights.  [default: 1]"
+)
 @click.option(
     "--power",
     "powers",
@@ -90,6 +105,8 @@ class Row(NamedTuple):
 )
 @figures_option
 def plan(
+    config: Path | None,
+    key_id: str | None,
     method: str | None,
     marked_file: Path | None,
     registry: Path | str | None,
@@ -99,11 +116,11 @@ def plan(
     green_share: float | None,
     entropy: float | None,
     probability: float | None,
-    fpr: float,
+    fpr: float | None,
     messages: tuple[int, ...],
     users: float | None,
     misnaming_rate: float | None,
-    keys: int,
+    keys: float | None,
     powers: tuple[float, ...],
     simulate: int,
     seed: int,
@@ -120,6 +137,10 @@ def plan(
     number is true. With --entropy it is the paper's bound, which asks for many times more than suffices, beside an
     estimate.
 
+    CONFIG: the file of a scan. Then its rates and min_scored count, the messages of the key, and K: the number of keys
+    and their weights, and those of the variants, spans and accounts that it tests. Without it, one look at each
+    document is assumed, and --keys, --fpr and --messages.
+
     With --users, a key in groups as `keys new` makes it: rows `named` say how many tokens suffice, so that the text is
     found and its user is named, in text that is marked for one user alone.
 
@@ -127,6 +148,8 @@ def plan(
 
     \b
     Example:
+      brickscan plan scan.toml --from marked.parquet
+      brickscan plan scan.toml --key spring-2026 --green-share 0.6
       brickscan plan --from marked.parquet --registry registry
       brickscan plan --method greenlist --green-share 0.6 --fpr 1e-6 --messages 100000 --plot plan.png
       brickscan plan --method gumbel --entropy 0.2
@@ -134,8 +157,8 @@ def plan(
       brickscan plan --night 50e6 --tokens 200 --users 1e9
     """
     if night is not None:
-        if users is None or marked_file or method or messages:
-            raise click.UsageError("--night goes with --users, and with no --from, --method or --messages.")
+        if users is None or config or marked_file or method or messages:
+            raise click.UsageError("--night goes with --users, and with no CONFIG, --from, --method or --messages.")
         tell(*night_lines(figures, night, tokens, users, flagged))
         return
     if plot is not None and importlib.util.find_spec("matplotlib") is None:
@@ -144,8 +167,24 @@ def plan(
         raise Refused(f"--plot {plot}: is a folder, or in a folder that is not there; name a file in one that is")
     import numpy as np
 
+    from scanner.detection.one_text import ScannedKey
     from scanner.power import Aim, NamedToo, marked_text, tokens_needed
+    from scanner.watermark.formats import format_of
 
+    scanned: ScannedKey | None = None
+    if config is not None:
+        if messages or any(value is not None for value in (method, registry, fpr, users, misnaming_rate, keys)):
+            raise click.UsageError(
+                "CONFIG says it: give no --method, --registry, --fpr, --messages, --users or --keys."
+            )
+        of_file = None if marked_file is None else _key_of(marked_file)[1]
+        if None not in (key_id, of_file) and key_id != of_file:
+            raise Refused(f"--key {key_id}: the texts of --from {marked_file} are of key {of_file}; leave --key out")
+        scanned = ScannedKey.of_config(config, of_file or key_id)
+        registry, fpr, keys = scanned.registry, scanned.false_positive_rate, scanned.keys
+    elif key_id is not None:
+        raise click.UsageError("--key goes with CONFIG.")
+    fpr, keys = 1e-6 if fpr is None else fpr, 1.0 if keys is None else keys
     if not 0 < fpr < 1:
         raise Refused(f"--fpr {fpr} is not allowed; a number between 0 and 1 is needed")
     for power in powers:
@@ -156,29 +195,36 @@ def plan(
     if marked_file is not None:
         if registry is None or method or any(v is not None for v in (delta, green_share, entropy, probability)):
             raise click.UsageError("--from goes with --registry, and with no --method or strength: it measures them.")
-        marked, key, window = _measured(marked_file, registry)
+        marked, key, window = _measured(marked_file, registry, scanned.dedup if scanned else "ngram")
         method = key.format
         if not messages and users is None:  # the number of the key itself
             messages, groups = (key.messages,), key.parameters.get("groups")
-    elif method is None:
-        raise click.UsageError("Give --method and a strength, or --from and --registry.")
+    elif scanned is None and method is None:
+        raise click.UsageError("Give CONFIG, or --method and a strength, or --from and --registry.")
     else:
         given = {"delta": delta, "green_share": green_share, "entropy": entropy, "probability": probability}
-        marked = marked_text(method, given | {"gamma": gamma})
+        if scanned is not None:
+            method, window, of_key = format_of(scanned.key).columns()
+            method = method.removesuffix("-v2")  # power is alike in both versions
+            gamma, messages = of_key or gamma, (scanned.key.messages,)
+            groups = scanned.key.parameters.get("groups")
+        marked = marked_text(str(method), given | {"gamma": gamma})
     aims = [Aim(fpr, count, keys) for count in _counts(messages, groups)]
     generator = np.random.default_rng(seed)
 
     def row(aim: "Aim", power: float, marked: "Marked", kind: str | None) -> Row:
-        scored = tokens_needed(marked, aim, power)
+        scored = max(tokens_needed(marked, aim, power), scanned.min_scored if scanned else 1)
         passed = marked.passed(scored, aim, simulate, generator) if simulate else None
         kind = kind or _kind(marked, scored, aim, of_a_mean=green_share is not None)
         return Row(aim, power, scored, passed, _estimate(marked, aim, power), kind)
 
     rows = [row(aim, power, marked, None) for aim in aims for power in powers]
     if groups is not None:
-        named = NamedToo(marked, groups, misnaming_rate or fpr)
+        named = NamedToo(marked, groups, (scanned.misnaming_rate if scanned else misnaming_rate) or fpr)
         rows += [row(aims[0], power, named, "named") for power in powers]
-    tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {keys} key{'s' * (keys > 1)}")
+    tested = f"K = {keys:g}" if scanned else f"{keys:g} key{'s' * (keys > 1)}"
+    tell(f"{method}, h = {window}, false-positive rate {fpr:g} for a document, {tested}")
+    tell(f"Looks: {scanned.looks if scanned else _NO_CONFIG}")
     tell(f"Assumes: {marked.assumes}")
     for claim in _CLAIMS:
         tell(claim)
@@ -204,27 +250,25 @@ def _counts(messages: tuple[int, ...], groups: int | None) -> tuple[int, ...]:
     return messages or ((1, 1000, 100_000) if groups is None else (groups**2,))
 
 
-def _measured(file: Path, registry: Path | str) -> tuple["Marked", MasterKey, int]:
-    """The strength of texts that `brickscan mark` wrote, with their key and its window."""
-    import polars as pl
-    import pyarrow as pa
+def _key_of(file: Path) -> tuple["pl.DataFrame", str]:
+    """Texts that `brickscan mark` wrote, of one key, and its id."""
+    texts = read_marked(file)
+    ids = texts["key_id"].unique().to_list()
+    if len(ids) != 1:
+        raise Refused(f"--from {file}: holds texts of {len(ids)} keys; give those of one")
+    return texts, str(ids[0])
 
+
+def _measured(file: Path, registry: Path | str, dedup: "Dedup") -> tuple["Marked", MasterKey, int]:
+    """The strength of texts that `brickscan mark` wrote, with their key and its window."""
     from scanner.detection.one_text import strengths_of
-    from scanner.input.named_parquet import open_parquet
     from scanner.measured import Measured
     from scanner.registry import find_key, load_registry
     from scanner.watermark.formats import format_of
 
-    try:
-        names = ["key_id", "message", "text"]
-        texts = pl.DataFrame(open_parquet(file, f"--from {file}").read(columns=names)).select(names)
-    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-        raise Refused(f"--from {file}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
-    ids = texts["key_id"].unique().to_list()
-    if len(ids) != 1:
-        raise Refused(f"--from {file}: holds texts of {len(ids)} keys; give those of one")
-    key = find_key(load_registry(registry), ids[0])
-    law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy())
+    texts, key_id = _key_of(file)
+    key = find_key(load_registry(registry), key_id)
+    law, strengths = strengths_of(registry, key, texts["text"].to_list(), texts["message"].to_numpy(), dedup)
     return Measured.of(law, strengths), key, format_of(key).rule().context
 
 

@@ -3,7 +3,7 @@
 import io
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,6 +11,9 @@ from jobs.text import complain
 from scanner.errors import Refused, in_a_line
 from scanner.input.named_parquet import open_parquet
 from scanner.storage.named import MOST_ROWS, read_named
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TOLD = 10
 """Most left-out prompts whose numbers are shown."""
@@ -21,6 +24,24 @@ class Asked(NamedTuple):
 
     prompts: list[str]
     users: list[Any] | None
+
+
+def read_marked(path: Path) -> "pl.DataFrame":
+    """Columns key_id, message and text of texts that `brickscan mark` wrote, which --from named.
+
+    Raises:
+        Refused: the file cannot be read as such, or holds no text.
+    """
+    import polars as pl
+
+    names = ["key_id", "message", "text"]
+    try:
+        texts = pl.DataFrame(open_parquet(path, f"--from {path}").read(columns=names)).select(names).drop_nulls()
+    except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        raise Refused(f"--from {path}: cannot be read as what `brickscan mark` writes ({in_a_line(error)})") from None
+    if texts.is_empty():
+        raise Refused(f"--from {path}: holds no text; give texts that `brickscan mark` wrote")
+    return texts
 
 
 def read_prompts(path: Path, field: str = "--prompts") -> list[str]:

@@ -30,11 +30,14 @@ _Floats = NDArray[np.float64]
 
 
 class Aim(NamedTuple):
-    """What is to be detected: a false-positive rate for a document, over M messages of each of K keys."""
+    """What is to be detected: a false-positive rate for a document, over M messages of a key, and K (SPEC §3).
+
+    keys: K, how many keys share the rate equally, or 1 over the weight of the key and of the looked at text.
+    """
 
     false_positive_rate: float
     messages: int
-    keys: int
+    keys: float
 
     def passes(self, log10_p: _Floats) -> NDArray[np.bool_]:
         """Whether one message's own log10 p passes once it is corrected (SPEC §3)."""

@@ -204,14 +204,35 @@ class Canary(_Frozen):
     names: bool
 
 
+class CanaryStrength(_Frozen):
+    """Texts that were marked with a key as canaries' texts are, read back under it: a number a text in each field.
+
+    scored: positions; log10_p: of the text's message alone, 0 where another message reads better; log10_p_own: by what
+    the message shares with no other, corrected for these others.
+    """
+
+    key_id: KeyId
+    scored: Annotated[tuple[int, ...], Field(min_length=1)]
+    log10_p: tuple[float, ...]
+    log10_p_own: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _one_number_a_text(self) -> Self:
+        if not len(self.scored) == len(self.log10_p) == len(self.log10_p_own):
+            raise ValueError("scored, log10_p and log10_p_own must have a number for each text")
+        return self
+
+
 class Canaries(_Frozen):
     """Canaries of a registry (`brickscan canaries`); all that were ever made, since their texts may come later.
 
-    power: planned share of their texts that are found, and named right.
+    power: planned share of their texts that are found, and named right, whatever the scan; measured: by which each scan
+    plans for its own keys, looks and rates; empty: it goes by `power`.
     """
 
     power: Annotated[float, Field(gt=0, lt=1)]
     made: tuple[Canary, ...] = ()
+    measured: tuple[CanaryStrength, ...] = ()
 
 
 class Registry(_Frozen):

@@ -14,12 +14,19 @@ from scipy import stats
 
 from jobs.demo.demo_keys import HERE, make_registry
 from jobs.plan import plan
-from scanner.detection.one_text import strengths_of
+from scanner.detection.detector import Detector
+from scanner.detection.one_text import NOWHERE, ScannedKey, strengths_of
+from scanner.detection.open_plan import open_keys
+from scanner.detection.scan_plan import read_config
+from scanner.detection.shares import Weights
 from scanner.errors import Refused
 from scanner.measured import Measured, Strengths, probability_of, thresholds
 from scanner.power import Aim, GreenShare, GumbelEntropy, gumbel_thresholds, tokens_needed
-from scanner.registry import find_key, load_registry
+from scanner.registry import Holders, find_key, load_registry, new_key, open_key
 from scanner.watermark.laws import Binomial, Gamma
+from schemas.tables import DOCUMENTS
+from tests.fixed import fix_secrets
+from tests.support.two_keys import TOKENIZER
 
 AIM = Aim(1e-6, 1000, 3)
 
@@ -168,3 +175,108 @@ def test_files_that_cannot_be_measured_are_refused(demo, tmp_path, options, word
 def test_measured_and_assumed_strength_do_not_mix(tmp_path) -> None:
     for options in (["--from", "x"], ["--from", "x", "--registry", "r", "--method", "gumbel"], []):
         assert CliRunner().invoke(plan, options).exit_code == 2
+
+
+ALL_LOOKS = """\
+registry = "{registry}"
+results = "results"
+false_positive_rate = 1e-6
+variants = {{ normalised = true }}
+spans = {{ windows = true, segments = true }}
+accounts = {{ nights = 7 }}
+[input]
+paths = ["in.parquet"]
+account = "account_id"
+"""
+LOOKS = 1 / (0.3333 * 0.5)
+"""K of a document as it stands, beside a normalised text, spans and accounts, for one key."""
+
+
+@pytest.fixture(scope="module")
+def three_keys(tmp_path_factory):
+    """A folder with a registry of three keys and a scan that tests all that there is."""
+    folder = tmp_path_factory.mktemp("keys")
+    names = ("green", "second", "third")
+    fix_secrets(folder / "registry", *names)
+    for name in names:
+        new_key(folder / "registry", name, format="greenlist", window=2, gamma="1/4", messages=200, tokenizer=TOKENIZER)
+    (folder / "scan.toml").write_text(ALL_LOOKS.format(registry="registry"))
+    return folder
+
+
+def texts_of(registry, words, message: int, share: float, tokens: int, texts: int) -> list[str]:
+    """Texts of words, each green with this chance, independently, under the key `green`."""
+    mark, random = open_key(registry, find_key(load_registry(registry), "green")), np.random.default_rng(3)
+    chosen = random.integers(len(words.words), size=(texts, tokens))
+    for place in range(mark.window, tokens):
+        window = words.tokens[chosen[:, place - mark.window : place]].astype(np.uint32)
+        green = mark.green(mark.window_nonces(window), np.full(texts, message), int(words.tokens.max()) + 1)
+        of_words = green[:, words.tokens]
+        wanted = random.random(texts) < share
+        for text in range(texts):
+            chosen[text, place] = random.choice(np.flatnonzero(of_words[text] == wanted[text]))
+    return ["".join(" " + words.words[i] for i in row) for row in chosen.tolist()]
+
+
+@pytest.mark.seconds
+def test_what_is_planned_for_three_keys_and_all_looks_is_what_a_detector_finds(three_keys, words) -> None:
+    """The exact law at K of scan.toml against the detector of a scan, on 400 texts; K of one look is far off."""
+    share, tokens, number = 0.6, 72, 400
+    scanned = ScannedKey.of_config(three_keys / "scan.toml", "green")
+    assert scanned.keys == pytest.approx(3 * LOOKS)
+    exact = GreenShare(Fraction(1, 4), share, "")
+    scored = np.array([tokens - 2])
+    planned, of_one_look = (exact.power(scored, Aim(1e-6, 200, keys))[0] for keys in (scanned.keys, 1))
+    texts = texts_of(three_keys / "registry", words, 7, share, tokens, number)
+    config = read_config(three_keys / "scan.toml")
+    keys = open_keys(str(three_keys / "registry"), load_registry(three_keys / "registry").keys)
+    documents = pa.RecordBatch.from_pylist(
+        [{"row": row, "text": text.encode()} for row, text in enumerate(texts)], DOCUMENTS
+    )
+
+    def found(weights: Weights) -> int:
+        detector = Detector(
+            keys,
+            Holders.load(three_keys / "registry", [test.key.key_id for test in keys]),
+            keys_tested=3,
+            dedup="ngram",
+            min_scored=16,
+            false_positive_rate=1e-6,
+            weights=weights,
+        )
+        rows = detector.detect(documents, NOWHERE)[0].to_pylist()
+        assert {row["message"] for row in rows if row["flagged"] and row["message"] is not None} <= {7}
+        return sum(row["flagged"] for row in rows)
+
+    all_looks = Weights.of(config)
+    alone = found(all_looks._replace(span=None))  # documents as a whole, under the same weight
+    low, high = stats.binomtest(alone, number).proportion_ci(1 - 1e-6)
+    assert low < planned < high, (alone, planned)
+    assert of_one_look > high, (alone, of_one_look)  # what was planned before
+    assert found(all_looks) >= alone  # spans find some more, and take nothing away
+
+
+def test_plan_goes_by_the_configuration_and_says_what_it_assumes_without_one(three_keys) -> None:
+    few = ("--power", 0.9, "--simulate", 0)
+    strength = ("--green-share", 0.6)
+    without = call("--method", "greenlist", *strength, "--window", 2, "--messages", 200, *few)
+    assert "Looks: no scan.toml was given, so one look is assumed" in without
+    out = call(three_keys / "scan.toml", "--key", "green", *strength, *few)
+    assert "greenlist, h = 2, false-positive rate 1e-06 for a document, K = 18.0018" in out
+    assert "has 1/3 of the rate, documents as a whole 0.3333, and text as it stands 0.5 of that" in out
+    assert "tested beside them, which finds some more: normalised text, spans, accounts" in out
+    needed, needed_without = (int(said.splitlines()[-1].split()[2]) for said in (out, without))
+    assert needed == tokens_needed(GreenShare(Fraction(1, 4), 0.6, ""), Aim(1e-6, 200, 3 * LOOKS), 0.9)
+    assert needed > needed_without
+    for wrong, words in (
+        ((three_keys / "scan.toml", *strength), "--key is missing: one of the keys of"),
+        (
+            (three_keys / "scan.toml", "--key", "fourth", *strength),
+            "--key fourth: one of the keys of .*: green, second",
+        ),
+    ):
+        with pytest.raises(Refused, match=words):
+            call(*wrong)
+    for wrong in (("--fpr", 1e-4), ("--keys", 2), ("--messages", 3), ("--registry", three_keys)):
+        given = [three_keys / "scan.toml", "--key", "green", *strength, *wrong]
+        assert CliRunner().invoke(plan, [str(one) for one in given]).exit_code == 2

@@ -20,12 +20,15 @@ from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
+from scanner.watermark.search import long_enough, search
 from schemas.config import Dedup, ScanConfig
-from schemas.registry import MasterKey, Registry
+from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS
 
 NOWHERE = Origin("", "", "")
 """Origin of a single text, which comes from no scan and no file."""
+
+_LEAST_LOG10_P = -1000.0
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,55 @@ class Check:
         )
 
 
+@dataclass(frozen=True)
+class ScannedKey:
+    """A key as a configuration's scans test it in documents as a whole, as they stand.
+
+    keys: K (SPEC §3); looks: in words; registry: its folder. The rest as in ScanConfig.
+    """
+
+    key: MasterKey
+    keys: float
+    looks: str
+    registry: str
+    false_positive_rate: float
+    misnaming_rate: float | None
+    dedup: Dedup
+    min_scored: int
+
+    @classmethod
+    def of_config(cls, config_file: Path, key_id: str | None) -> "ScannedKey":
+        """The key of this id, or without one the only key under test.
+
+        Raises:
+            Refused: the configuration cannot be right, or does not test such a key.
+        """
+        config = read_config(config_file)
+        folder = absolute("registry", config.registry, config_file.absolute().parent)
+        registry = load_registry(folder)
+        keys, tested = keys_under_test(registry, config.registry, config.keys), keys_tested(registry)
+        chosen = [key for key in keys if key_id in (None, key.key_id)]
+        if len(chosen) != 1:
+            known = ", ".join(key.key_id for key in keys)
+            raise Refused(f"--key {key_id or 'is missing'}: one of the keys of {config_file} is needed: {known}")
+        weights, (key,) = Weights.of(config), chosen
+        others = {"normalised text": weights.normalised, "spans": weights.span, "accounts": weights.account}
+        beside = ", ".join(what for what, weight in others.items() if weight is not None)
+        return cls(
+            key,
+            weights.tests(key, tested)[0],
+            f"by {config_file}, key {key.key_id} has 1/{key.tested_among(tested)} of the rate, documents as a whole"
+            f" {weights.document:g}, and text as it stands {weights.as_written:g} of that"
+            + (f"; tested beside them, which finds some more: {beside}" if beside else "")
+            + ("; n-grams that the filter leaves out come on top" if config.filter else ""),
+            folder,
+            config.false_positive_rate,
+            config.misnaming_rate,
+            config.dedup,
+            config.min_scored,
+        )
+
+
 def check_text(check: Check, raw: bytes) -> list[Mapping[str, Any]]:
     """Verdict of each key on a text: a row of schemas.tables.VERDICTS each, in the registry's order; flags are proved.
 
@@ -136,12 +188,45 @@ def _verdict(check: Check, test: KeyUnderTest, holders: Holders, document: pa.Re
 
 
 def strengths_of(
-    registry: Path | str, key: MasterKey, texts: Sequence[str], messages: NDArray[np.int64]
+    registry: Path | str,
+    key: MasterKey,
+    texts: Sequence[str],
+    messages: NDArray[np.int64],
+    dedup: Dedup = "ngram",
 ) -> tuple[Law | None, Strengths]:
     """The law of a key's scores, and how strongly texts are marked with it for their messages, int64[D].
+
+    dedup: as in the scans.
 
     Raises:
         SecretError, TokenizerError: the key cannot be opened.
     """
     (test,) = open_keys(registry, [key], fast=False)
-    return test.watermark.law, measure(test.watermark, test.tokenizer.encode(texts), messages)
+    return test.watermark.law, measure(test.watermark, test.tokenizer.encode(texts), messages, dedup)
+
+
+def canary_strength(
+    registry: Path | str, key: MasterKey, texts: Sequence[str], messages: NDArray[np.int64]
+) -> CanaryStrength:
+    """Texts read back under the key that marked them for some messages, int64[D], by the search of a scan.
+
+    Raises:
+        Refused: no text has a token that is scored; SecretError, TokenizerError: the key cannot be opened.
+    """
+    (test,) = open_keys(registry, [key], fast=False)
+    tokens = test.tokenizer.encode(texts)
+    documents, positions = long_enough(test.watermark.rule.positions(tokens, "ngram"), 1)
+    if not len(documents):
+        raise Refused(f"key {key.key_id!r}: no text has a token that it scores; give texts that `brickscan mark` wrote")
+    found = search(test.watermark, tokens, positions, key.messages)
+    best = found.message[:, 0] == messages[documents]
+
+    def shown(log10_p: NDArray[np.float64]) -> tuple[float, ...]:
+        return tuple(np.where(best, np.maximum(log10_p[:, 0], _LEAST_LOG10_P), 0.0).round(2).tolist())
+
+    return CanaryStrength(
+        key_id=key.key_id,
+        scored=tuple(positions.scored.tolist()),
+        log10_p=shown(found.log10_p),
+        log10_p_own=shown(found.log10_p_own),
+    )

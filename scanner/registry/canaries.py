@@ -9,11 +9,16 @@ from scanner.errors import Refused
 from scanner.registry.answers import messages_held
 from scanner.registry.keys_file import change_registry, find_key, load_registry
 from scanner.registry.users import give_messages
-from schemas.registry import Canaries, Canary, Registry
+from schemas.registry import Canaries, Canary, CanaryStrength, Registry
 
 
 def make_canaries(
-    folder: Path | str, key_ids: Sequence[str] | None, count: int, power: float, at: datetime | None = None
+    folder: Path | str,
+    key_ids: Sequence[str] | None,
+    count: int,
+    power: float,
+    at: datetime | None = None,
+    measured: Sequence[CanaryStrength] = (),
 ) -> Canaries:
     """Make canaries up to this number, and give each a message under each key, as any user gets theirs.
 
@@ -25,6 +30,7 @@ def make_canaries(
         count: how many canaries.
         power: planned share of their texts that are found.
         at: time of the allocation, with a time zone; now by default.
+        measured: texts like theirs, by which each scan plans for itself; none: scans go by the power.
 
     Returns:
         All canaries of the registry.
@@ -54,11 +60,11 @@ def make_canaries(
             for name in ids
             if name in held
         ]
-    return set_canaries(folder, Canaries(power=power, made=tuple(made)))
+    return set_canaries(folder, Canaries(power=power, made=tuple(made), measured=tuple(measured)))
 
 
 def set_canaries(folder: Path | str, canaries: Canaries) -> Canaries:
-    """Record canaries beside the earlier ones, which stay; the power is the new one. Returns all of them.
+    """Record canaries beside the earlier ones, which stay; power and measured texts are the new ones. Returns all.
 
     Raises:
         Refused: there is no registry.

@@ -1,6 +1,7 @@
 """Canaries: counts against plain loops, how surely a loss is seen, and sabotage by each cause of a loss."""
 
 import hashlib
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from scipy import stats
 
 from jobs.audit_words import canaries_in_words
-from scanner.audit.in_every_scan.found_canaries import Counted, count, judge_canaries, lost
+from scanner.audit.in_every_scan.found_canaries import Counted, Planned, count, judge_canaries, lost, planned_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
 from scanner.cluster.endings import ExitCode, exit_code_of, worse_of
+from scanner.detection.one_text import canary_strength
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import (
@@ -198,7 +200,9 @@ def probability_of_alarm(due: int, share: float, power: float, error: float) -> 
     """The exact probability: hits are binomial, and every canary that is found is named right."""
     audit = Audit.begin("", "", "", error)
     hits = np.arange(due + 1)
-    alarms = [lost(judge_canaries(audit, Counted(due, due, h, h, 0), power, 1e-6)) for h in hits.tolist()]
+    alarms = [
+        lost(judge_canaries(audit, Counted(due, due, h, h, 0), Planned(power, power), 1e-6)) for h in hits.tolist()
+    ]
     return float(stats.binom.pmf(hits, due, share)[alarms].sum())
 
 
@@ -210,13 +214,13 @@ def test_of_200_half_lost_is_seen_and_a_night_as_planned_is_quiet(power):
 
 def test_one_named_for_another_is_an_alarm_and_no_canaries_are_none():
     audit = Audit.begin("", "", "", 1e-3)
-    assert lost(judge_canaries(audit, Counted(200, 200, 180, 180, 1), 0.9, 1e-6))
-    assert not lost(judge_canaries(audit, Counted(200, 200, 180, 180, 0), 0.9, 1e-6))
-    assert judge_canaries(audit, Counted(0, 0, 0, 0, 0), 0.9, 1e-6) == []
+    assert lost(judge_canaries(audit, Counted(200, 200, 180, 180, 1), Planned(0.9, 0.9), 1e-6))
+    assert not lost(judge_canaries(audit, Counted(200, 200, 180, 180, 0), Planned(0.9, 0.9), 1e-6))
+    assert judge_canaries(audit, Counted(0, 0, 0, 0, 0), Planned(0.9, 0.9), 1e-6) == []
 
 
 def test_rows_are_whole():
-    rows = judge_canaries(Audit.begin("", "", "", 1e-3), Counted(200, 150, 90, 80, 3), 0.9, 1e-6)
+    rows = judge_canaries(Audit.begin("", "", "", 1e-3), Counted(200, 150, 90, 80, 3), Planned(0.9, 0.9), 1e-6)
     found, right, wrong = rows
     assert (found["tests"], found["hits"], found["expected"], found["verdict"]) == (200, 90, 180.0, "too few")
     assert found["low"] < 90 < found["high"] < 180
@@ -262,6 +266,81 @@ def test_the_command_makes_prompts_for_the_same_canaries_each_time(tmp_path):
     assert set(pl.read_parquet(tmp_path / "two.parquet")["user_id"]) == set(first["user_id"])
     code, _, err = call(*how, "--out", tmp_path / "two.parquet")
     assert (code, "exists already" in err) == (2, True)
+
+
+MEASURED = 120
+"""Texts that are measured, and as many others that come in a night."""
+
+
+def short_texts(serving, words, seed: int) -> tuple[list[str], list[Canary]]:
+    """Marked texts of 14 to 25 words, some of which pass whatever is tested, and the canary of each."""
+    made, mark = load_registry(serving).canaries.made, marked_text(serving, words)
+    lengths = np.random.default_rng(seed).integers(14, 26, MEASURED).tolist()
+    whose = [made[i % 10] for i in range(MEASURED)]
+    return [
+        mark(one.message, length, seed + i) for i, (one, length) in enumerate(zip(whose, lengths, strict=True))
+    ], whose
+
+
+@pytest.mark.seconds
+def test_what_is_planned_follows_keys_and_looks_and_agrees_with_scans(tmp_path, serving, words):
+    """120 measured texts plan for 120 others, under K = 1, 2 and 1000: nights find what is planned, and are quiet."""
+    registry, (key,) = tmp_path / "registry", load_registry(serving).keys
+    shutil.copytree(serving, registry)
+    texts, whose = short_texts(serving, words, 1000)
+    measured = canary_strength(registry, key, texts, np.array([one.message for one in whose]))
+    canaries = set_canaries(registry, Canaries(power=0.9, measured=(measured,)))
+    texts, whose = short_texts(serving, words, 2000)
+    accounts = [one.account_id for one in whose]
+    pq.write_table(pa.table({"text": texts, "account_id": accounts}), tmp_path / "in.parquet")
+    both = "[variants]\nnormalised = true\n"
+    looks = ["", both, both + "[weights]\nas_written = 0.001\nnormalised = 0.999\n"]
+    shares = []
+    for number, look in enumerate(looks):
+        text = CONFIG.replace("canaries = 30", f"canaries = {MEASURED}").replace('"results"', f'"results-{number}"')
+        (tmp_path / "scan.toml").write_text(text + look)
+        plan = make_plan(tmp_path / "scan.toml")
+        audit = scan(plan)
+        planned, counted = planned_of(plan, canaries, 0.5), audit.canaries  # risk one half: the share itself, about
+        assert counted.came == MEASURED
+        assert counted.right == counted.found
+        hits = round(planned.found * MEASURED)
+        alike = stats.fisher_exact([[hits, MEASURED - hits], [counted.found, MEASURED - counted.found]])
+        assert alike.pvalue > 1e-3, (look, hits, counted.found)
+        assert audit.state == "no decoys"
+        assert audit.alarms() == []
+        (row,) = (row for row in audit.rows if row["kind"] == "canary_found")
+        assert row["expected"] < counted.found
+        shares.append(planned.found)
+        stated = judge_canaries(Audit.begin("", "", "", 1e-3), counted, Planned(0.9, 0.9), 1e-6)
+    assert lost(stated)  # one share for every scan is too much to ask under K = 1000
+    assert shares[0] >= shares[1] > shares[2] + 0.2
+    for name in ("second", "third"):
+        new_key(registry, name, format="greenlist", window=2, gamma="1/4", messages=2000, tokenizer=TOKENIZER)
+    more = planned_of(make_plan(tmp_path / "scan.toml"), canaries, 0.5)
+    assert more.found <= shares[2]
+    one_by_one = zip(measured.log10_p, measured.scored, strict=True)
+    tests = 2000 * 3 * 1000  # messages, keys, and 1 over the weight of a text as it stands
+    passing = sum(-math.expm1(tests * math.log1p(-(10.0**p))) <= 1e-6 for p, scored in one_by_one if scored >= 16)
+    assert round(more.found * MEASURED) == pytest.approx(passing, abs=1)
+
+
+def test_the_command_measures_texts_like_the_canaries(tmp_path, serving, words):
+    registry, prompts = tmp_path / "registry", tmp_path / "prompts.txt"
+    shutil.copytree(serving, registry)
+    prompts.write_text("a prompt\n")
+    texts, whose = short_texts(serving, words, 3000)
+    rows = {"key_id": ["green"] * MEASURED, "message": [one.message for one in whose], "text": texts}
+    pl.DataFrame(rows).write_parquet(tmp_path / "marked.parquet")
+    how = ("canaries", "--registry", registry, "--prompts", prompts, "--out", tmp_path / "out.parquet")
+    assert call(*how, "--from", tmp_path / "marked.parquet", "--power", 0.5)[0] == 2
+    code, out, _ = call(*how, "--from", tmp_path / "marked.parquet")
+    assert code == 0
+    canaries = load_registry(registry).canaries
+    (measured,) = canaries.measured
+    assert len(measured.scored) == MEASURED
+    assert f"green: {canaries.power:.0%} of 120 texts pass at 1e-06 among 1 keys, with one look" in out
+    assert set(canaries.made) >= set(load_registry(serving).canaries.made)
 
 
 def test_what_cannot_be_told_is_refused(tmp_path, serving):

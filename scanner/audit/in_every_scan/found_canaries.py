@@ -8,13 +8,16 @@ came, were found, and were named for the right user (scanner.registry.canaries m
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from scanner.audit.in_every_scan.traffic import with_text_of
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
+from scanner.detection.scan_plan import Plan
+from scanner.watermark.search import corrected, passes
 from schemas.audit_tables import CANARY_KINDS as KINDS
-from schemas.registry import Canary
+from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming
 
 _TOO_FEW = (AuditVerdict.TOO_FEW, AuditVerdict.TOO_MANY)
@@ -71,36 +74,77 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
     return Counted(max(due, came), came, *rest)
 
 
-def judge_canaries(audit: Audit, counted: Counted, power: float, false_positive_rate: float) -> list[Row]:
+class Planned(NamedTuple):
+    """Least shares of canaries' texts that a scan is to find, and to name right; estimated: limits of a sample."""
+
+    found: float
+    right: float
+    estimated: bool = False
+
+
+def risk_of_row(audit: Audit) -> float:
+    """Probability that a row is wrong; a row whose plan is an estimate has half of it, and the estimate the other."""
+    return audit.family_error / len(KINDS)
+
+
+def planned_of(plan: Plan, canaries: Canaries, risk: float) -> Planned:
+    """Shares that are planned under the keys, looks and rates of a scan, by the texts that were measured for canaries.
+
+    A share of the measured texts is an estimate, so its lower limit is planned; of several keys, the least. Only the
+    look at whole documents as they stand counts, under the weight that it has: other looks find some more.
+
+    Args:
+        plan: of the scan.
+        canaries: of its registry.
+        risk: probability that the limits of a share are wrong.
+    """
+    config, shares = plan.config, []
+    own_rate = config.misnaming_rate or config.false_positive_rate
+    keys = {key.key_id: key for key in plan.keys}
+    for of_key in canaries.measured:
+        if key := keys.get(of_key.key_id):
+            tests = plan.tested_among(key)[0]
+            hits = passes(corrected(of_key.log10_p, key.messages, tests), config.false_positive_rate)
+            hits &= np.array(of_key.scored) >= config.min_scored
+            named = hits & passes(corrected(of_key.log10_p_own, 1, tests), own_rate)
+            shares.append([binomial_limits(int(of.sum()), len(of), risk).low for of in (hits, named)])
+    if not shares:
+        return Planned(canaries.power, canaries.power)
+    found, right = np.min(shares, axis=0).tolist()
+    return Planned(found, right, estimated=True)
+
+
+def judge_canaries(audit: Audit, counted: Counted, planned: Planned, false_positive_rate: float) -> list[Row]:
     """Rows of AUDITS on canaries, which share the family error; none where none was due.
 
-    Texts found or named right are `too few` when the upper limit of their share is below the planned power. Texts named
+    Texts found or named right are `too few` when the upper limit of their share is below the planned one. Texts named
     for others are `too many` when the lower limit of their share is above the false-positive rate.
 
     Args:
         audit: the run, with the probability that any row is wrong though marks are found as planned.
         counted: the counts of canaries.
-        power: share of the canaries that are planned to be found, and named right.
+        planned: shares that are to be found, and named right.
         false_positive_rate: the scan's rate.
     """
     if not counted.due:
         return []
-    risk, rows = audit.family_error / len(KINDS), []
-    for kind, hits in zip(KINDS, (counted.found, counted.right, counted.wrong), strict=True):
-        planned = false_positive_rate if kind == "canary_wrong" else power
-        low, high = binomial_limits(hits, counted.due, risk)
-        above = binomial_tail(hits, counted.due, planned)  # at least so many
-        below = 1.0 - binomial_tail(hits + 1, counted.due, planned) if hits < counted.due else 1.0
+    rows = list[Row]()
+    shares = (planned.found, planned.right, false_positive_rate)
+    for kind, hits, share in zip(KINDS, (counted.found, counted.right, counted.wrong), shares, strict=True):
         wrong = kind == "canary_wrong"
+        risk = risk_of_row(audit) / (2 if planned.estimated and not wrong else 1)
+        low, high = binomial_limits(hits, counted.due, risk)
+        above = binomial_tail(hits, counted.due, share)  # at least so many
+        below = 1.0 - binomial_tail(hits + 1, counted.due, share) if hits < counted.due else 1.0
         verdict = AuditVerdict.UNDECIDED
-        if wrong and low > planned:
+        if wrong and low > share:
             verdict = AuditVerdict.TOO_MANY
-        elif not wrong and high < planned:
+        elif not wrong and high < share:
             verdict = AuditVerdict.TOO_FEW
         limits = Limits(low * counted.due, high * counted.due)
         about = Question(kind, "exact", "all", "document")
         p_value = above if wrong else below
-        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, planned, limits, p_value, verdict))
+        rows.append(row_of(audit, about, len(KINDS), counted.due, hits, share, limits, p_value, verdict))
     return rows
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from scanner.audit.in_every_scan import found_canaries
-from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries
+from scanner.audit.in_every_scan.found_canaries import Counted, judge_canaries, planned_of, risk_of_row
 from scanner.audit.in_every_scan.framing import MOST_TEXTS, warnings
 from scanner.audit.in_every_scan.scan_answers import (
     COUNTED,
@@ -303,7 +303,8 @@ def judge_scan(
     for kind, threshold in KNOCKOFFS.items():
         rows += rate_rows(of_ranks, answers_of_keys(plan, decoys, kind, "users"), [threshold])
     if counted is not None and plan.canaries is not None:
-        rows += judge_canaries(audit, counted, plan.canaries.power, plan.config.false_positive_rate)
+        planned = planned_of(plan, plan.canaries, risk_of_row(audit) / 2)
+        rows += judge_canaries(audit, counted, planned, plan.config.false_positive_rate)
     framing = _framing(plan, audit, traffic, rows)
     return LiveAudit(
         state=_state(rows, tested=len(fresh) > 0, framing=bool(framing), unproved=traffic.unproved),
