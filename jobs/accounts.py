@@ -63,7 +63,7 @@ def accounts(
         "that posts contain marked text, not who wrote it. `brickscan explain` with an account's name says why."
     ]
     if none_tested(place.folder):
-        lines.append("No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on.")
+        lines = ["No scan tested accounts: `accounts = { nights = 1 }` in the scan's configuration turns them on."]
     show_footer(form, lines)
 
 

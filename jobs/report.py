@@ -54,6 +54,7 @@ def report(results: str, day: datetime | None, out: Path) -> None:
     tell(
         f"night of {night.day}: {night.light}; {night.documents:,} documents read, {night.counted.in_words()}; "
         f"{amount(night.expected)} false flags at most to expect",
+        *(f"- {reason}" for reason in night.why),
         *(
             f"decided on, {which}: {found.texts:,} texts, precision {found.in_words()}: {found.counts_in_words()}"
             for which, found in decided

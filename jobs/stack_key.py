@@ -149,7 +149,9 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     if basis.assumed:
         lines = [
             f"strength    {ASSUMED}. A scan takes it down to the rate that an audit of your own texts showed "
-            "(`brickscan calibrate`, then `brickscan keys admit`); until then scans leave this key out, and say so."
+            "(`brickscan calibrate`, then `brickscan keys admit`). Until then a scan goes on under the other keys and "
+            "says that it left this one out, and its night is amber; `keys = [...]` in scan.toml with the ids of the "
+            "others alone leaves it out without that. A scan whose `keys` names it is refused."
         ]
     if least > math.log10(ASKED):
         lines.append(

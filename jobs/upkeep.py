@@ -95,7 +95,7 @@ def retain(results: str, keep: int, keep_flags: bool, yes: bool, dry_run: bool) 
     folder = results_at(results).folder
     old = retention.expired(folder, retention.cutoff(keep), keep_flags=keep_flags)
     if not old.nights:
-        tell(f"no night is older than {keep} days")
+        tell(f"no night is older than {counted(keep, 'day')}, from its date or its scan, the later one")
         return
     kept = ", of which those that stand are kept" if keep_flags else ""
     what = f"drops {len(old.nights):,} nights, {old.nights[0]} to {old.nights[-1]}: {old.documents:,} documents and "

@@ -69,8 +69,10 @@ def supported_keys(
         Refused: a key may not be left out, or none would be left; names the key, and what to do.
     """
     found = [UnsupportedKey(key.key_id, _fault(key, config, tested, left_out)) for key in keys]
-    wrong = tuple(key for key in found if key.why)
     supported = tuple(key for key, fault in zip(keys, found, strict=True) if not fault.why)
+    others = ", ".join(f'"{key.key_id}"' for key in supported)
+    leave_it_out = f"; or leave it out on purpose: keys = [{others}]" if supported else ""
+    wrong = tuple(key._replace(why=key.why + leave_it_out) for key in found if key.why)
     if wrong and (config.keys is not None or config.audit.require_admission or not supported):
         raise Refused(wrong[0].why)
     return supported, wrong
@@ -90,8 +92,9 @@ def _fault(key: MasterKey, config: ScanConfig, tested: int, left_out: LeftOut | 
     asked = "audit.require_admission" if of_all else f"false_positive_rate: {key.format!r} has no law over its keys"
     if key.admission is None or key.admitted_by is None:
         return (
-            f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} messages; "
-            f"audit it with `brickscan calibrate` and record that with `brickscan keys admit {key.key_id}`"
+            f"{asked}: key {key.key_id!r} never passed an audit with its {key.messages} message"
+            f"{'s' * (key.messages != 1)}; audit it with `brickscan calibrate` and record that with `brickscan keys "
+            f"admit {key.key_id}`"
         )
     if key.admission.holds_down_to > rate:
         share = "" if rate == all_keys else f", of which it has {rate:.2g} among the registry's keys"

@@ -83,6 +83,8 @@ def test_each_mark_is_found_and_proved_and_names_nobody_whose_law_is_assumed(tmp
         assert f"'{name}' has no law over its keys: key '{name}' never passed an audit" in plan.left_out[0].why
         with pytest.raises(Refused, match=f"key '{name}' never passed an audit"):
             make_plan(night.configure(rate=1e-4, more=f"keys = ['{name}']"))
+        with pytest.raises(Refused, match=re.escape('; or leave it out on purpose: keys = ["synthid-table"]')):
+            make_plan(night.configure(rate=1e-4, more=f"keys = ['{name}', 'synthid-table']"))
         night.configure(rate=1e-4)
         admit_key(keys, name, admission(1e-5, 20 if name[:5] == "three" else 1))
     for rate, why in (

@@ -209,6 +209,8 @@ def test_small_keys_of_synthid_are_read_as_keys_that_anybody_may_know(folder):
     (folder / "small.json").write_text(json.dumps({"keys": small, "ngram_len": 5}))
     code, out, err = add(folder, "small", "--from", folder / "small.json")
     assert (code, "anyone can make this mark" in out) == (0, True), err
+    assert "Until then a scan goes on under the other keys and says that it left this one out" in out
+    assert "`keys = [...]` in scan.toml with the ids of the others alone leaves it out" in out
     assert "strength assumed" in call("keys", "list", "--registry", folder / "registry")[1]
     secret = folder / "again.key"
     secret.write_text(b"".join((key + 1).to_bytes(8, "big") for key in small).hex())
