@@ -159,7 +159,9 @@ def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
         row["exit_code"] in (130, 143) and row["shards"] and not _left(row)
     ):
         return False
-    return not any(row["scan_id"] in other["audited_scans"] for other in rows if other is not row)
+    from scanner.results.last_scans import went_on
+
+    return not any(went_on(other, row) for other in rows if other is not row)
 
 
 def _of_newest(row: Mapping[str, Any]) -> Iterator[str]:

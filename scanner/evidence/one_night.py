@@ -18,6 +18,7 @@ from scanner.results import audits, flagged, scans, standing_decisions
 from scanner.results.flag_list import of_canary
 from scanner.results.flag_queue import FlagCount
 from scanner.results.in_quarantine import Unscored, in_quarantine
+from scanner.results.last_scans import went_on
 from scanner.results.queries import ask
 from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof
@@ -169,7 +170,7 @@ def _light(of_night: list[dict[str, Any]], flags: Sequence[Row]) -> tuple[Light,
         if scan["audit"] == AuditState.ALARM:
             red.append(f"the audit of scan {scan['scan_id']} alarmed")
             continue
-        if any(_went_on(later, scan) for later in of_night[number + 1 :]):
+        if any(went_on(later, scan) for later in of_night[number + 1 :]):
             continue
         if scan["audit"] in _BAD:
             amber.append(f"the audit of scan {scan['scan_id']} says: {scan['audit']}")
@@ -187,11 +188,6 @@ def _light(of_night: list[dict[str, Any]], flags: Sequence[Row]) -> tuple[Light,
     if read and lost > read / 100:
         amber.append(f"{lost:,} of {read:,} documents could not be scored")
     return ("red", red + amber) if red else ("amber", amber) if amber else ("green", [])
-
-
-def _went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
-    """Whether a later scan ended and judged what another one did, so that nothing is left to do about the other."""
-    return later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]
 
 
 def _rates(results: str, ids: list[str]) -> Sequence[Mapping[str, Any]]:

@@ -1,11 +1,13 @@
 """The last scans and how they ended, scans that left no row, and how much each of them finished."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from scanner.results.newest import shards
 from scanner.results.queries import ask, scans
+from schemas.words import AuditState
 
 
 class LastScans(NamedTuple):
@@ -19,6 +21,18 @@ class LastScans(NamedTuple):
     ended: pl.DataFrame
     number: int
     silent: pl.DataFrame
+
+
+def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
+    """Whether a later scan did and judged what another one left, so that nothing is left to do about the other.
+
+    One that read nothing, since it was killed early, stands in no audit: a later one of its night did all of it.
+    """
+    if later["audit"] == AuditState.NOT_JUDGED or later["started_at"] < scan["started_at"]:
+        return False
+    read_nothing = not scan["documents"] and not scan["files_quarantined"]
+    same_night = all(later[name] == scan[name] for name in ("night", "part"))
+    return scan["scan_id"] in later["audited_scans"] or (read_nothing and same_night and later["exit_code"] == 0)
 
 
 def last_scans(results: str, limit: int) -> LastScans:

@@ -11,6 +11,7 @@ import pytest
 from jobs.status import ENDED
 from scanner.cluster.endings import ExitCode
 from scanner.results.data_files import write_file
+from scanner.results.last_scans import went_on
 from scanner.results.newest import bring_up_to_date
 from scanner.results.transactions import Entry, commit
 from schemas.tables import QUARANTINE, SCANS, SHARDS
@@ -152,3 +153,16 @@ def test_where_nothing_was_scanned(folder, tmp_path):
     code, _, err = call("status", tmp_path / "none")
     assert code == 2
     assert "is no folder, nor the file of a scan's configuration" in err
+
+
+def test_a_scan_that_was_killed_before_it_read_anything_needs_no_hand_once_its_night_is_done(folder):
+    """No audit names such a scan, since it has no verdicts; nor is its night amber."""
+    killed = ended(2, 143, audit="not judged", audited_scans=[], documents=0, night="2026-11-19")
+    done = ended(1, night="2026-11-19")
+    assert went_on(done, killed)
+    assert not went_on(done | {"exit_code": 4}, killed)
+    assert not went_on(done | {"night": "2026-11-20"}, killed)
+    assert not went_on(done, killed | {"documents": 1})
+    assert not went_on(killed, done)
+    put(folder, [done, killed], shards_of(1, 4))
+    assert hands(folder) == []
