@@ -25,9 +25,9 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     scan recorded. Score and p-value of the message come from a slow path that shares no code with the scan. Exit code
     3: something comes out differently.
 
-    --proof writes what a third party needs: the claim, the text, its tokens, the tokenizer, and a script that checks
-    the claim without brickscan once the key is revealed to them, and says what it does not check. No file of it holds
-    anything of the key. Where the evidence comes out differently, nothing is written.
+    --proof writes what a third party needs: the claim, the text, its tokens, and the tokenizer. No file of it
+    holds anything of the key. Once the key is revealed to them, check_claim.py checks the claim without brickscan, and
+    says what it does not check. Where the evidence comes out differently, nothing is written.
 
     \b
     Example:
@@ -60,7 +60,10 @@ def replay(config: Path, document: str, as_json: bool, folder: Path | None) -> i
     if folder is not None and not found.evidence_equal:
         tell(f"no claim is written to {folder}: a verdict that comes out differently is none to prove")
     elif folder is not None:
-        tell(f"claim: {folder}; python {folder}/check.py SECRET_FILE LIST HEAD checks it")
+        from scanner.evidence import check_claim
+
+        tell(f"claim: {folder}; python -I check_claim.py {folder} SECRET_FILE LIST HEAD checks it")
+        tell(f"The script is {check_claim.__file__}; whoever checks takes it from a copy of brickscan that they trust.")
     if found.equal:
         tell("The verdict comes out equal.")
     elif found.evidence_equal:

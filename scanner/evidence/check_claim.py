@@ -1,24 +1,32 @@
 """Checks one claim about a watermarked text. It needs Python 3.9 or newer, and nothing else.
 
-  python check.py SECRET_FILE [LIST HEAD]
+  python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]
 
-The folder of this file holds claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and
-whether it is scored) and tokenizer.json. SECRET_FILE holds the key as hexadecimal text; whoever keeps it in escrow, or
-a court, has it. LIST is a copy of the list of published commitments from where it is public, and HEAD a head of it that
-somebody kept from before the text was posted. Where the library `tokenizers` is installed, the text is tokenised again.
+Take this file from a copy of brickscan that you trust, never from who makes the claim. FOLDER is theirs, data alone:
+claim.json (what is claimed), text.txt, tokens.csv (each token of the text in order, and whether it is scored),
+tokenizer.json, and at most scored.txt and README; with anything else in it a claim is refused. SECRET_FILE holds the
+key as hexadecimal text; whoever keeps it in escrow, or a court, has it. LIST is a copy of the list of published
+commitments from where it is public, and HEAD a head of it that somebody kept from before the text was posted. Where the
+library `tokenizers` is installed, the text is tokenised again.
 
 It prints what holds, what FAILS, what was NOT CHECKED for want of something, and what it never checks. It exits with 1
 where something fails, with 3 where something could not be checked, else with 0. The watermark is specified in SPEC.md
 and SPEC_2.md of brickscan; this file was written from them, and shares no code with what scans.
 """
 
+import sys
+
+# a module that is imported from here on could be a forger's, from beside this file or from PYTHONPATH
+if __name__ == "__main__" and not sys.flags.isolated:
+    sys.exit("run it as: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]; -I keeps modules of others out")
+
 import csv
+import datetime
 import decimal
 import hashlib
 import json
 import math
 import re
-import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,18 +34,21 @@ from typing import Any
 M32, M64 = 2**32 - 1, 2**64 - 1
 MOST_BYTES = 2**24  # of a text that are scored
 LABEL = re.compile(r"(greenlist|gumbel)(-v2)?;h=([0-9]|1[0-6])(;gamma=([0-9]+/[0-9]+))?(;groups=([0-9]+))?")
-LINE = re.compile(r"[1-9][0-9]* [0-9-]{10} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]* [0-9a-f]{64} [0-9a-f]{64}")
+LINE = re.compile(
+    r"[1-9][0-9]* [0-9]{4}-[0-9]{2}-[0-9]{2} [a-z0-9._-]+ [0-9a-f]{64} [1-9][0-9]* [0-9a-f]{64} [0-9a-f]{64}"
+)
 FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "tests", "scored", "score"),
     *("log10_p", "log10_p_global", "variant"),
 )
+KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
 NEVER = """\
 what this file never checks:
 - which user the message belongs to, who wrote the text, and who posted it; text can be quoted
 - that whoever holds the key did not mark the text themselves: they can, for any message
 - how many texts were looked at before this one was chosen; multiply p by their number
 - that no other list of keys was published, and that HEAD is older than the text
-- that this file is brickscan's own: take it from a copy that you trust"""
+- that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim"""
 
 
 def siphash24(key: bytes, data: bytes) -> int:
@@ -187,6 +198,14 @@ class Findings:
         print(f"NOT CHECKED {what}")
 
 
+def first_bytes(raw: bytes) -> bytes:
+    """At most so many bytes, which end where a character does: by then at most three of the next one stand there."""
+    end = min(len(raw), MOST_BYTES)
+    while end < len(raw) and end > MOST_BYTES - 3 and raw[end] & 0xC0 == 0x80:
+        end -= 1
+    return raw[:end]
+
+
 def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
     """The text that was scored, held against the text of the claim."""
     raw = (here / "text.txt").read_bytes()
@@ -196,8 +215,10 @@ def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
         return decoded
     scored = (here / "scored.txt").read_bytes().decode("utf-8")
     if claim["variant"] is None:
-        cut = min(len(raw), len(scored.encode("utf-8"))) > MOST_BYTES - 8 and decoded.startswith(scored)
-        findings.holds(decoded == scored or cut, "scored.txt is text.txt, or the first 16 MiB of it")
+        replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
+        findings.holds(
+            scored.encode("utf-8") == first_bytes(replaced), "scored.txt is text.txt, or the first 16 MiB of it"
+        )
     else:
         findings.left("that scored.txt is text.txt, normalised: read both")
     return scored
@@ -261,6 +282,7 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         head = hashlib.sha256(f"brickscan commitments 2\n{head}\n{body}".encode("ascii")).hexdigest()
         if LINE.fullmatch(line) is None or not body.startswith(f"{number} ") or head != ending:
             raise ValueError(f"{paths[0]}, line {number}: does not follow from the line before")
+        datetime.date.fromisoformat(body.split(" ")[1])
         lines.append(body.split(" "))
         at = number if head == paths[1] else at
     findings.holds(at is not None, f"the list has the head {paths[1]}")
@@ -272,10 +294,12 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         most = max(int(line[4]) for line in ours)
         findings.holds(claim["messages"] >= most, f"messages = {claim['messages']}: the list has {most}")
         findings.holds(claim["tokenizer_sha256"] in {line[5] for line in ours}, "the tokenizer is that of the list")
-    keys = len({line[3] for line in announced})
+    keys = len({(line[3], line[5]) for line in announced})  # a key counts once for each tokenizer that reads texts
     if keys > claim["tests"]:
         p = any_of(any_of(log10_p, claim["messages"]), keys)
-        print(f"            {keys} keys were announced by then, more than tests: all counted alike, log10 p is {p:.6g}")
+        findings.left(
+            f"why tests = {claim['tests']}: {keys} keys were announced by then; all counted alike, log10 p is {p:.6g}"
+        )
 
 
 def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
@@ -299,8 +323,16 @@ def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
     return claim
 
 
+def check_names(here: Path) -> None:
+    """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends."""
+    for path in sorted(here.iterdir()):
+        if path.name not in KNOWN or path.is_symlink() or not path.is_file():
+            raise ValueError(f"{path.name!r} is no file of a claim: {', '.join(sorted(KNOWN))}")
+
+
 def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
     """Check the claim of a folder. Raises ValueError where a file of it cannot be read as what it is."""
+    check_names(here)
     claim = read_claim(here, findings)
     if findings.failed:
         return
@@ -323,14 +355,14 @@ def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> 
 
 
 def main() -> int:
-    """Check the claim beside this file. Returns 0 where all holds, 1 where something fails, 3 where one is open."""
-    if len(sys.argv) not in (2, 4):
-        print("usage: python check.py SECRET_FILE [LIST HEAD]")
+    """Check the claim of a folder. Returns 0 where all holds, 1 where something fails, 3 where one is open."""
+    if len(sys.argv) not in (3, 5):
+        print("usage: python -I check_claim.py FOLDER SECRET_FILE [LIST HEAD]")
         return 2
     findings = Findings()
     try:
-        secret = bytes.fromhex(Path(sys.argv[1]).read_text(encoding="ascii"))
-        check(Path(__file__).parent, secret, sys.argv[2:], findings)
+        secret = bytes.fromhex(Path(sys.argv[2]).read_text(encoding="ascii"))
+        check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
     except Exception as error:
         findings.holds(False, f"this cannot be read: {error!r}")
     print(NEVER)

@@ -1,11 +1,10 @@
 """The folder with which a third party checks one flag without brickscan, once the key is revealed to them.
 
-It holds the claim, the text, its tokens, the tokenizer and a script (check_claim.py, copied as it is). None of these
-hold key material, or show any single token's score.
+It holds data alone: the claim, the text, its tokens and the tokenizer. None of these hold key material, or show any
+single token's score. The script that checks it, check_claim.py, is not among them: a forger could change it there.
 """
 
 import csv
-import importlib.resources
 import json
 import math
 import os
@@ -36,10 +35,12 @@ text.txt        the text, byte for byte; the claim has its SHA-256
 scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
                 for bytes that are no UTF-8, or a first part of a long text
 tokenizer.json  the tokenizer; the claim has its SHA-256
-check.py        checks the claim, once the key is known: python check.py SECRET_FILE LIST HEAD
 
-LIST is the public list of commitments (`brickscan keys publish`), taken from where it is public, and HEAD a head of it
-that somebody kept from before the text was posted. check.py says what it did not check, and what nobody can check so.
+check_claim.py checks the claim, once the key is known: python -I check_claim.py FOLDER SECRET_FILE LIST HEAD
+It is scanner/evidence/check_claim.py of brickscan: take it from a copy of brickscan that you trust, never from who
+makes the claim. LIST is the public list of commitments (`brickscan keys publish`), taken from where it is public, and
+HEAD a head of it that somebody kept from before the text was posted. The script says what it did not check, and what
+nobody can check so.
 
 The claim says that the text contains text marked for the message. It does not say who wrote or posted it.
 """
@@ -97,8 +98,6 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
             _write(out / "scored.txt", text)
         _write(out / "tokenizer.json", test.tokenizer.reference.data)
         _write(out / "README", _README)
-        script = importlib.resources.files("scanner.evidence").joinpath("check_claim.py").read_text(encoding="utf-8")
-        _write(out / "check.py", script)
     except OSError as error:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
 

@@ -21,6 +21,7 @@ from scanner.cluster.look_ahead import look_ahead
 from scanner.detection.one_text import Check, check_text
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
+from scanner.evidence import check_claim
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.replaying import replay
 from scanner.input.files import InputFile
@@ -109,7 +110,7 @@ def test_what_many_texts_of_earlier_nights_hold_is_left_out(nightly, plain, mark
     assert explained.weighed.score == flag["score"]
     case = nightly.folder / "case"
     assert call("replay", nightly.config, flag["doc_id"], "--proof", case)[0] == 0
-    command = [sys.executable, "-I", case / "check.py", registry / "secrets" / "green.key"]
+    command = [sys.executable, "-I", check_claim.__file__, case, registry / "secrets" / "green.key"]
     said = subprocess.run([str(one) for one in command], capture_output=True, text=True, check=False)
     assert (said.returncode, "NOT CHECKED 28 tokens are left out as common n-grams" in said.stdout) == (3, True), said
     assert "FAILS" not in said.stdout

@@ -1,13 +1,15 @@
 """A claim that a third party checks with a separate script, which knows both versions and finds every lie."""
 
+import ast
 import contextlib
 import functools
 import hashlib
 import io
 import json
 import math
+import os
 import re
-import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +21,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from scanner.evidence import check_claim
-from scanner.evidence.check_claim import Mark, any_of
+from scanner.evidence.check_claim import Mark, any_of, first_bytes
+from scanner.input import documents
 from scanner.registry import load_registry
 from scanner.watermark.laws import Binomial
 from scanner.watermark.proof import log10_any_of
@@ -91,7 +94,7 @@ def test_a_claim_is_checked_without_brickscan(night, registry, marked, plain, tm
     night.scan()
     case = tmp_path / "case"
     code, out, _ = call("replay", night.config, "a:0", "--proof", case)
-    assert (code, "check.py SECRET_FILE LIST HEAD" in out) == (0, True)
+    assert (code, f"check_claim.py {case} SECRET_FILE LIST HEAD" in out) == (0, True)
     secret = registry / "secrets" / "green.key"
     code, said = check(case, secret)
     assert (code, "FAILS" in said, said.count("NOT CHECKED")) == (3, False, 3)
@@ -114,7 +117,7 @@ def encode(text: str) -> list[int]:
 
 
 class Forger:
-    """Folders that somebody writes who knows check.py: all numbers follow from each other, whatever they say."""
+    """Folders that somebody writes who knows check_claim.py: all numbers follow from each other, whatever they say."""
 
     def __init__(self, folder: Path, registry: Path, text: str, message: int) -> None:
         self.folder, self.text = folder, text
@@ -125,7 +128,6 @@ class Forger:
         self.listed = folder.parent / "list.txt"
         call("keys", "publish", self.listed, "--registry", registry)
         folder.mkdir()
-        (folder / "check.py").write_bytes(Path(check_claim.__file__).read_bytes())
 
     def rows(self, text: str) -> list[tuple[int, str]]:
         """The rows of tokens.csv that a text has."""
@@ -160,12 +162,11 @@ class Forger:
     def checked(self, *, library: bool = True, published: Sequence[object] | None = None) -> tuple[int, str]:
         """Exit code and words of the script, in this process: as a court checks that has a list and a head."""
         paths = published if published is not None else (self.listed, self.listed.read_text().split()[-1])
-        main = runpy.run_path(str(self.folder / "check.py"), run_name="check")["main"]
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-            patch.setattr(sys, "argv", ["check.py", *map(str, (self.secret, *paths))])
+            patch.setattr(sys, "argv", ["check_claim.py", *map(str, (self.folder, self.secret, *paths))])
             if not library:
                 patch.setitem(sys.modules, "tokenizers", None)
-            return main(), out.getvalue()
+            return check_claim.main(), out.getvalue()
 
 
 @pytest.fixture
@@ -310,6 +311,116 @@ def test_trash_ends_in_a_sentence(forger, name):
         assert (code, "FAILS" in said, "what this file never checks" in said) == (1, True, True)
 
 
+def imported_modules() -> list[str]:
+    """Every module that the script imports, `tokenizers` too."""
+    nodes = [*ast.walk(ast.parse(Path(check_claim.__file__).read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return sorted({*names, *(str(node.module) for node in nodes if isinstance(node, ast.ImportFrom))})
+
+
+STOLEN = "print('holds       everything'); raise SystemExit(0)\n"
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.parametrize("beside_script", [False, True])
+def test_modules_of_a_forger_are_never_imported(forger, tmp_path, package, beside_script):
+    """One of each that the script imports lies in the claim's folder, which is refused, or beside the script."""
+    names = [name for name in imported_modules() if name != "sys"]
+    assert {"csv", "json", "tokenizers"} < set(names)
+    forger.claim()
+    folder = tmp_path / "copy" if beside_script else forger.folder
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        forged = folder / name / "__init__.py" if package else folder / f"{name}.py"
+        forged.parent.mkdir(exist_ok=True)
+        forged.write_text(STOLEN)
+    script = shutil.copy(check_claim.__file__, tmp_path / "copy") if beside_script else check_claim.__file__
+    arguments = [script, forger.folder, forger.secret, forger.listed, forger.listed.read_text().split()[-1]]
+    done = run([sys.executable, "-I", *arguments], cwd=folder)
+    assert "holds       everything" not in done.stdout
+    assert (done.returncode, "is no file of a claim" in done.stdout) == ((0, False) if beside_script else (1, True))
+    done = run([sys.executable, *arguments], cwd=folder)
+    assert (done.returncode, "run it as: python -I" in done.stderr, done.stdout) == (1, True, "")
+
+
+def run(command: list[object], **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("what", ["module", "folder", "link", "pipe", "known folder"])
+def test_a_folder_with_more_than_a_claim_is_refused(forger, tmp_path, what):
+    forger.claim()
+    if what == "module":
+        (forger.folder / "anything.txt").touch()
+    elif what == "folder":
+        (forger.folder / "more").mkdir()
+    elif what == "link":
+        (forger.folder / "README").symlink_to(forger.secret)
+    elif what == "pipe":
+        os.mkfifo(forger.folder / "README")
+    else:
+        (forger.folder / "scored.txt").mkdir()
+    code, said = forger.checked()
+    assert (code, "is no file of a claim" in said) == (1, True)
+
+
+@pytest.fixture
+def short_texts(monkeypatch):
+    """Scans and the script score the first 256 bytes alone, so that no test needs 16 MiB."""
+    assert check_claim.MOST_BYTES == documents.MAX_TEXT_BYTES
+    monkeypatch.setattr(check_claim, "MOST_BYTES", 256)
+    monkeypatch.setattr(documents, "MAX_TEXT_BYTES", 256)
+
+
+@pytest.mark.usefixtures("short_texts")
+def test_a_part_of_the_text_is_no_scored_text(forger):
+    """The first bytes of a long text are scored, and not those where the claim chooses to end."""
+    whole = forger.text
+    first = whole[:256]
+    for scored, code in ((whole[:200], 1), (whole[:255], 1), (whole[:257], 1), (first, 0)):
+        forger.text = whole
+        forger.claim(forger.rows(scored))
+        (forger.folder / "scored.txt").write_text(scored)
+        found, said = forger.checked()
+        assert (found, "FAILS       scored.txt is text.txt" in said) == (code, code == 1)
+
+
+@pytest.mark.usefixtures("short_texts")
+@pytest.mark.parametrize(
+    "end", [b"a", "é".encode(), "€".encode(), "🌊".encode(), b"\xff", b"\x80\x80\x80\x80\x80", b"\xe2\x82"]
+)
+@pytest.mark.parametrize("shift", range(5))
+def test_the_script_cuts_long_texts_as_a_scan_does(end, shift):
+    raw = b"a" * (256 - shift) + (end.encode() if isinstance(end, str) else end) * 3
+    text = documents.read_text(raw)[0]
+    assert text.encode() == first_bytes(first_bytes(raw).decode(errors="replace").encode())
+
+
+def test_one_key_with_a_thousand_tokenizers_counts_a_thousand_times(forger, tmp_path):
+    """Whoever announces many tokenizers for one key chooses among them after the text; the bound says so."""
+    forger.claim()
+    lines, head = [], "0" * 64
+    for number in range(1, 1001):
+        other = hashlib.sha256(str(number).encode()).hexdigest()
+        tokenizer = forger.key.tokenizer.sha256 if number == 1 else other
+        body = f"{number} 2026-01-01 green {forger.key.commitment} 2000 {tokenizer}"
+        head = hashlib.sha256(f"brickscan commitments 2\n{head}\n{body}".encode()).hexdigest()
+        lines.append(f"{body} {head}")
+    many = tmp_path / "many.txt"
+    many.write_text("\n".join(lines) + "\n")
+    code, said = forger.checked(published=(many, head))
+    assert (code, "NOT CHECKED why tests = 4.0: 1000 keys were announced" in said) == (3, True), said
+
+
+@pytest.mark.parametrize("date", ["2026-13-01", "2026-02-30", "----------", "1234567890"])
+def test_a_list_with_dates_that_are_none_is_refused(forger, tmp_path, date):
+    forger.claim()
+    body = f"1 {date} green {forger.key.commitment} 2000 {forger.key.tokenizer.sha256}"
+    head = hashlib.sha256(f"brickscan commitments 2\n{'0' * 64}\n{body}".encode()).hexdigest()
+    (tmp_path / "dates.txt").write_text(f"{body} {head}\n")
+    assert forger.checked(published=(tmp_path / "dates.txt", head))[0] == 1
+
+
 def test_a_scored_text_of_its_own_is_told(forger, plain):
     forger.claim()
     honest = (forger.folder / "text.txt").read_text()
@@ -325,7 +436,7 @@ def test_a_scored_text_of_its_own_is_told(forger, plain):
 def check(case: Path, secret: Path, *published: object, library: bool = False) -> tuple[int, str]:
     """Runs the script by an interpreter that finds none of our modules, and `tokenizers` where a test says so."""
     options = ["-I"] if library else ["-I", "-S"]
-    command = [sys.executable, *options, case / "check.py", secret, *published]
+    command = [sys.executable, *options, check_claim.__file__, case, secret, *published]
     found = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     assert found.stderr == ""
     return found.returncode, found.stdout
