@@ -20,6 +20,9 @@ _STEPS_SECONDS = 5.0
 _SIGN_SECONDS = 10.0
 _STILL_SECONDS = 30.0
 
+COMPILING = "compiling kernels for this machine, once: some tens of seconds"
+"""Reason why the first scan after an installation or upgrade begins slowly."""
+
 
 class Pace:
     """Estimates the time that is left, at the pace since the first item was done.
@@ -89,10 +92,17 @@ class Progress:
         (began, before), self._at = self._at, (seconds, waited)
         return {"driver_busy": f"{1 - (waited - before) / (seconds - began):.2f}"} if seconds > began and waited else {}
 
+    def waits(self, what: str) -> None:
+        """Explain on a terminal what the scan does before the first document is scored."""
+        if sys.stderr.isatty():
+            if self._bar is not None:
+                self._bar.clear()
+            complain(f"{what} …")
+
     def compiling(self) -> None:
         """Explain why the first scan after an installation or upgrade begins slowly."""
         if sys.stderr.isatty():
-            complain("compiling kernels for this machine, once: some tens of seconds")
+            complain(COMPILING)
         else:
             _log({"event": "compile_kernels", "once": "true"})
 

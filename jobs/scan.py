@@ -116,17 +116,19 @@ def scan_and_tell(
         BrickscanError: see scanner.errors.
     """
     from jobs.progress import Progress
+
+    progress = Progress()
+    progress.waits("loading numba and Ray")
     from scanner.cluster import run_scan
     from scanner.detection.scan_plan import make_plan
     from scanner.watermark.kernel import compiled_before
 
     plan = make_plan(config, None if date is None else date.date())
-    progress = Progress()
     if not compiled_before():
         progress.compiling()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout, which is for the summary
-            outcome = run_scan(plan, progress, part=part)
+            outcome = run_scan(plan, progress, part=part, wait=progress.waits)
     finally:
         progress.close()
     if outcome.audit is not None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.scan_json import Form, say_json
-from jobs.text import tell
+from jobs.text import complain, tell
+from scanner.interrupts import interrupts_noted
 
 if TYPE_CHECKING:
     from scanner.input.part import Part
@@ -19,22 +20,36 @@ def check_and_tell(config: Path, date: datetime.datetime | None, form: Form, par
     Raises:
         Refused: at the first thing that cannot be right.
     """
-    from scanner.cluster.look_ahead import look_ahead
+    from jobs.progress import COMPILING
 
+    _wait("loading numba and Ray")
+    from scanner.cluster.look_ahead import look_ahead
+    from scanner.watermark.kernel import compiled_before
+
+    if not compiled_before():
+        _wait(COMPILING)
     looked = {}
-    steps = look_ahead(config, None if date is None else date.date(), part)
-    while True:
-        with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout
-            step = next(steps, None)
-        if step is None:
-            break
-        looked[step.what] = step.facts
-        if form == "text":
-            head, *more = step.says
-            tell(f"{step.what:<13}{head}", *(f"{'':<13}{line}" for line in more))
+    steps = look_ahead(config, None if date is None else date.date(), part, _wait)
+    with interrupts_noted() as check:
+        while True:
+            with contextlib.redirect_stdout(sys.stderr):  # Ray prints to stdout
+                step = next(steps, None)
+            check()
+            if step is None:
+                break
+            looked[step.what] = step.facts
+            if form == "text":
+                head, *more = step.says
+                tell(f"{step.what:<13}{head}", *(f"{'':<13}{line}" for line in more))
     if form == "json":
         say_json({"exit_code": 0, **looked})
     else:
         options = (f" --date {date:%Y-%m-%d}" if date else "") + (f" --part {part}" if part else "")
         tell(f"Nothing stands in the way of: brickscan scan {config}{options}")
     return 0
+
+
+def _wait(what: str) -> None:
+    """Show on a terminal what takes time now; a log has the lines of what was looked at."""
+    if sys.stderr.isatty():
+        complain(f"{what} …")

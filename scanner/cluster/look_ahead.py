@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,15 +47,34 @@ class Looked(NamedTuple):
     facts: dict[str, Any]
 
 
-def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part | None = None) -> Iterator[Looked]:
+def look_ahead(
+    config_file: Path,
+    date: datetime.date | None = None,
+    part: Part | None = None,
+    wait: Callable[[str], None] = lambda what: None,
+) -> Iterator[Looked]:
     """Look at registry, secrets, tokenizers, results, cluster, input, columns and work, and estimate its cost.
 
-    part: the part of the input that is to be scanned; None: all of it.
+    What is cheap comes first: an input without files is refused before users, tokenizers and kernels are looked at.
+
+    part: the part of the input that is to be scanned; None: all of it; wait: called before each slow step, with what
+    it does.
 
     Raises:
         Refused: at the first thing that cannot be right; everything before it was right.
     """
-    plan = make_plan(config_file, date)
+    try:
+        yield from _steps(make_plan(config_file, date), part, wait)
+    except ScanFailed as failed:  # nothing was done, so a scan would fail before any work
+        raise Refused(str(failed)) from None
+
+
+def _steps(plan: Plan, part: Part | None, wait: Callable[[str], None]) -> Iterator[Looked]:
+    """The steps of `look_ahead`, in their order. Raises Refused and ScanFailed."""
+    wait("listing the input")
+    looked = _Input(plan, part)
+    looked.refuse_none()
+    wait("reading the users")
     check_users(plan)
     verified(plan.registry, plan.results)
     yield _registry(plan)
@@ -64,6 +83,7 @@ def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part 
     decoys = open_decoys(plan) is not None
     audit = "and that of decoys" if decoys else "no decoys: the law itself will not be tested (see the audit)"
     yield Looked("secrets", (f"of {_count(len(plan.keys), 'key')}, {audit}",), {"decoys": decoys})
+    wait("opening keys and tokenizers")
     yield from _slow_keys(plan)
     check_tokenizers(plan)
     check_second(plan)
@@ -71,17 +91,15 @@ def look_ahead(config_file: Path, date: datetime.date | None = None, part: Part 
     yield Looked("tokenizers", (f"{pinned:,}, as pinned",), {"pinned": pinned})
     ready = readiness(plan.results)
     yield Looked("results", (f"{plan.results}: {_READY[ready]}",), {"folder": plan.results, "tables": ready})
-    try:
-        workers, memory, joined = _workers(plan)
-        if joined:
-            yield Looked("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
-        looked = _Input(plan, part)
-        yield looked.files()
-        yield looked.columns()
-        yield looked.done()
-        yield from _costs(plan, looked.work, workers, memory)
-    except ScanFailed as failed:  # nothing was done, so a scan would fail before any work
-        raise Refused(str(failed)) from None
+    workers, memory, joined = _workers(plan)
+    if joined:
+        yield Looked("cluster", (f"reached; {_count(workers, 'worker')}",), {"workers": workers})
+    wait("reading the footers of files, and what is done of them")
+    yield looked.files(plan)
+    yield looked.columns()
+    yield looked.done()
+    wait("scoring a sample of the documents")
+    yield from _costs(plan, looked.work, workers, memory)
 
 
 _READY = {
@@ -148,11 +166,21 @@ class _Input:
         listed = list_files(plan.locations, passed_over=self._passed_over.append)
         self._listed = len(listed)
         self._files = [file for file in listed if part is None or part.holds(file)]
-        self._inspected: Inspected = inspect_input(plan, self._files)
+        self._inspected: Inspected
         self.work: Work
 
-    def files(self) -> Looked:
-        """How many files there are, and which are at fault. Raises Refused where a scan would read nothing."""
+    def refuse_none(self) -> None:
+        """Raise Refused where no file is listed and a scan would read nothing."""
+        if not self._files:
+            self.files(self._plan)
+
+    def files(self, plan: Plan) -> Looked:
+        """How many files there are, and which are at fault. Raises Refused where a scan would read nothing.
+
+        plan: the scan's plan, with the filter that it will have.
+        """
+        self._plan = plan
+        self._inspected = inspect_input(plan, self._files)
         faults, size = self._inspected.faults.values(), sum(file.size for file in self._files)
         of_all = f" of {self._listed:,} (part {self._part})" if self._part else ""
         says = [f"{_count(len(self._files), 'file')}{of_all}, {size / 1e6:,.1f} MB"]

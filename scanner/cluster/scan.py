@@ -84,6 +84,7 @@ def run_scan(
     worker: type = Worker,
     files: Sequence[InputFile] | None = None,
     part: Part | None = None,
+    wait: Callable[[str], None] = lambda what: None,
 ) -> Outcome:
     """Scan what is not committed yet, on Ray. Ctrl-C and SIGTERM end it early, with what is finished committed.
 
@@ -95,20 +96,21 @@ def run_scan(
             some.
         part: the part of the input to scan, beside other drivers; it may be empty. Accounts, canaries that are due and
             old nights wait for the scan of all files that follows. None: all of it.
+        wait: called before each step that comes before the work, with what the step does.
 
     Raises:
         Refused: something cannot be right; no document was scanned.
         ScanFailed: the work had to stop; what was committed stays.
     """
     with interrupts_noted() as end_if_told, sigterm_interrupts():
-        return _Scan(plan, watch, worker, end_if_told, part).run(files)
+        return _Scan(plan, watch, worker, end_if_told, part, wait).run(files)
 
 
 class _Scan:
     """One scan: its state, and its steps.
 
     Args:
-        plan, watch, worker, part: as for run_scan.
+        plan, watch, worker, part, wait: as for run_scan.
         end_if_told: raises the interrupt that came.
     """
 
@@ -119,9 +121,10 @@ class _Scan:
         worker: type,
         end_if_told: Callable[[], None],
         part: Part | None,
+        wait: Callable[[str], None],
     ) -> None:
         self._plan, self._watch, self._worker, self._end_if_told = plan, watch, worker, end_if_told
-        self._part = part
+        self._part, self._wait = part, wait
         self._began, self._started_at = time.monotonic(), datetime.now(UTC)
         self._scan_id = f"{self._started_at:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         self._committer, self._metrics = Committer(plan, self._scan_id), Metrics()
@@ -160,17 +163,20 @@ class _Scan:
         """The steps of a scan that nothing interrupts."""
         plan, passed_over = self._plan, list[str]()
         strict, whole = files is None, files is None and self._part is None
+        self._wait("opening keys, tokenizers and users")
         check_plan(plan)
         refuse_mixed(plan.results, trial=plan.trial)
         self._verified = verified(plan.registry, plan.results)
         self._users_head = head_of(plan.registry)
         check_second(plan)
+        self._wait("listing the input")
         files = list_files(plan.locations, passed_over=passed_over.append) if files is None else files
         files = [file for file in files if self._part is None or self._part.holds(file)]
         self._plan = plan = with_filter(plan, self._scan_id)
         self._committer = Committer(plan, self._scan_id)
         self._find_work(files, strict=strict)
         if self._work.left:
+            self._wait("starting Ray and its workers, which open the keys")
             # around Ray's start, and again after it: Ray replaces the handler
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 self._tell_metrics()
@@ -201,6 +207,7 @@ class _Scan:
         if plan.config.cluster.require_gpus:
             with sigterm_interrupts(), cluster(plan.config.cluster) as workers, sigterm_interrupts():
                 share_gpus(plan.config.cluster, workers)
+        self._wait(f"reading the footers of files: {len(files):,}, and what is done of them")
         inspected = inspect_input(plan, files)
         if strict:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)

@@ -12,7 +12,7 @@ import pytest
 
 from jobs import cli
 from jobs.progress import Progress
-from jobs.scan import module
+from jobs.scan import module, scan_and_tell
 from scanner.cluster import Counts, Totals
 from scanner.printable import printable
 from scanner.results.data_files import write_file
@@ -194,3 +194,19 @@ def test_a_first_scan_says_once_that_it_compiles(monkeypatch, tmp_path, terminal
     assert shown.getvalue().count("\n") == 1
     (tmp_path / "a.nbi").touch()
     assert kernel.compiled_before()
+
+
+def test_a_scan_says_on_a_terminal_what_it_waits_for(night, plain, monkeypatch, without_ray):
+    night.write("a", [plain(40, 1)])
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True, raising=False)
+    with redirect_stderr(shown):
+        assert scan_and_tell(night.config) == 0
+    said = [line for line in shown.getvalue().replace("\r", "\n").splitlines() if line.endswith(" …")]
+    assert said[0] == "loading numba and Ray …"
+    assert said[1:] == [
+        "opening keys, tokenizers and users …",
+        "listing the input …",
+        "reading the footers of files: 1, and what is done of them …",
+        "starting Ray and its workers, which open the keys …",
+    ]

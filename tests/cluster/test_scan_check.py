@@ -1,8 +1,10 @@
 """`brickscan scan --check` and `--summary json`: the look ahead, the first refusal, and the JSON for schedulers."""
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -179,8 +181,8 @@ def second_score_without_model(night):
         (results_are_a_file, STEPS[:3], "is no folder"),
         (other_columns, STEPS[:3], "has other columns than this version writes"),
         (no_cluster, STEPS[:4], "cannot be reached"),
-        (no_input, STEPS[:4], "does not exist"),
-        (only_other_files, STEPS[:4], "1 file passed over (.csv 1)"),
+        (no_input, (), "does not exist"),
+        (only_other_files, (), "1 file passed over (.csv 1)"),
         (all_at_fault, STEPS[:4], "1 file for quarantine (not_parquet 1)"),
         (no_column, STEPS[:4], "'nobody' (account) is missing"),
     ],
@@ -223,3 +225,24 @@ def test_a_refused_scan_is_json_too_and_a_wrong_command_line_is_not(night):
     code, out, err = call("scan", night.config, "--check", "--follow")
     assert (code, out) == (2, "")
     assert "--follow or --check" in err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_input_without_files_is_refused_before_anything_slow(there, night, monkeypatch):
+    monkeypatch.setattr("scanner.cluster.look_ahead.check_users", pytest.fail)
+    night.configure(paths=["in/{date}"])
+    if there:
+        (night.input / "2026-11-20").mkdir()
+    code, out, err = call("scan", night.config, "--check", "--date", "2026-11-20")
+    assert (code, out) == (2, "")
+    assert "in/2026-11-20" in err
+
+
+def test_ctrl_c_that_python_drops_ends_the_look_ahead(night, plain, monkeypatch):
+    """numba's compiler calls Python back from C, where Python drops an interrupt and goes on."""
+    night.write("a", [plain(40, 1)])
+    interrupt = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("scanner.cluster.look_ahead.check_users", lambda plan: interrupt())
+    code, out, err = call("scan", night.config, "--check")
+    assert (code, out) == (130, "")
+    assert err.split("\n") in (["brickscan: interrupted by Ctrl-C", ""], ["", "brickscan: interrupted by Ctrl-C", ""])
