@@ -3,10 +3,13 @@
 Two texts agree in a place of their sketches with a probability of |A∩B|/|A∪B|, A and B being their sets of n-grams.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.positions import PositionRule
+if TYPE_CHECKING:
+    from scanner.watermark.positions import PositionRule
 
 PLACES = 64
 """Places of a sketch, 4 bytes each."""
@@ -16,7 +19,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 _SEEDS = (np.arange(1, PLACES + 1, dtype=np.uint64) * _STEP)[:, None]
 
 
-def reach_of(rule: PositionRule) -> int:
+def reach_of(rule: "PositionRule") -> int:
     """How many previous tokens decide a token's draw: the whole width, even if openings are scored with less."""
     return max(rule.context, int(getattr(rule, "width", 0)))
 

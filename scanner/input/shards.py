@@ -17,7 +17,6 @@ from scanner.errors import FileFault
 from scanner.input.columns import Columns
 from scanner.input.files import InputFile
 from scanner.input.footers import RowGroup
-from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey
 
 MAX_ROWS = 20_000
@@ -108,6 +107,10 @@ def what_decides(
     keys_tested: how many keys share equally; weights: the weights of units and variants, left out where they are equal;
     filter_sha256: digest of the n-grams that are left out of scoring, None: none are.
     """
+    from scanner.watermark.formats import (
+        format_of,  # late: numba takes two seconds, and those who read results need none
+    )
+
     return _canonical(
         {
             "results_version": RESULTS_VERSION,

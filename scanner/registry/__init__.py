@@ -1,28 +1,32 @@
 """The registry of a platform: its master keys, where their secrets live, its users and the messages they hold."""
 
-from scanner.registry.answers import (
-    WantedUsers,
-    given_at,
-    given_rows,
-    head_of,
-    holder_of,
-    list_users,
-    messages_held,
-    numbers_of_heads,
-    pages,
-    unknown_users,
-    users_named,
-    users_of,
-)
-from scanner.registry.audit_secret import set_audit_secret
-from scanner.registry.canaries import make_canaries, set_canaries
-from scanner.registry.holders import Holders, Named
-from scanner.registry.keys import TRIAL_BEGAN, admit_key, begin_trial, new_key, retire_key, suggested_parameters
-from scanner.registry.keys_file import find_key, load_registry, registry_sha256
-from scanner.registry.opening import check_secret, open_key, tokenizer_path
-from scanner.registry.secrets import read_secret
-from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
-from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verified, verify_since, verify_users
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scanner.registry.answers import (
+        WantedUsers,
+        given_at,
+        given_rows,
+        head_of,
+        holder_of,
+        list_users,
+        messages_held,
+        numbers_of_heads,
+        pages,
+        unknown_users,
+        users_named,
+        users_of,
+    )
+    from scanner.registry.audit_secret import set_audit_secret
+    from scanner.registry.canaries import make_canaries, set_canaries
+    from scanner.registry.holders import Holders, Named
+    from scanner.registry.keys import TRIAL_BEGAN, admit_key, begin_trial, new_key, retire_key, suggested_parameters
+    from scanner.registry.keys_file import find_key, load_registry, registry_sha256
+    from scanner.registry.opening import check_secret, open_key, tokenizer_path
+    from scanner.registry.secrets import read_secret
+    from scanner.registry.users import Allocation, add_users, erase_users, look_alikes, remove_users, restore_users
+    from scanner.registry.verification import NO_RECORD, NamesPart, Record, Verified, verify_since, verify_users
 
 __all__ = [
     "NO_RECORD",
@@ -68,3 +72,27 @@ __all__ = [
     "verify_since",
     "verify_users",
 ]
+
+_MODULES = (
+    "keys_file",
+    "secrets",
+    "opening",
+    "audit_secret",
+    "keys",
+    "holders",
+    "answers",
+    "users",
+    "canaries",
+    "verification",
+)
+"""Modules of the names above; the first ones import no Arrow, deltalake or polars, which take a second."""
+
+
+def __getattr__(name: str) -> object:
+    """The first module's value of a name above, imported now: commands for keys need none of the later modules."""
+    if name in __all__:
+        for module in _MODULES:
+            within = vars(importlib.import_module(f"{__name__}.{module}"))
+            if name in within:
+                return within[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
