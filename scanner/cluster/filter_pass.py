@@ -67,9 +67,8 @@ class FilterWorker:
         for shard in lesson.shards:
             if not learner.full:
                 self._learn(learner, shard)
-        about = {"scan_id": self._scan_id, "unit": lesson.unit, "night": lesson.night}
-        of_texts = {"texts": learner.texts, "ngrams": learner.ngrams}
-        return write_sketches(plan.results, learner.sketches, learner.key, **about, **of_texts)
+        about = {"scan_id": self._scan_id, "unit": lesson.unit, "night": lesson.night, "ngrams": learner.ngrams}
+        return write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
 
     def _learn(self, learner: Learner, shard: Shard) -> None:
         try:

@@ -46,7 +46,7 @@ class Learner:
         self._tokenizers = {test.key.tokenizer.sha256: test.tokenizer for test in tests}
         kinds = {(test.key.tokenizer.sha256, reach_of(test.watermark.rule)) for test in tests}
         self.sketches = [(name, Sketch(reach)) for name, reach in sorted(kinds) if reach >= LEAST_REACH]
-        self.texts = self.ngrams = 0
+        self.texts, self.ngrams = [0] * len(self.sketches), 0  # texts of each sketch
 
     @property
     def full(self) -> bool:
@@ -64,12 +64,10 @@ class Learner:
             return
         bits = np.array([bit for _, bit in drawn], np.uint8)
         tokens = {name: each.encode([text for text, _ in drawn]) for name, each in self._tokenizers.items()}
-        learnt = np.zeros(len(drawn), np.bool_)
-        for name, sketch in self.sketches:
+        for place, (name, sketch) in enumerate(self.sketches):
             enough = np.diff(tokens[name].offsets) - sketch.reach >= self._least
             sketch.learn(self.key, _texts_of(tokens[name], enough), bits[enough])
-            learnt |= enough
-        self.texts += int(learnt.sum())
+            self.texts[place] += int(enough.sum())
         self.ngrams += max(len(of_one.ids) for of_one in tokens.values())
 
     def _is_drawn(self, raw: bytes) -> bool:

@@ -40,20 +40,24 @@ def hashed_under(key: NDArray[np.uint64]) -> str:
 
 
 def write_sketches(
-    results: str, sketches: Sequence[tuple[str, Sketch]], key: NDArray[np.uint64], **about: object
+    results: str,
+    sketches: Sequence[tuple[str, Sketch]],
+    texts: Sequence[int],
+    key: NDArray[np.uint64],
+    **about: object,
 ) -> DataFile | None:
     """Write sketches, each with the SHA-256 of its tokenizer, to a file that is in no table yet; None: there are none.
 
-    about: the columns scan_id, unit, night, texts and ngrams of FILTER_SKETCHES.
+    texts: how many each was learnt from; about: the columns scan_id, unit, night and ngrams of FILTER_SKETCHES.
 
     Raises:
         ScanFailed: the file cannot be written.
     """
     same = about | {"hashed_under": hashed_under(key), "learnt_at": datetime.now(UTC)}
     batches = []
-    for tokenizer, sketch in sketches:
+    for (tokenizer, sketch), learnt in zip(sketches, texts, strict=True):
         parts = sketch.cells.reshape(-1, CELLS_A_ROW)
-        own = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach}
+        own = same | {"tokenizer_sha256": tokenizer, "reach": sketch.reach, "texts": learnt}
         rows = [own | {"part": i, "cells": part.astype("<u8").tobytes()} for i, part in enumerate(parts)]
         batches.append(pa.RecordBatch.from_pylist(rows, FILTER_SKETCHES))
     return write_file(results, SKETCHES_TABLE, batches)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from numpy.typing import NDArray
 
-from scanner.detection.admitted import LeftOut, supported_keys
+from scanner.detection.admitted import LeftOut, UnsupportedKey, supported_keys
 from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.published import TextIds
@@ -35,6 +35,7 @@ from scanner.storage.locations import absolute
 from scanner.watermark.common_ngrams import ROWS, CommonNgrams, Sketch, hash_key
 from schemas.config import FilterConfig
 from schemas.filter_tables import FILTERS
+from schemas.registry import MasterKey
 
 FILTERS_TABLE = "filters"
 
@@ -57,8 +58,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         return plan
     secret = open_text_ids(plan).ngram_secret()
     found = filter_of(plan.results, config, night, secret)
-    of_night = found.left_out._replace(by_account=plan.config.input.account is not None)
-    keys, left_out = supported_keys(plan.keys, plan.config, plan.keys_tested, of_night)
+    keys, left_out = _supported(plan, found)
     if not found.fixed:
         _refuse_another(plan.results, night, found.sha256)
     if scan_id is not None and not found.fixed:
@@ -67,6 +67,7 @@ def with_filter(plan: Plan, scan_id: str | None) -> Plan:
         file = write_file(plan.results, FILTERS_TABLE, [pa.RecordBatch.from_pylist(rows, FILTERS)])
         commit(plan.results, FILTERS_TABLE, [Entry(night.isoformat(), (file,) if file else ())])
         found = filter_of(plan.results, config, night, secret)
+        keys, left_out = _supported(plan, found)  # another driver may have been first, with a filter of fewer texts
     return replace(plan, keys=keys, left_out=plan.left_out + left_out, filter_sha256=found.sha256)
 
 
@@ -170,6 +171,12 @@ def used(results: str, night: date) -> set[str]:
         return set()
     of_night = read_whole(results, "scans").filter(pl.col("night") == night.isoformat())
     return set(of_night.select("filter_sha256").drop_nulls().unique().collect()["filter_sha256"])
+
+
+def _supported(plan: Plan, found: NightFilter) -> tuple[tuple[MasterKey, ...], tuple[UnsupportedKey, ...]]:
+    """As `supported_keys`, under a night's filter."""
+    of_night = found.left_out._replace(by_account=plan.config.input.account is not None)
+    return supported_keys(plan.keys, plan.config, plan.keys_tested, of_night)
 
 
 def _refuse_another(results: str, night: date, sha256: str) -> None:

@@ -77,8 +77,8 @@ def learn(plan: Plan, texts: list[str]) -> None:
     learner = Learner(open_keys(plan.registry, plan.keys), open_text_ids(plan), 1.0, MOST_NGRAMS, 16, by_account=False)
     learner.learn(pa.array([text.encode() for text in texts], pa.large_binary()), pa.nulls(len(texts), pa.string()))
     before = (NIGHT - timedelta(days=1)).isoformat()
-    about = {"scan_id": "s", "unit": "u", "night": before, "texts": learner.texts, "ngrams": learner.ngrams}
-    file = write_sketches(plan.results, learner.sketches, learner.key, **about)
+    about = {"scan_id": "s", "unit": "u", "night": before, "ngrams": learner.ngrams}
+    file = write_sketches(plan.results, learner.sketches, learner.texts, learner.key, **about)
     commit(plan.results, SKETCHES_TABLE, [Entry("u", (file,) if file else ())])
 
 

@@ -335,6 +335,32 @@ def test_a_key_that_was_admitted_with_a_filter_needs_one_that_leaves_out_as_much
         with_filter_of(nightly, SECOND)
 
 
+def test_a_key_whose_admission_the_filter_of_another_driver_does_not_support_is_refused(
+    nightly, own_registry, plain, monkeypatch
+):
+    """Two drivers make a night's filter at once; the other, which knew no earlier night yet, is first."""
+    write(nightly, FIRST, "a", signed(plain, 1000))
+    scan(nightly, FIRST)
+    with_filter = AuditedFilter(texts=16, learnt=TEXTS, sha256="0" * 64)
+    for key in load_registry(own_registry).keys:
+        about = {"holds_down_to": 1e-9, "candidates": 1, "messages": key.messages, "filter": with_filter}
+        admit_key(own_registry, key.key_id, Admission(audit_id="a", audited_at=datetime.now(UTC), **about))
+    write(nightly, SECOND, "a", signed(plain, 2000))
+    ours, plan = filters.commit, make_plan(nightly.config, SECOND)
+
+    def another_is_first(*given):
+        with monkeypatch.context() as earlier:
+            earlier.setattr(filters, "commit", ours)
+            earlier.setattr(filters, "sketches_before", lambda *_: iter(()))
+            filters.with_filter(plan, "another")
+        ours(*given)
+
+    monkeypatch.setattr(filters, "commit", another_is_first)
+    nightly.configure(more=ON, audit="require_admission = true", paths=["in/{date}"])
+    with pytest.raises(Refused, match="learnt from 0 texts, that of the audit from"):
+        scan(nightly, SECOND)
+
+
 def with_filter_of(night, day) -> str | None:
     return filters.with_filter(make_plan(night.config, day), None).filter_sha256
 

@@ -65,6 +65,18 @@ def test_what_is_learnt_depends_on_no_key(tests, plain, marked, registry):
     assert found[0][0].any()
 
 
+def test_texts_are_counted_for_each_tokenizer(registry, monkeypatch):
+    """An admission asks from how many texts a filter was learnt: ten words are many bytes, and too few tokens."""
+    monkeypatch.setattr(common_ngrams, "CELLS", 1 << 15)
+    keys = open_keys(registry, load_registry(registry).keys)
+    learner = Learner(keys, TextIds(bytes(32)), 1.0, 1 << 20, LEAST, by_account=False)
+    short = " ".join(["number"] * 10)
+    learner.learn(pa.array([f"{short} {i}".encode() for i in range(9)], pa.large_binary()), pa.nulls(9, pa.string()))
+    of_key = {test.key.key_id: test.key.tokenizer.sha256 for test in keys}
+    learnt = {name: texts for (name, _), texts in zip(learner.sketches, learner.texts, strict=True)}
+    assert (learnt[of_key["green"]], learnt[of_key["gum"]]) == (0, 9)
+
+
 def _blind(test):
     """A key under test whose mark knows its rule and nothing else: whatever asks it for a score fails."""
 
