@@ -23,6 +23,7 @@ MEANING: Mapping[AuditState, str] = {
 
 _NAMES = {
     "decision": "decoys, whole decisions",
+    "decision_whole": "decoys, decisions on whole texts",
     "decoy": "decoys",
     "decoy_best": "decoys, best message",
     "decoy_all": "decoys, all messages",

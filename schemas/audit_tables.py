@@ -18,7 +18,7 @@ AUDIT_COUNTS = pa.schema(
         # number of a fixed decoy key, of a shadow (a message beyond the key's) or part of users; null: a key a document
         pa.field("decoy", pa.int64()),
         pa.field("threshold", pa.float64(), nullable=False),  # of p
-        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard; of decision: groups
+        pa.field("texts", pa.int64(), nullable=False),  # distinct texts of the shard; of decisions: groups
         pa.field("tests", pa.int64(), nullable=False),  # one for each text; for decoy_all one for each score
         pa.field("hits", pa.int64(), nullable=False),  # p at or below the threshold
         pa.field("expected", pa.float64(), nullable=False),  # expected hits, if the law holds
@@ -106,8 +106,10 @@ KNOCKOFFS = {"knockoff": 0.5, "knockoff_first": 0.1}
 
 DECISION = "decision"
 
+DECISION_WHOLE = "decision_whole"
+
 LIVE_AUDIT_KINDS = (
-    DECISION,
+    *(DECISION, DECISION_WHOLE),
     *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence", "decoy_fixed", *STRATA),
     *("reserved", "shadow", "unheld"),
     *KNOCKOFFS,
@@ -119,12 +121,13 @@ those that fit a group and no user of it, whose best user is named; those of som
 Key: one of the registry, the best of its messages; its messages one by one.
 
 In a scan, whose id is then the audit's. Decision: a text is decided whole under decoys in place of all keys; hits are
-the smallest corrected p of any key, variant or part. Decoy: a key for each document, one message; the best of all
-messages; all messages one by one, or pairs of groups and users; the best window of a document, of one message and of
-all; the posts of an account, by their pooled score and by their evidence over nights; a few keys for all documents,
-which share n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond those of a
-key of one message, which has no reserved ones. Strata: decoys of one message, and of all one by one, by parts of the
-traffic. Unheld: flags for a message that no user held, reserved ones included. Knockoff: each of some messages that
-nobody has, against a user's drawn for the text: hits are those that the user's beats (0.5), or texts in which it is
-among the first tenth (0.1). Canaries (texts that are known to be marked): that were found; and named right; that are
-named for another user."""
+the smallest corrected p of any key, variant or part. Decision whole: the same of the whole text alone, where parts are
+tested or texts normalised, in texts that normalising leaves as they are. Decoy: a key for each document, one message;
+the best of all messages; all messages one by one, or pairs of groups and users; the best window of a document, of one
+message and of all; the posts of an account, by their pooled score and by their evidence over nights; a few keys for all
+documents, which share n-grams. Reserved: verdicts for a message that is never given to anybody. Shadow: messages beyond
+those of a key of one message, which has no reserved ones. Strata: decoys of one message, and of all one by one, by
+parts of the traffic. Unheld: flags for a message that no user held, reserved ones included. Knockoff: each of some
+messages that nobody has, against a user's drawn for the text: hits are those that the user's beats (0.5), or texts in
+which it is among the first tenth (0.1). Canaries (texts that are known to be marked): that were found; and named right;
+that are named for another user."""

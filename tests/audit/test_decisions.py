@@ -13,7 +13,7 @@ from scanner.detection import shares
 from scanner.detection.open_plan import open_detector
 from scanner.detection.shares import Weights
 from scanner.watermark import log10_any_of, passing_spans, search
-from schemas.audit_tables import DECISION
+from schemas.audit_tables import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
 from tests.support.audited_scan import Key, make, pieces, scan
@@ -31,7 +31,7 @@ def texts(human_texts) -> list[str]:
     return [("  " if i % 2 else " ").join(random.choice(words, 30)) for i in range(800)]
 
 
-def counted(folder, texts: list[str], more: str = ALL_LOOKS) -> Moments:
+def counted(folder, texts: list[str], more: str = ALL_LOOKS, kind: str = DECISION) -> Moments:
     """Hits of all texts, in groups that have decoys of their own."""
     plan = make(folder, ["some text"], *KEYS, more=more)
     decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
@@ -39,7 +39,7 @@ def counted(folder, texts: list[str], more: str = ALL_LOOKS) -> Moments:
         {b"%d" % i: texts[i] for i in range(begin, min(begin + TOGETHER, len(texts)))}
         for begin in range(0, len(texts), TOGETHER)
     ]
-    first, *others = [decisions.decide(detector, b"piece", group) for group in groups]
+    first, *others = [decisions.decide(detector, b"piece", group)[kind] for group in groups]
     for sums in others:
         first = first.plus(sums)
     return first
@@ -80,6 +80,23 @@ def test_each_correction_that_is_dropped_is_seen(tmp_path, texts, monkeypatch, c
     assert too_small(counted(tmp_path, texts, looks))
 
 
+@pytest.mark.costly
+@pytest.mark.seconds
+def test_a_factor_of_two_between_two_keys_is_seen_by_whole_texts_where_all_looks_hide_it(
+    tmp_path, human_texts, monkeypatch
+):
+    """3,200 texts that are their own normal form: of two sound keys, whole texts hit 83 times at 0.1."""
+    words, random = np.array(sorted({*" ".join(human_texts).split()})), np.random.default_rng(6)
+    texts = [" ".join(random.choice(words, 30)) for _ in range(3200)]
+    monkeypatch.setattr(f"{__name__}.KEYS", (Key(1, format="gumbel-v2"),) * 2)
+    sound = counted(tmp_path / "sound", texts, kind=DECISION_WHOLE)
+    assert not too_small(sound)
+    assert abs(sound.hits[0] - sound.expected[0]) < 5 * np.sqrt(sound.expected[0])
+    monkeypatch.setattr(MasterKey, "tested_among", lambda self, keys_tested: 1)
+    assert not too_small(counted(tmp_path / "all", texts))
+    assert too_small(counted(tmp_path / "whole", texts, kind=DECISION_WHOLE))
+
+
 def test_a_scan_that_drops_a_correction_ends_in_alarm_which_other_controls_do_not_raise(tmp_path, texts, monkeypatch):
     """Keys are corrected for as if each were the only one: p-values of one key at a time are as they should be."""
     keys = [Key(1, format="gumbel-v2")] * 4
@@ -108,7 +125,7 @@ def test_counts_are_those_of_a_plain_loop(tmp_path, texts):
     plan = make(tmp_path, ["some text"], KEYS[0])
     decisions, detector = Decisions(bytes(range(32)), plan), open_detector(plan)
     group = {b"%d" % i: text for i, text in enumerate(texts[:TOGETHER])}
-    sums = decisions.decide(detector, b"piece", group)
+    sums = decisions.decide(detector, b"piece", group)[DECISION]
     (mark,) = decisions.marks(b"piece" + b"".join(group)).values()
     (test,) = detector._keys
     hits = np.zeros(len(THRESHOLDS))

@@ -21,6 +21,10 @@ def test_a_night_without_a_fault_does_not_alarm():
     ("title", "controls"),
     [
         ("one format's p × 0.5", {"decoys", "strata"}),
+        (
+            "a generator repeats, each n-gram counts four times in 5 % of the texts",
+            {"decoys", "whole decisions", "reserved"},
+        ),
         ("correction for messages dropped", {"decoys", "whole decisions", "reserved"}),
         ("users' messages score 0.2 standard deviations more", {"knockoffs"}),
         ("half of the marked text is not found", {"canaries"}),

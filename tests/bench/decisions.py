@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from scanner.audit.in_every_scan.decisions import TOGETHER, Decisions
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
-from scanner.audit.statistics.intervals import few_clusters, poisson_limits
+from scanner.audit.statistics.intervals import Moments, few_clusters, poisson_limits
 from scanner.audit.statistics.judgement import Count, smallest_excess
 from scanner.detection.open_plan import open_detector
 from scanner.detection.scan_plan import make_plan
@@ -95,21 +95,25 @@ def _line(words: np.ndarray, case: tuple[int, dict[str, Any], str], options: arg
         plan = make_plan(config)
         detector, decisions = open_detector(plan), Decisions(bytes(32), plan)
         detector.compile()
-        total, began, number = None, time.process_time(), 0
+        began, number, totals = time.process_time(), 0, dict[str, Moments]()
         while time.process_time() - began < seconds:
             of_group = {
                 b"%d" % (number + i): text for i, text in enumerate(texts(words, TOGETHER, options.words, random))
             }
-            sums = decisions.decide(detector, str(seed).encode(), of_group)
-            total, number = sums if total is None else total.plus(sums), number + TOGETHER
+            for kind, sums in decisions.decide(detector, str(seed).encode(), of_group).items():
+                totals[kind] = totals[kind].plus(sums) if kind in totals else sums
+            number += TOGETHER
         spent = (time.process_time() - began) / number
-    assert total is not None
-    cells = []
-    for k in range(SHOWN):
-        hits, expected = float(total.hits[k]), float(total.expected[k])
-        low, high = poisson_limits(hits, 0.025)
-        cells.append(f"1e-{k + 1}: {hits / expected:.2f} ({low / expected:.2f}-{high / expected:.2f})")
-    return f"{number:,} texts, {spent * 1e3:.2f} ms each; of the expected " + "; ".join(cells)
+    lines = [f"{number:,} texts, {spent * 1e3:.2f} ms each"]
+    for kind, total in totals.items():
+        cells = []
+        for k in range(SHOWN):
+            hits, expected = float(total.hits[k]), float(total.expected[k])
+            low, high = poisson_limits(hits, 0.025)
+            cells.append(f"1e-{k + 1}: {hits / expected:.2f} ({low / expected:.2f}-{high / expected:.2f})")
+        each = total.expected[0] / total.tests[0]
+        lines.append(f"  {kind}, {each:.4f} expected of a text at 0.1; of the expected " + "; ".join(cells))
+    return "\n".join(lines)
 
 
 def _power(expected: float, used: float) -> None:

@@ -22,7 +22,8 @@ from scanner.cluster.reports import Piece
 from scanner.cluster.work import inspect_input
 from scanner.cluster.worker import Worker
 from scanner.detection.learning import Learner
-from scanner.detection.scan_plan import Plan, make_plan, open_keys, open_text_ids
+from scanner.detection.open_plan import open_keys, open_text_ids
+from scanner.detection.scan_plan import Plan, make_plan
 from scanner.input.files import list_files
 from scanner.input.shards import Shard
 from scanner.registry import new_key, suggested_parameters

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from scanner.audit.in_every_scan.decisions import REACH
+from scanner.audit.in_every_scan.decoy_keys import share_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.in_every_scan.traffic import own_p
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
@@ -46,6 +47,8 @@ LOOKS = 60
 """Parts of a document, half of which are as good as independent."""
 REACHED = np.interp(np.arange(1, 9), [1, 2, 3, 4], [0.53, 0.70, 0.80, 1.0])
 CANARIES, PLANNED = 200, 0.9
+REPEATS, REPEATING = 4, 0.05
+"""Occurrences of each n-gram in texts of a generator that repeats; their share of the texts."""
 
 Levels = NDArray[np.float64]
 Law = Callable[[Levels], Levels]
@@ -60,6 +63,16 @@ def times(factor: float) -> Law:
 def tail(alpha: Levels) -> Levels:
     """Law of p-values that are right down to 1e-4, and fall as their power of 1.5 below."""
     return np.where(alpha < 1e-4, 1e-4 * (alpha / 1e-4) ** (1 / 1.5), alpha)
+
+
+def repeating(alpha: Levels) -> Levels:
+    """Law of p-values of texts that hold each n-gram REPEATS times, where each occurrence counts: normal scores."""
+    return np.asarray(stats.norm.sf(stats.norm.isf(alpha) / np.sqrt(REPEATS)), np.float64)
+
+
+def some_repeating(alpha: Levels) -> Levels:
+    """Law of p-values of all texts, REPEATING of which repeat themselves."""
+    return (1 - REPEATING) * alpha + REPEATING * repeating(alpha)
 
 
 def right(alpha: Levels) -> Levels:
@@ -111,6 +124,7 @@ FAULTS = (
     *(Fault(f"one format's p × {c}", times(c)) for c in (0.8, 0.5)),
     Fault("its tail: p^1.5 below 1e-4", tail),
     *(Fault(f"texts over 1,000 tokens: p × {c}", long=times(c)) for c in (0.7, 0.5)),
+    Fault("a generator repeats, each n-gram counts four times in 5 % of the texts", some_repeating),
     *(Fault(f"one key's verdict path: p × {c}", verdict=times(c)) for c in (0.5, 0.25)),
     Fault("correction for messages dropped", messages=1),
     Fault("the same, by the detector alone", messages=1, detector=True),
@@ -122,12 +136,16 @@ FAULTS = (
 )
 
 
-def controls(fault: Fault) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
-    """Rows of each control, each with its chances under a fault."""
+def controls(fault: Fault, documents: int = N) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
+    """Rows of each control in a night of so many documents, each with its chances under a fault."""
     audit, alpha, deep = ScanAuditConfig(), np.array(THRESHOLDS), np.array(DEEP)
     share = audit.family_error / FAMILIES
-    risk = share / (7 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions
-    each, of_all = N // KEYS, round(N * audit.all_messages_share)
+    risk = share / (8 * len(THRESHOLDS) + 2 * len(DEEP))  # two formats: one message, best, all, parts; decisions twice
+    # at least 50,000 under decoys of one message, which are all of the usual night
+    each, of_all = (
+        round(documents * share_of(audit.share, documents)) // KEYS,
+        round(documents * audit.all_messages_share),
+    )
     one = Row("one", THRESHOLDS, each, each, alpha, risk)
     best = Row("best", THRESHOLDS, of_all, of_all, alpha, risk)
     every = Row("all", DEEP, of_all * COUNTED, of_all, deep, risk)
@@ -136,30 +154,37 @@ def controls(fault: Fault) -> Iterator[tuple[str, list[tuple[Row, Levels]]]]:
     of_parts, of_best = -np.expm1(LOOKS / 2 / shared.looks * np.log1p(-alpha)), shared.best(fault.law, 1) * REACHED
     decoys = [(parts, of_parts), (one, fault.law(alpha)), (best, of_best), (every, fault.law(deep))]
     yield "decoys", decoys
-    decided, levels = round(N * audit.decisions_share), -np.expm1(np.log1p(-alpha) / (KEYS * UNITS))
+    decided, levels = round(documents * audit.decisions_share), -np.expm1(np.log1p(-alpha) / (KEYS * UNITS))
     limits = np.select([levels >= least for least, _ in REACH], [most for _, most in REACH], 1.0)
-    expected, missed = 1 - (1 - levels * limits) ** (KEYS * UNITS), np.ones(len(alpha))
+    of_whole, missed, whole_missed = 1 - (1 - levels * limits) ** KEYS, np.ones(len(alpha)), np.ones(len(alpha))
     for law in (fault.law, *[right] * (KEYS - 1)):
         whole = fault.best(law, fault.keys * UNITS) * REACHED
-        missed *= (1 - whole) * (1 - whole) ** (LOOKS / 2 / fault.looks)  # the document, and its parts
-    yield "whole decisions", [(Row("", THRESHOLDS, decided, decided, expected, risk), 1 - missed)]
+        whole_missed *= 1 - whole
+        missed *= (1 - whole) ** (1 + LOOKS / 2 / fault.looks)  # the document, and its parts
+    yield (
+        "whole decisions",
+        [
+            (Row("", THRESHOLDS, decided, decided, 1 - (1 - of_whole) ** UNITS, risk), 1 - missed),
+            (Row("", THRESHOLDS, decided, decided, of_whole, risk), 1 - whole_missed),
+        ],
+    )
     count = reserved_count(MESSAGES)
     own = own_p(THRESHOLDS, MESSAGES, KEYS * UNITS)
     wrong = fault.verdict(own_p(THRESHOLDS, fault.messages, fault.keys * UNITS)) * REACHED
-    reserved = Row("", THRESHOLDS, N * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
+    reserved = Row("", THRESHOLDS, documents * count, count, own * REACHED, share / (KEYS * len(THRESHOLDS)), KEY_BOUND)
     yield "reserved", [(reserved, np.minimum(wrong, 0.5))]
     ranked = np.array([*KNOCKOFFS.values()])
     ahead = stats.norm.cdf(fault.users / np.sqrt(2)), stats.norm.sf(stats.norm.isf(ranked[1]) - fault.users)
     yield "knockoffs", [(Row("", (0.5, 0.1), 5000, 32, ranked, share / 4), np.array(ahead))]
-    long, of_parts = round(N * LONG), share / (2 * STRATA_ROWS * len(THRESHOLDS))
+    long, of_parts = round(KEYS * each * LONG), share / (2 * STRATA_ROWS * len(THRESHOLDS))
     # those with one message: what decoys with all messages see of parts comes on top
     yield "strata", [(Row("", THRESHOLDS, long, long, alpha, of_parts), (fault.long(alpha) + alpha) / 2)]
 
 
-def alarms(fault: Fault, nights: int) -> list[float]:
+def alarms(fault: Fault, nights: int, documents: int = N) -> list[float]:
     """Share of nights in which each control alarms: decoys, decisions, reserved, knockoffs, strata, canaries."""
     found = []
-    for name, rows in controls(fault):
+    for name, rows in controls(fault, documents):
         seen = np.zeros(nights, np.bool_)
         for number, (row, law) in enumerate(rows):
             hits = row.nights(np.minimum.accumulate(np.minimum(law, 1.0)), nights, number + 7 * len(name))
@@ -172,7 +197,7 @@ def alarms(fault: Fault, nights: int) -> list[float]:
 
 
 def refuted(fault: Fault) -> int | None:
-    """Marked texts, of 40, whose flags come out differently when they are proved; a half of them counts as long.
+    """Marked texts, of 40, whose flags come out differently when they are proved; a half counts as long, or repeating.
 
     None: such faults are not planted here.
     """
@@ -192,6 +217,9 @@ def refuted(fault: Fault) -> int | None:
         def changed(law, score, scored):  # type: ignore[no-untyped-def]
             p = sound(law, score, scored)
             of_long = np.broadcast_to(np.asarray(scored) >= np.median(scored), np.shape(p))
+            if fault.short is some_repeating:
+                counted = stats.norm.logsf(stats.norm.isf(10.0**p) * np.sqrt(REPEATS)) / np.log(10)
+                return np.where(of_long, counted, p)
             if fault.of_key:
                 return _inverse(fault.of_key, p)
             return np.where(of_long, _inverse(fault.long, p), _inverse(fault.short, p))
@@ -217,11 +245,13 @@ def main() -> None:
     """Print the table, as Markdown."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.planted_faults", description=__doc__)
     parser.add_argument("--nights", type=int, default=2000)
+    parser.add_argument("--documents", type=float, default=N, help="of a night")
+    parser.add_argument("--faults", default="", help="those whose titles hold this")
     options = parser.parse_args()
     print("| fault | decoys | whole decisions | reserved | knockoffs | strata | canaries | proofs |")
     print("|---|---|---|---|---|---|---|---|")
-    for fault in FAULTS:
-        cells = [f"{share:.3g}" for share in alarms(fault, options.nights)]
+    for fault in (fault for fault in FAULTS if options.faults in fault.title):
+        cells = [f"{share:.3g}" for share in alarms(fault, options.nights, int(options.documents))]
         proofs = refuted(fault)
         print(f"| {fault.title} | {' | '.join(cells)} | {'-' if proofs is None else proofs} |", flush=True)
 

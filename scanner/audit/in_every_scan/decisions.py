@@ -2,7 +2,8 @@
 
 Other decoys count p-values of one message, of all, or of parts, each corrected for that alone. A flag is corrected for
 all of it together: messages, keys, variants, units, parts. Here a text counts once, by the smallest corrected p that
-the detector's verdict or spans state, so a correction that is dropped anywhere shows. What sound decoys reach is less
+the detector's verdict or spans state, so a correction that is dropped anywhere shows; and where there are several
+looks, once more by the whole text alone. What sound decoys reach is less
 than the stated rate, since shares of looks that a text does not have stay unused, and a search of groups misses
 messages. Hits are expected from the shares of the configuration, by arithmetic of this file alone, and from REACH.
 """
@@ -21,12 +22,14 @@ from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Detector
 from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import Plan
+from scanner.detection.span_verdicts import SPAN
 from scanner.detection.under_test import Origin, Seen
 from scanner.registry import Named
 from scanner.watermark import Format, Watermark
 from scanner.watermark.abilities import CountsHits, DrawsKeys
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
+from schemas.audit_tables import DECISION, DECISION_WHOLE
 from schemas.tables import DOCUMENTS
 from schemas.words import Naming
 
@@ -67,6 +70,18 @@ class _Decoyed(NamedTuple):
         short = self.groups & (scored[:, None] <= REACHED_ABOVE)
         steps = [short & (level[None, :] >= least) for least, _ in REACH]
         return np.select(steps, [most for _, most in REACH], 1.0)
+
+
+def _lower(log10_p: NDArray[np.float64], rows: pa.RecordBatch) -> None:
+    """Lower p-values of texts, float64[D], to those of rows."""
+    p = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
+    np.fmin.at(log10_p, rows["row"].to_numpy(), p)
+
+
+def _cluster(log10_p: NDArray[np.float64], chance: NDArray[np.float64]) -> Moments:
+    """Sums of texts under the same decoys, by their p-values and chances of a hit, float64[D, J]."""
+    hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
+    return moments(hits.sum(axis=0)[None, :], np.array([len(hits)]), chance.mean(axis=0)[None, :])
 
 
 class _Nobody:
@@ -128,40 +143,49 @@ class Decisions:
             made[key_id] = key.how.open(key.draw_key(data.digest()))
         return made
 
-    def decide(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> Moments:
-        """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J]."""
+    def decide(self, detector: Detector, piece: bytes, texts: Mapping[bytes, str]) -> dict[str, Moments]:
+        """Hits of texts, by their digests, under decoys of their own: a cluster's sums, each [J], by kind.
+
+        DECISION: by every look. DECISION_WHOLE, where looks share the rate: by the whole text, of texts that are their
+        own normal form. All looks together reach so little of what is expected that a factor of two would hide.
+        """
         seed = piece + b"".join(texts)
         documents = pa.RecordBatch.from_pylist(
             [{"row": row, "text": text.encode()} for row, text in enumerate(texts.values())], DOCUMENTS
         )
         scored = _Scored()
         looked = detector.under(self.marks(seed), _Nobody(), THRESHOLDS[0]).look(documents, Origin("", "", ""), scored)
-        log10_p = np.full(len(texts), np.inf)
+        log10_p, weights = np.full(len(texts), np.inf), self._weights
+        differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts.values()])
+        whole, chance = self._chance(scored.seen, differs)
+        sums, of_parts = {}, np.array([unit == SPAN for unit in looked.verdicts["unit"].to_pylist()])
+        _lower(log10_p, looked.verdicts.filter(pa.array(~of_parts)))  # a part's p stands in for a whole text's
+        if (weights.normalised or weights.span) and not differs.all():
+            sums[DECISION_WHOLE] = _cluster(log10_p[~differs], whole[~differs])
         for rows in (looked.verdicts, looked.spans):
-            p = rows["log10_p_global"].to_numpy(zero_copy_only=False).astype(np.float64)
-            np.fmin.at(log10_p, rows["row"].to_numpy(), p)
-        hits = log10_p[:, None] <= np.log10(_ALPHA)[None, :]
-        chance = self._chance(scored.seen, [*texts.values()])
-        return moments(hits.sum(axis=0)[None, :], np.array([len(texts)]), chance.mean(axis=0)[None, :])
+            _lower(log10_p, rows)
+        return {DECISION: _cluster(log10_p, chance)} | sums
 
-    def _chance(self, seen: Sequence[Seen], texts: Sequence[str]) -> NDArray[np.float64]:
-        """Most that sound p-values reach of each threshold in each text: float64[D, J].
+    def _chance(
+        self, seen: Sequence[Seen], differs: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Most that sound p-values reach of each threshold in each text, whole as written and by any look: [D, J].
 
         Scores increase in the same independent draws, so looks pass together rather than apart, and the chance that
         none passes is at least the product of theirs.
         """
-        weights, found = self._weights, np.zeros((len(texts), len(_ALPHA)))  # log of that product
-        differs = np.array([bool(weights.normalised) and normalise(text) != text for text in texts])
+        weights, whole = self._weights, np.zeros((len(differs), len(_ALPHA)))  # log of that product
+        others = whole.copy()
         for of_key in seen:
             key, places = self._keys[of_key.test.key.key_id], of_key.documents
             messages, scored = of_key.test.key.messages, of_key.positions.scored
-            found[places] += np.log1p(-self._as_written(key, messages, scored))
+            whole[places] += np.log1p(-self._as_written(key, messages, scored))
             if weights.normalised is not None:
-                found[differs] += np.log1p(-key.level(weights.document * weights.normalised))
+                others[differs] += np.log1p(-key.level(weights.document * weights.normalised))
             if weights.span is not None:
                 level = key.level(weights.span)
-                found[places] += np.log1p(-level * key.reach(level, scored))
-        return -np.expm1(found)
+                others[places] += np.log1p(-level * key.reach(level, scored))
+        return -np.expm1(whole), -np.expm1(whole + others)
 
     def _as_written(self, key: _Decoyed, messages: int, scored: NDArray[np.int64]) -> NDArray[np.float64]:
         """Most that the best message of a whole text reaches of each threshold: float64[D, J]."""

@@ -35,7 +35,7 @@ from scanner.watermark.search import log10_p_best, log10_p_of, search
 from scanner.watermark.segments import least_of_parts
 from scanner.watermark.span_search import spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
-from schemas.audit_tables import AUDIT_COUNTS, DECISION, KNOCKOFFS
+from schemas.audit_tables import AUDIT_COUNTS, KNOCKOFFS
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 
@@ -157,8 +157,8 @@ class PieceDecoys(Counts):
         """Decide the texts that wait."""
         if not self._undecided or self._detector is None or self._decoys.decisions is None:
             return
-        sums = self._decoys.decisions.decide(self._detector, self._piece, self._undecided)
-        self._add_sums(Asked(DECISION, self._decoys.decisions.messages, None, Columns("all", 0), "all"), sums)
+        for kind, sums in self._decoys.decisions.decide(self._detector, self._piece, self._undecided).items():
+            self._add_sums(Asked(kind, self._decoys.decisions.messages, None, Columns("all", 0), "all"), sums)
         self._undecided = {}
 
     def _score_one(

@@ -34,11 +34,14 @@ from scanner.audit.statistics.judgement import KEY_BOUND, counts
 from scanner.detection.scan_plan import Plan
 from scanner.results import queries
 from scanner.watermark.formats import format_of
-from schemas.audit_tables import DECISION, KNOCKOFFS, RESERVED_TEXT, STRATA
+from schemas.audit_tables import DECISION, DECISION_WHOLE, KNOCKOFFS, RESERVED_TEXT, STRATA
 from schemas.registry import MasterKey, reserved_count
 from schemas.words import AuditState, AuditVerdict
 
-_FRESH = (DECISION, "decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence")
+_FRESH = (
+    *(DECISION, DECISION_WHOLE),
+    *("decoy", "decoy_best", "decoy_all", "decoy_spans", "decoy_accounts", "decoy_evidence"),
+)
 
 ALARMING = (*_FRESH, "reserved", "shadow", *KNOCKOFFS, *STRATA)
 """Kinds of rows that raise the alarm. Other kinds share n-grams, or depend on how complete the users table is."""

@@ -8,7 +8,7 @@ from scanner.audit.statistics.audit_rows import Question
 from scanner.audit.statistics.intervals import Moments
 from scanner.detection.scan_plan import Plan
 from scanner.watermark.formats import format_of
-from schemas.audit_tables import DECISION, STRATA
+from schemas.audit_tables import DECISION, DECISION_WHOLE, STRATA
 from schemas.registry import MasterKey
 
 ABOUT = ("kind", "method", "gamma", "window", "dedup", "messages", "label")
@@ -28,7 +28,7 @@ def fresh_answers(decoys: pl.DataFrame) -> list[tuple[Question, Moments]]:
     answers = []
     for values, part in decoys.sort(*ABOUT, "threshold", descending=True).group_by(ABOUT, maintain_order=True):
         about = dict(zip(ABOUT, values, strict=True))
-        cluster = "key" if about["kind"] == DECISION else "document"
+        cluster = "key" if about["kind"] in (DECISION, DECISION_WHOLE) else "document"
         answers.append((Question(test="exact", cluster=cluster, **about), Moments.of_columns(part.to_dict())))
     return answers
 
