@@ -16,6 +16,7 @@ from scanner.printable import one_in, printable
 from schemas.words import AuditState, Naming
 
 if TYPE_CHECKING:
+    from scanner.evidence.names_then import RegistrySays
     from scanner.results.decided import State
     from scanner.results.flag_list import By, FlagList, Totals
     from scanner.results.wanted_flags import WantedFlags
@@ -126,30 +127,59 @@ def flagged(
 
 def _against_registry(place: Results, found: "FlagList", by: "By | None") -> "tuple[FlagList, list[str]]":
     """Flags of which those name nobody that the registry contradicts, and sentences on these."""
+    from scanner.evidence.names_then import as_the_registry_says, held_against
+
+    if by is not None:
+        return _sums_against_registry(place, found, by)
+    rows = found.rows.to_dicts()
+    said = held_against(str(place.registry), place.folder, rows)
+    told = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
+    wrong = [
+        f"{printable(row['path'])} row {row['row']}: {says.sentence}"
+        for row, says in zip(rows, said, strict=True)
+        if says.agrees is False or says.erased
+    ]
+    not_asked = {says.sentence for row, says in zip(rows, said, strict=True) if row["user_id"] and _silent(says)}
+    return _with_names(found, told), [*wrong, *(f"the registry: {sentence}" for sentence in sorted(not_asked))]
+
+
+def _silent(says: "RegistrySays") -> bool:
+    return says.agrees is None and not says.erased
+
+
+def _sums_against_registry(place: Results, found: "FlagList", by: "By") -> "tuple[FlagList, list[str]]":
+    """Sums of which those name nobody whose user the registry never gave the message, and sentences on these.
+
+    Only messages that a user never had are looked for, whenever that was.
+    """
+    from scanner.evidence.names_then import strangers
+    from scanner.registry import users_of
+
+    if by == "account":
+        return found, []
+    users = found.rows["user_id"].drop_nulls().unique().sort().to_list()
+    wrong = strangers(str(place.registry), place.folder, place.false_positive_rate, users)
+    notes = [
+        f"user {printable(user, LONGEST)}: {counted(documents, 'document')} name this user for messages that the "
+        "registry never gave them: name nobody by these rows"
+        for user, documents in wrong.items()
+    ]
+    held = set(users_of(str(place.registry), users).select("user_id", "key_id", "message").iter_rows())
+
+    def never_held(row: Mapping[str, Any]) -> bool:
+        if by == "user":
+            return bool(row["documents"] <= wrong.get(row["user_id"], 0))
+        return row["user_id"] is not None and (row["user_id"], row["key_id"], row["message"]) not in held
+
+    nobody = {"user_id": None, "naming": Naming.CONTRADICTED}
+    return _with_names(found, [row | nobody if never_held(row) else row for row in found.rows.to_dicts()]), notes
+
+
+def _with_names(found: "FlagList", told: "Sequence[Mapping[str, Any]]") -> "FlagList":
     import polars as pl
 
-    from scanner.evidence.names_then import as_the_registry_says, held_against, strangers
-
-    registry = str(place.registry)
-    if by is None:
-        rows = found.rows.to_dicts()
-        said = held_against(registry, place.folder, rows)
-        told = [as_the_registry_says(row, says) for row, says in zip(rows, said, strict=True)]
-        columns = [pl.Series(name, [row[name] for row in told], pl.String) for name in ("user_id", "naming")]
-        wrong = [
-            f"{printable(row['path'])} row {row['row']}: {says.sentence}"
-            for row, says in zip(rows, said, strict=True)
-            if says.agrees is False
-        ]
-        return found._replace(rows=found.rows.with_columns(columns)), wrong
-    if by == "user":
-        users = found.rows["user_id"].drop_nulls().to_list()
-        return found, [
-            f"user {printable(user, LONGEST)}: {counted(documents, 'document')} name this user for messages that the "
-            "registry never gave them: name nobody by these rows"
-            for user, documents in strangers(registry, place.folder, place.false_positive_rate, users).items()
-        ]
-    return found, []
+    columns = [pl.Series(name, [row[name] for row in told], pl.String) for name in ("user_id", "naming")]
+    return found._replace(rows=found.rows.with_columns(columns))
 
 
 def _like_canaries(documents: int, known: "Sequence[Canary] | None") -> list[str]:

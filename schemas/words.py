@@ -18,7 +18,13 @@ class Naming(StrEnum):
     QUOTED = "quoted"  # of accounts: a user passes on all posts, and not on own words alone
     UNPROVED = "unproved"  # a slow path computed another result than the flag: there is a bug, and nobody is named
     NONE = "none"  # not flagged
-    CONTRADICTED = "contradicted"  # in no table: the row names a user, and the registry says otherwise
+    CONTRADICTED = "contradicted"  # in no table: the row contradicts itself or the registry, and names nobody
+
+
+OF_REGISTRY = (
+    *(Naming.NAMED, Naming.UNALLOCATED, Naming.EVERYBODY, Naming.HELD_LATER, Naming.RESERVED, Naming.REMOVED),
+)
+"""Namings that follow from a message and the registry; under all others nobody was looked for."""
 
 
 class Proof(StrEnum):

@@ -33,9 +33,8 @@ def _not_to_be_used(explained: Explanation) -> bool:
 
 def _for_nobody_known(explained: Explanation) -> bool:
     row = explained.row
-    return row["naming"] not in (Naming.NAMED, Naming.EVERYBODY) or (
-        row["naming"] == Naming.NAMED and row["user_id"] is None
-    )
+    held = row["user_id"] is not None and explained.registry.agrees is True
+    return row["naming"] != Naming.EVERYBODY and not (row["naming"] == Naming.NAMED and held)
 
 
 def others_can_mark(key: MasterKey | None) -> bool:
@@ -86,7 +85,7 @@ RULES = (
         Decision.ALLOWED,
         lambda explained: explained.canary or bool((explained.case.scan or {}).get("trial")),
     ),
-    Rule("too little to name a user", Decision.UNCLEAR, _for_nobody_known),
+    Rule("too little to name a user, or the registry does not know the user", Decision.UNCLEAR, _for_nobody_known),
     Rule("others can make this key's mark, as under version 1", Decision.UNCLEAR, _others_can_make_it),
     Rule(
         "the text that was scanned cannot be shown, or not weighed",

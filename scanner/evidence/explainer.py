@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from scanner.detection.alike import alike
 from scanner.detection.filtering import Filter
 from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys
@@ -28,7 +29,13 @@ from scanner.evidence.case import Case, Stored, StoredTexts, find_case
 from scanner.evidence.copied import Copied, Post, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.filter_then import filter_of, text_ids_of
-from scanner.evidence.names_then import NOT_ASKED, RegistrySays, as_the_registry_says, held_against
+from scanner.evidence.names_then import (
+    NOT_ASKED,
+    RegistrySays,
+    as_the_registry_says,
+    held_against,
+    unless_contradicted,
+)
 from scanner.evidence.weighing import RUN, Weighed, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
@@ -80,6 +87,24 @@ def _as_scored(case: Case, found: Stored) -> str:
     return text if case.row["variant"] is None else normalise(text)
 
 
+def _as_weighed(case: Case, weighed: Weighed | None, says: RegistrySays) -> RegistrySays:
+    """The registry's word, unless the row has another message than its text: then the registry was asked of a stranger.
+
+    A verdict of a part of the text is not compared: `brickscan replay` does.
+    """
+    row = case.row
+    if weighed is None or row["unit"] is not None or says.agrees is False:
+        return says
+    recorded, again = (row["tokens"], row["scored"]), (weighed.tokens, weighed.scored)
+    if recorded == again and alike(row["score"], weighed.score):
+        return says
+    why = (
+        f"its text, scored again for message {row['message']}, has score {weighed.score:g} from {weighed.scored:,} of "
+        f"{weighed.tokens:,} tokens, and the row says {row['score']:g} from {row['scored']:,} of {row['tokens']:,}"
+    )
+    return RegistrySays(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
+
+
 class Explainer:
     """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
 
@@ -125,7 +150,7 @@ class Explainer:
         rows = [case.row for case in cases]
         place = self.results, self.rate
         around = {columns: equal_in(*place, rows, columns) for columns in (MESSAGE, ACCOUNT, TEXT)}
-        of_users, alike = naming_users(*place, rows), alike_with(*place, rows)
+        of_users, near = naming_users(*place, rows), alike_with(*place, rows)
         spans_of, earlier = self._spans(rows), earlier_of_others(*place, rows)
         for case, says in zip(cases, said_of, strict=True):
             of_message, of_account, of_text = (
@@ -133,6 +158,8 @@ class Explainer:
                 for columns, counts in around.items()
             )
             said = self._text_of(case)
+            says = _as_weighed(case, said.weighed, says)
+            case = replace(case, row=as_the_registry_says(case.row, says))
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
@@ -149,7 +176,7 @@ class Explainer:
                 of_message=of_message,
                 of_account=None if case.row["account_id"] is None else of_account,
                 of_text=of_text,
-                alike=alike.get(tuple(case.row[name] for name in OF)),
+                alike=near.get(tuple(case.row[name] for name in OF)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
                 spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
@@ -160,10 +187,11 @@ class Explainer:
 
     def _spans(self, rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
         """Marked parts of flagged documents, by the columns of _DOCUMENT."""
-        wanted = pl.LazyFrame([{name: row[name] for name in _DOCUMENT} for row in rows])
+        of_flag = (*_DOCUMENT, "first_seen_at", "created_at")  # since when the document existed
+        wanted = pl.LazyFrame([{name: row[name] for name in of_flag} for row in rows], infer_schema_length=None)
 
         def of_these() -> pl.DataFrame:
-            return spans(self.results).join(wanted, on=_DOCUMENT, how="semi").sort("char_from", "char_to").collect()
+            return spans(self.results).join(wanted, on=_DOCUMENT).sort("char_from", "char_to").collect()
 
         found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
         for span in self.as_the_registry_says(ask(self.results, of_these).to_dicts() if rows else []):
@@ -173,7 +201,7 @@ class Explainer:
     def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistrySays]:
         """The registry's word on the names of each of some flags."""
         if self._config is None:
-            return [NOT_ASKED] * len(rows)
+            return [unless_contradicted(row, NOT_ASKED.sentence) for row in rows]
         return held_against(self._folder, self.results, rows)
 
     def as_the_registry_says(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

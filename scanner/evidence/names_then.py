@@ -1,11 +1,12 @@
 """Names of flags held against the registry: who held a message when the flag was made, whatever its row says.
 
-A row of `flags` can be changed by whoever can write the results. The registry says whose a message was: by the events
-up to the chain's head that the flag's scan wrote down, and those that came while the scan ran.
+A row of `flags`, `spans` or `accounts` can be changed by whoever can write the results. The registry says whose a
+message was: by the events up to the chain's head that the flag's scan wrote down, and those that came while the scan
+ran. When that was, and since when the document existed, `scans` and `shards` say where the row says more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,27 +15,39 @@ import polars as pl
 from scanner.errors import Refused, ScanFailed
 from scanner.printable import printable
 from scanner.registry import given_rows, numbers_of_heads, users_of
-from scanner.results import scans
+from scanner.results.first_seen import Ran, scans_of
+from scanner.results.ledger_records import changed_names
 from scanner.results.queries import ask, standing_flags
+from scanner.results.wanted_flags import WantedFlags
 from schemas.registry import is_reserved
-from schemas.words import Naming
+from schemas.words import OF_REGISTRY, Naming
 
 Row = Mapping[str, Any]
 
 _LONGEST_ID = 60
-_OF_REGISTRY = (Naming.NAMED, Naming.UNALLOCATED, Naming.EVERYBODY, Naming.HELD_LATER, Naming.RESERVED, Naming.REMOVED)
+_PLACE = ["user_id", "key_id", "message"]
 _NOBODY = Naming.UNALLOCATED, Naming.EVERYBODY
 _VERIFY = "`brickscan users verify` with --results tells whether the registry was changed"
+_CLOCKS = timedelta(minutes=5)  # by which clocks of a cluster's machines may differ
+_ERASED = "the user's name was erased from it, so that nothing tells whose the message was: none is shown"
+_TWO_THINGS = (
+    "not asked: the row says two things, that it names somebody and that it does not, as no scan writes it. Name "
+    "nobody by this row: it was changed"
+)
+_BY_NOBODY = "Name nobody by this row: it was changed"
+_NO_SCAN = "neither `scans` nor `shards` has the scan of this row, so that nothing tells when it was. Name nobody by it"
 
 
 class RegistrySays(NamedTuple):
     """The registry's word on the names of a flag.
 
-    agrees: None: it was not asked, or cannot tell; sentence: for people.
+    agrees: None: it was not asked, or cannot tell; sentence: for people; erased: keys and messages whose user's name
+    was erased from it.
     """
 
     agrees: bool | None
     sentence: str
+    erased: frozenset[tuple[str, int]] = frozenset()
 
 
 NOT_ASKED = RegistrySays(None, "not asked: name the scan's configuration instead of its results")
@@ -43,8 +56,9 @@ NOT_ASKED = RegistrySays(None, "not asked: name the scan's configuration instead
 class _Then(NamedTuple):
     """The time of a flag.
 
-    at: by when its document existed; began, ended: when its scan began, and wrote the row; number: of the last event
-    before the head that the scan wrote down, -1: there was none, None: it is not known; lost: the chain lacks it.
+    at: by when its document existed; began, ended: when its scan began, and wrote the row at the latest; number: of
+    the last event before the head that the scan wrote down, -1: there was none, None: it is not known; lost: the chain
+    lacks it; next_number: the same of the next scan, None: there is none.
     """
 
     at: datetime
@@ -52,6 +66,7 @@ class _Then(NamedTuple):
     ended: datetime
     number: int | None
     lost: bool
+    next_number: int | None
 
     def surely(self, seq: int | None, time: datetime) -> bool:
         """Whether an event stood in the registry when the scan began."""
@@ -59,35 +74,53 @@ class _Then(NamedTuple):
 
     def perhaps(self, seq: int | None, time: datetime) -> bool:
         """Whether a worker of the scan may have known an event."""
-        return self.surely(seq, time) or time <= self.ended
+        later = seq is not None and self.next_number is not None and seq > self.next_number
+        return self.surely(seq, time) or (time <= self.ended and not later)
 
 
 def held_against(registry: Path | str, results: str, rows: Sequence[Row]) -> list[RegistrySays]:
-    """The registry's word on each of some rows of schemas.tables.VERDICTS, or with fewer columns, as rows of spans.
+    """The registry's word on each of some rows of VERDICTS, SPANS or ACCOUNTS (schemas), as scanner.results gives them.
+
+    Rows of spans have the columns first_seen_at and created_at of their document, too. The files that names are read
+    from are held against the record of the last scan first: of an edited registry nobody is named.
 
     Raises:
         Refused: there are no results.
     """
-    ids = list({row["scan_id"] for row in rows})
-    wanted = pl.col("scan_id").is_in(ids)
-    known = ask(results, lambda: scans(results).filter(wanted).select("scan_id", "started_at", "users_head").collect())
-    of_scans = {row["scan_id"]: row for row in known.to_dicts()}
+    ran = ask(results, lambda: scans_of(results, rows))
     try:
-        numbers = numbers_of_heads(registry, set(known["users_head"].drop_nulls()))
+        numbers = numbers_of_heads(registry, {head for one in ran for head in (one.head, one.next_head) if head})
         entries = {(one["key_id"], one["message"]) for row in rows for one in _entries(row)}
         frame = pl.DataFrame(list(entries), {"key_id": pl.String, "message": pl.Int64}, orient="row")
         given = {(row["key_id"], row["message"]): row for row in given_rows(registry, frame).to_dicts()}
+        changed = changed_names(registry, results, frame) if entries else None
     except (Refused, ScanFailed) as error:
-        return [RegistrySays(None, f"it cannot be asked: {error}")] * len(rows)
-    return [_of_row(row, _then(row, of_scans.get(row["scan_id"]), numbers), given) for row in rows]
+        return [unless_contradicted(row, f"it cannot be asked: {error}") for row in rows]
+    if changed is not None:
+        wrong = RegistrySays(False, f"not asked: {changed}. Name nobody by this row before that is known")
+        return [wrong if any(_entries(row)) else unless_contradicted(row, "nobody is named") for row in rows]
+    return [_of_row(row, of_scan, numbers, given) for row, of_scan in zip(rows, ran, strict=True)]
 
 
 def as_the_registry_says(row: Row, says: RegistrySays) -> Row:
-    """A row that names nobody where the registry says that somebody else held the message, or nobody did."""
-    if says.agrees is not False or row["naming"] != Naming.NAMED:
+    """A row that names nobody where the registry contradicts it, and nobody whose name was erased there."""
+    if says.agrees is False:
+        nobody = {
+            "user_id": None,
+            "naming": Naming.CONTRADICTED,
+            "named": None,
+            "named_again": None,
+            "held_since": None,
+        }
+        return {**row, **{name: value for name, value in nobody.items() if name in row}}
+    if not says.erased:
         return row
-    nobody = {"user_id": None, "naming": Naming.CONTRADICTED, "named": None, "named_again": None, "held_since": None}
-    return {**row, **{name: value for name, value in nobody.items() if name in row}}
+
+    def without(one: Row) -> Row:
+        return {**one, "user_id": None} if (one["key_id"], one["message"]) in says.erased else one
+
+    lists = {name: [without(one) for one in row[name]] for name in ("named", "named_again") if row.get(name)}
+    return {**without(row), **lists}
 
 
 def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequence[str]) -> dict[str, int]:
@@ -96,36 +129,63 @@ def strangers(registry: Path | str, results: str, rate: float, user_ids: Sequenc
     Raises:
         Refused: there are no results, or there is no registry.
     """
-    place = ["user_id", "key_id", "message"]
-    named = (pl.col("naming") == Naming.NAMED) & pl.col("user_id").is_in(list(user_ids))
-    found = ask(results, lambda: standing_flags(results, rate, named).group_by(place).len().collect())
-    wrong = found.join(users_of(registry, user_ids), on=place, how="anti")
-    return dict(wrong.group_by("user_id").agg(pl.col("len").sum()).sort("user_id").iter_rows())
+    rows = standing_flags(results, rate, WantedFlags(users=tuple(user_ids)).expression())
+    own = pl.struct("key_id", "message", "user_id")
+    listed = (
+        pl.col(name).list.eval(pl.struct(pl.element().struct.field("key_id", "message", "user_id"))).fill_null([])
+        for name in ("named", "named_again")
+    )
+    each = rows.select("path", "row", one=pl.concat_list(own, *listed)).explode("one").unnest("one").unique()
+    wanted = each.filter(pl.col("user_id").is_in(list(user_ids)))
+    held = users_of(registry, user_ids).select(*_PLACE)
+    wrong = ask(results, lambda: wanted.join(held.lazy(), on=_PLACE, how="anti").collect())
+    documents = wrong.group_by("user_id").agg(pl.struct("path", "row").n_unique())
+    return dict(documents.sort("user_id").iter_rows())
 
 
-def _then(row: Row, scan: Row | None, numbers: Mapping[str, int]) -> _Then:
-    began = scan["started_at"] if scan else row["scanned_at"]
-    head = scan["users_head"] if scan else None
-    number = numbers.get(head) if head else -1 if scan else None
-    at = row.get("first_seen_at") or began
-    return _Then(at, began, row["scanned_at"], number, head is not None and number is None)
+def unless_contradicted(row: Row, sentence: str) -> RegistrySays:
+    """The word on a row for which the registry was not asked: a row that says two things contradicts itself."""
+    return RegistrySays(False, _TWO_THINGS) if row["naming"] == Naming.CONTRADICTED else RegistrySays(None, sentence)
+
+
+def _then(row: Row, ran: Ran, numbers: Mapping[str, int]) -> _Then | None:
+    """The time of a row; None: it is of no scan that is on record."""
+    if ran.began is None or ran.ended is None:
+        return None
+    number = numbers.get(ran.head) if ran.head else -1 if ran.recorded else None
+    own = row["first_seen_at"] if "first_seen_at" in row else row.get("last_post")
+    known = [own or ran.began, ran.began, *(() if ran.file is None else (ran.file,))]
+    if row.get("created_at") is not None:
+        known.append(row["created_at"] + timedelta(days=1))  # a date's last moment
+    ended = min(row["scanned_at"], ran.ended)
+    lost = ran.head is not None and number is None
+    return _Then(min(known), ran.began, ended, number, lost, numbers.get(ran.next_head or ""))
 
 
 def _entries(row: Row) -> Iterator[Row]:
     """The row itself and the entries of NAMED beside it, those whose naming follows from the registry."""
     for one in (row, *(row.get("named") or ()), *(row.get("named_again") or ())):
-        if one["message"] is not None and one["naming"] in _OF_REGISTRY:
+        if one["message"] is not None and one["naming"] in OF_REGISTRY:
             yield one
 
 
-def _of_row(row: Row, then: _Then, given: Mapping[tuple[str, int], Row]) -> RegistrySays:
-    erased, said = False, "it says the same"
+def _of_row(row: Row, ran: Ran, numbers: Mapping[str, int], given: Mapping[tuple[str, int], Row]) -> RegistrySays:
+    if row["naming"] == Naming.CONTRADICTED:
+        return RegistrySays(False, _TWO_THINGS)
+    erased, said, then = set[tuple[str, int]](), "it says the same", _then(row, ran, numbers)
+    if then is None:
+        return RegistrySays(False, _NO_SCAN) if any(_entries(row)) else RegistrySays(None, "nobody is named")
+    if not then.began - _CLOCKS <= row["scanned_at"] <= (ran.ended or then.ended) + _CLOCKS:
+        when = f"{row['scanned_at']:%Y-%m-%d %H:%M:%S} UTC"
+        return RegistrySays(False, f"the row was scanned at {when}, and its scan did not run then. {_BY_NOBODY}")
     for one in _entries(row):
         held = given.get((one["key_id"], one["message"]))
         possible = list(_possible(one["message"], held, then))
         recorded = (Naming(one["naming"]), one["user_id"])
-        if recorded[0] == Naming.NAMED and (Naming.NAMED, None) in possible:
-            erased = recorded[1] is not None
+        as_erased = (Naming.NAMED, None) in possible
+        if as_erased and recorded[0] in (Naming.NAMED, Naming.REMOVED):  # an erasure from results leaves `removed`
+            if recorded[1] is not None:
+                erased.add((one["key_id"], one["message"]))
         elif recorded not in possible and not (recorded == (Naming.NAMED, None) and possible[-1][0] == Naming.NAMED):
             return RegistrySays(False, _contradiction(one, held, possible[-1], then))
         since = one.get("held_since")
@@ -133,9 +193,7 @@ def _of_row(row: Row, then: _Then, given: Mapping[tuple[str, int], Row]) -> Regi
             return RegistrySays(False, _contradiction(one, held, possible[-1], then))
         if one is row and recorded[0] == Naming.NAMED and held is not None:
             said = "it gave the message to this user" + _until(held["removed_at"])
-    if erased:
-        return RegistrySays(None, "the user's name was erased from it, so that it cannot tell whose the message was")
-    return RegistrySays(True, said)
+    return RegistrySays(None, _ERASED, frozenset(erased)) if erased else RegistrySays(True, said)
 
 
 def _possible(message: int, held: Row | None, then: _Then) -> Iterator[tuple[Naming, str | None]]:

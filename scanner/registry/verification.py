@@ -6,11 +6,12 @@ the index (scanner.registry.index), so it is held against the events too.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from scanner.errors import Refused
@@ -19,6 +20,7 @@ from scanner.registry.book import Book
 from scanner.registry.chain import START, follow
 from scanner.registry.index import ALLOCATED, NAMES, REMOVED_EVENT
 from scanner.registry.keys_file import load_registry
+from scanner.registry.parts import Ints, Part
 
 _WINDOW = 2**20  # events at a time
 _MOST_FAULTS = 100
@@ -144,30 +146,37 @@ NO_RECORD = Record()
 """Record of a registry that nobody verified."""
 
 
-def verify_since(folder: Path | str, record: Record) -> Record:
-    """Hold everything that names are read from against an earlier verification. Returns the record of this one.
+def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | None = None) -> Record:
+    """Hold what names are read from against an earlier verification. Returns the record of this one.
 
     A file that was there then must have the digest that it had. Events that came since then are held to the chain, and
     files that came since to these events; where they hold older events too, as after a merge or an erasure, the chain
     is followed from the last checkpoint before the oldest of them. So the cost is that of reading the files, and of
     the events that are new or were written anew.
 
+    messages: rows of key_id and message: only the files that these are found in, a few MB each; None: all.
+
     Raises:
         Refused: something was changed, or the chain is another than it was.
         ScanFailed: a file is missing.
     """
-    return ledger.whole(folder, lambda now: _since(str(folder), now, record))
+    wanted = None
+    if messages is not None:
+        wanted = {str(key_id): np.unique(rows["message"].to_numpy()) for (key_id,), rows in messages.group_by("key_id")}
+    return ledger.whole(folder, lambda now: _since(str(folder), now, record, wanted))
 
 
-def _since(folder: str, now: ledger.Whole, record: Record) -> Record:
+def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] | None) -> Record:
     if now.book.tail["seq"].null_count():
         raise _changed(folder, f"{now.book.tail['seq'].null_count():,} events are in no chain")
-    parts = _names_parts(now, record)
+    parts = _names_parts(now, record, wanted)
     known = {part.file: part for part in record.parts}
     edited = [part.file for part in parts if part != known.get(part.file, part)]
     if edited:
         raise _changed(folder, f"the file {edited[0]} of its index is not as it was when it was last verified")
-    begin, head = max(point for point in record.checkpoints if point[0] <= _oldest(now, record, parts))
+    moved = {*parts} - record.parts if wanted is not None else {*parts} ^ record.parts
+    oldest = min([now.indexed.seq, now.book.events, *(part.first_event for part in moved)])
+    begin, head = max(point for point in record.checkpoints if point[0] <= oldest)
     heads, faults = {begin: head}, list[str]()
 
     def unlike() -> Iterator[pl.DataFrame]:
@@ -179,7 +188,7 @@ def _since(folder: str, now: ledger.Whole, record: Record) -> Record:
         heads[block.last + 1] = block.head.hex() if block.head else ""
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
-    if sum(part.rows for part in parts) != now.indexed.seq:
+    if wanted is None and sum(part.rows for part in parts) != now.indexed.seq:
         faults.append("its index has more or fewer messages than the events give")
     faults += [
         f"its chain has not the head {then} after {events:,} events"
@@ -192,10 +201,17 @@ def _since(folder: str, now: ledger.Whole, record: Record) -> Record:
     return Record(record.checkpoints | ends, frozenset(parts))
 
 
-def _names_parts(now: ledger.Whole, record: Record) -> list[NamesPart]:
-    """All files that names are read from, as they are now. Several are read at a time."""
+def _names_parts(now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] | None) -> list[NamesPart]:
+    """The files that names are read from, as they are now: all, or those of some messages. Several are read at once."""
     known = {part.file: part.first_event for part in record.parts}
-    parts = [(of, part) for run in now.indexed.runs for of in run if of[1] != NAMES for part in run[of]]
+    parts = [
+        (of, part)
+        for run in now.indexed.runs
+        for of in run
+        if of[1] != NAMES
+        for part in run[of]
+        if wanted is None or _has_one_of(part, wanted.get(of[0]))
+    ]
     with ThreadPoolExecutor(_READERS) as pool:
         digests = list(pool.map(lambda one: now.files.sha256(one[1]), parts))
     found = []
@@ -205,10 +221,12 @@ def _names_parts(now: ledger.Whole, record: Record) -> list[NamesPart]:
     return found
 
 
-def _oldest(now: ledger.Whole, record: Record, parts: Sequence[NamesPart]) -> int:
-    """The number of the event from which on everything is looked at again."""
-    moved = {part.file: part.first_event for part in {*parts} ^ record.parts}
-    return min([now.indexed.seq, now.book.events, *moved.values()])
+def _has_one_of(part: Part, messages: Ints | None) -> bool:
+    """Whether one of some messages, in order, is in the range of a part."""
+    if messages is None:
+        return False
+    at = int(np.searchsorted(messages, part.first))
+    return at < len(messages) and int(messages[at]) <= part.last
 
 
 def _changed(folder: str, what: str) -> Refused:

@@ -23,7 +23,7 @@ from scanner.results.tables import open_tables, read_whole
 from scanner.results.transactions import Entry, commit
 from scanner.storage.delta import table_uri
 from schemas.evidence_tables import DECISIONS
-from schemas.words import Decision
+from schemas.words import Decision, Naming
 
 DECIDED_ON = ("path", "row", "text_sha256")
 """Columns that identify a document and its text, in every scan of it."""
@@ -104,9 +104,10 @@ def recorded(results: str, decision_id: str) -> Mapping[str, Any] | None:
 
 
 def users_of(flag: Mapping[str, Any]) -> list[str]:
-    """Users whom a flag names, the user of its own message first."""
-    listed = [entry["user_id"] for name in ("named", "named_again") for entry in flag[name] or ()]
-    return list(dict.fromkeys(user for user in (flag["user_id"], *listed) if user is not None))
+    """Users whom a flag names, the user of its own message first: who stands under another naming is not among them."""
+    listed = (entry for name in ("named", "named_again") for entry in flag[name] or ())
+    named = (one["user_id"] for one in (flag, *listed) if one["naming"] == Naming.NAMED)
+    return list(dict.fromkeys(user for user in named if user is not None))
 
 
 def decisions(results: str) -> pl.LazyFrame:

@@ -4,7 +4,7 @@ It is asked once a scan, of all flags and of all ranges of rows that were scanne
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,12 +15,16 @@ from scanner.detection.scan_plan import Plan
 from scanner.input.files import InputFile
 from scanner.registry import given_at
 from scanner.results.newest import flags, ranges_ever
-from scanner.results.queries import ask, quarantine
+from scanner.results.queries import ask, quarantine, scans
 from schemas.words import Naming
 
 _BEGAN = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
 _FIRST = pl.min_horizontal("first", _BEGAN).alias("first")
 """Beginning of the scan of a row, by its id: its input was there then, whenever the scan came to this row."""
+
+_OF_SHARD = ["shard_id", "scan_id"]
+_TIME = pl.Datetime("us", "UTC")
+_LAST_MOMENT = 2**63  # nanoseconds, and more than a file's time can be
 
 _OTHERS = pl.concat_list(pl.col(column).fill_null([]) for column in ("named", "named_again"))
 """All messages that the rules of naming let through; the first is the row's own."""
@@ -36,37 +40,42 @@ def first_seen(plan: Plan, files: Iterable[InputFile], began: datetime) -> Sight
     modified = {file.path: written(file) for file in files}
     if not modified:
         return Sightings(began, {}, {})
-    return ask(plan.results, lambda: Sightings(began, _files(plan.results, modified, began), _texts(plan)))
+    wanted = _asked(((path, at, began) for path, at in modified.items()), all_scans=True)
+
+    def seen() -> Sightings:
+        files = _files(plan.results, wanted).select("path", "first")
+        return Sightings(began, dict(files.iter_rows()), _texts(plan))
+
+    return ask(plan.results, seen)
 
 
-def _files(
-    results: str, modified: dict[str, datetime | None], began: datetime, *, only_before: bool = False
-) -> dict[str, datetime]:
-    """When files were first scanned, by path, if they were; only_before: by scans that were done when this one began.
+def _files(results: str, wanted: pl.DataFrame) -> pl.DataFrame:
+    """When files were first scanned, where they were: path, before, and first.
 
     A scan after a file was last modified had this very file, whatever it made of it. Where that time is not known, or
     is still to come, any scan of the path may have had it.
+
+    wanted: path; modified, when each file was, or null; before: scans count that were done by then, null: all do.
     """
-    wanted = pl.LazyFrame(
-        {
-            "path": list(modified),
-            "modified": [time if time and time <= began else None for time in modified.values()],
-        },
-        schema={"path": pl.String, "modified": pl.Datetime("us", "UTC")},
-    )
     lost = quarantine(results).select("path", "scan_id", "scanned_at", began_at="scanned_at")
     ranges = ranges_ever(results).select("path", "scan_id", "scanned_at", "began_at")
     tables = [
-        rows.filter(pl.col("path").is_between(pl.lit(min(modified)), pl.lit(max(modified))))
-        .filter((pl.col("scanned_at") < began) | (not only_before))
-        .join(wanted, on="path")
-        .group_by("path", "modified", "scan_id")
+        rows.filter(pl.col("path").is_between(pl.lit(wanted["path"].min()), pl.lit(wanted["path"].max())))
+        .join(wanted.lazy(), on="path")
+        .filter((pl.col("scanned_at") < pl.col("before")).fill_null(value=True))
+        .group_by("path", "before", "modified", "scan_id")
         .agg(first=pl.col("began_at").min(), last=pl.col("scanned_at").max())
         for rows in (ranges, lost)
     ]
     same_file = pl.col("modified").is_null() | (pl.col("last") >= pl.col("modified"))
-    seen = pl.concat(tables).filter(same_file).select("path", _FIRST).group_by("path").agg(pl.col("first").min())
-    return dict(seen.collect(engine="streaming").iter_rows())
+    seen = pl.concat(tables).filter(same_file).select("path", "before", _FIRST)
+    return seen.group_by("path", "before").agg(pl.col("first").min()).collect(engine="streaming")
+
+
+def _asked(files: Iterable[tuple[str, datetime | None, datetime]], *, all_scans: bool) -> pl.DataFrame:
+    """`wanted` of _files, of paths, when they were modified, and when the scan began that asks what was before."""
+    rows = [(path, at if at and at <= began else None, None if all_scans else began) for path, at, began in files]
+    return pl.DataFrame(rows, {"path": pl.String, "modified": _TIME, "before": _TIME}, orient="row").unique()
 
 
 class Before(NamedTuple):
@@ -82,6 +91,65 @@ class Before(NamedTuple):
     dropped: bool
 
 
+def _modified(mark: str | None) -> datetime | None:
+    """When a file was modified, by the column `file` of SHARDS."""
+    time = (mark or "").rpartition(":")[2]
+    return moment(int(time)) if time.isascii() and time.isdigit() and 0 < int(time) < _LAST_MOMENT else None
+
+
+class Ran(NamedTuple):
+    """A row's scan, as `scans` and `shards` have it, whatever the row says.
+
+    began, ended: when the scan began, and was done with the row at the latest, None: neither table has it; recorded:
+    `scans` has it; head: of the users' chain, None: there was none, or it is not known; next_head: of the next scan
+    that began after the end, None: there is none; file: when the row's file was there, as far as the tables tell.
+    """
+
+    began: datetime | None
+    ended: datetime | None
+    recorded: bool
+    head: str | None
+    next_head: str | None
+    file: datetime | None
+
+
+def scans_of(results: str, rows: Sequence[Mapping[str, Any]]) -> list[Ran]:
+    """The scan of each of some rows of VERDICTS, SPANS or ACCOUNTS.
+
+    Raises:
+        Refused: there are no results.
+    """
+    known = scans(results).select("scan_id", "started_at", "finished_at", "users_head").collect()
+    of_id = {row["scan_id"]: row for row in known.to_dicts()}
+    heads = known.drop_nulls("users_head").sort("started_at")
+    wanted = pl.LazyFrame(
+        {name: [row[name] for row in rows] for name in _OF_SHARD}, dict.fromkeys(_OF_SHARD, pl.String)
+    )
+    ranges = ranges_ever(results).join(wanted.unique(), on=_OF_SHARD, how="semi")
+    of_shard = {tuple(row[name] for name in _OF_SHARD): row for row in ranges.collect().to_dicts()}
+    ran, modified = [], {}
+    for row in rows:
+        scan, part = of_id.get(row["scan_id"]), of_shard.get((row["shard_id"], row["scan_id"]))
+        began = scan["started_at"] if scan else part["began_at"] if part else None
+        ended = min([one[name] for one, name in ((scan, "finished_at"), (part, "scanned_at")) if one], default=None)
+        after = len(heads) if ended is None else int(heads["started_at"].search_sorted(ended))
+        next_head = heads["users_head"][after] if after < len(heads) else None
+        ran.append(Ran(began, ended, scan is not None, scan["users_head"] if scan else None, next_head, None))
+        if part is not None and began is not None and "path" in row:
+            modified[row["path"], began] = _modified(part["file"])
+    if not modified:
+        return ran
+    seen = _files(results, _asked(((path, at, began) for (path, began), at in modified.items()), all_scans=False))
+    first = {(path, before): at for path, before, at in seen.select("path", "before", "first").iter_rows()}
+
+    def of_file(row: Mapping[str, Any], began: datetime | None) -> datetime | None:
+        place = row.get("path"), began
+        known = [first.get(place), None if row.get("created_at") else modified.get(place)]
+        return min((time for time in known if time is not None), default=None)
+
+    return [one._replace(file=of_file(row, one.began)) for row, one in zip(rows, ran, strict=True)]
+
+
 def seen_before(results: str, row: Mapping[str, Any], began: datetime) -> Before:
     """Knowledge of the scan of a row of FLAGS, which began then, as far as the tables still have it.
 
@@ -90,9 +158,11 @@ def seen_before(results: str, row: Mapping[str, Any], began: datetime) -> Before
     """
     ranges = ranges_ever(results)
     own = ranges.filter((pl.col("scan_id") == row["scan_id"]) & (pl.col("shard_id") == row["shard_id"]))
-    marks = [file.rpartition(":")[2] for (file,) in own.select("file").drop_nulls().collect().iter_rows()]
-    modified = next((moment(int(mark)) for mark in marks if mark.isdigit() and int(mark)), None)
-    files = _files(results, {row["path"]: modified}, began, only_before=True)
+    marks = own.select("file").drop_nulls().collect()["file"]
+    modified = next((at for mark in marks if (at := _modified(mark)) is not None), None)
+    files = dict(
+        _files(results, _asked([(row["path"], modified, began)], all_scans=False)).select("path", "first").rows()
+    )
     texts = flags(results).filter((pl.col("text_sha256") == row["text_sha256"]) & (pl.col("scanned_at") < began))
     text = texts.with_columns(first="scanned_at").select(_FIRST).min().collect().item()
     dropped = not ranges.filter(pl.col("dropped_at").is_not_null()).head(1).collect().is_empty()

@@ -5,6 +5,7 @@ the registry cannot change the record, unless they can write the results too.
 """
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -59,14 +60,49 @@ def verified(registry: str, results: str) -> Record:
     return verify_since(registry, _on_record(results))
 
 
+def changed_names(registry: str | Path, results: str, messages: pl.DataFrame) -> str | None:
+    """A sentence where the files that some messages are found in are not as scans of these results saw them; else None.
+
+    messages: rows of key_id and message. It reads these files, and the events that came since the last scan.
+
+    Raises:
+        ScanFailed: a file is missing.
+    """
+    try:
+        verify_since(registry, _on_record(results), messages)
+    except Refused as changed:
+        return str(changed)
+    return None
+
+
 def _on_record(results: str) -> Record:
-    """The newest verification, with the checkpoints of all."""
+    """The newest verification, with the checkpoints of all, by scans that ended, and ran when it says so.
+
+    Rows of other scans, as of one that was killed, are passed over: then more is verified again.
+
+    Raises:
+        Refused: rows differ in what a file or the chain was like, which no scan changes.
+    """
     if not DeltaTable.is_deltatable(table_uri(results, TABLE)):
         return NO_RECORD
-    rows = ask(results, read_whole(results, TABLE).collect)
-    points = rows.drop_nulls("events").select("events", "head")
-    parts = rows.filter(pl.col("verified_at") == pl.col("verified_at").max()).drop_nulls("file")
+    ran = scans(results).select("scan_id", "started_at", "finished_at").unique("scan_id")
+
+    def of_scans() -> pl.DataFrame:
+        during = pl.col("verified_at").is_between("started_at", pl.min_horizontal("finished_at", datetime.now(UTC)))
+        return read_whole(results, TABLE).join(ran, on="scan_id").filter(during).collect()
+
+    rows = ask(results, of_scans)
+    points, files = rows.drop_nulls("events"), rows.drop_nulls("file")
+    for name, of_one in (("file", files.select(NamesPart._fields)), ("events", points.select("events", "head"))):
+        differing = of_one.unique().filter(pl.col(name).is_duplicated())[name]
+        if len(differing):
+            raise Refused(
+                f"results {results}: rows of the table {TABLE} say different things of {name} {differing[0]}, so "
+                "it was changed: delete its folder, and the next scan follows the registry's whole chain"
+            )
+    parts = files.filter(pl.col("verified_at") == rows["verified_at"].max())
     found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
+    points = points.select("events", "head")
     return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(found))
 
 

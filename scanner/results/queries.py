@@ -1,7 +1,7 @@
 """The queries that people ask of the tables of results: lazy frames of polars."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from functools import reduce
 from operator import and_
@@ -16,9 +16,10 @@ from scanner.results.newest import standing_flags as of_every_set_of_keys
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
 from schemas.evidence_tables import SPANS
-from schemas.words import AuditState
+from schemas.words import OF_REGISTRY, AuditState, Naming
 
 _ATTEMPTS = 10
+_LISTS = ("named", "named_again")
 
 Answer = TypeVar("Answer")
 
@@ -129,7 +130,34 @@ def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EV
 def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
     """Rows of `flagged` in any order, without the state of their audit."""
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    return newest_flags(results, flags(results).filter(strict), wanted)
+    return _without_contradictions(newest_flags(results, flags(results).filter(strict), wanted), _LISTS)
+
+
+def _without_contradictions(rows: pl.LazyFrame, lists: Sequence[str]) -> pl.LazyFrame:
+    """Rows of which those are `contradicted`, and name nobody, that say two things: no scan writes them.
+
+    A user stands under `named` alone, and a list of names where the registry was asked, which takes a message. Here no
+    registry is asked: scanner.evidence.names_then holds rows against it.
+    """
+    known, of_registry = ([str(naming) for naming in among] for among in (set(Naming) - {Naming.NONE}, OF_REGISTRY))
+    asked = pl.col("naming").is_in(of_registry)
+    wrong = [
+        ~pl.col("naming").is_in(known),
+        pl.col("user_id").is_not_null() & (pl.col("naming") != Naming.NAMED),
+        asked & pl.col("message").is_null(),
+    ]
+    for name in lists:
+        listed = pl.element().struct.field
+        unlike = (listed("user_id").is_not_null() & (listed("naming") != Naming.NAMED)) | (
+            ~listed("naming").is_in(of_registry) | listed("message").is_null() | listed("key_id").is_null()
+        )
+        wrong += [
+            ~asked & (pl.col(name).list.len() > 0),
+            pl.col(name).list.eval(unlike.fill_null(value=True)).list.any(),
+        ]
+    contradicted = pl.any_horizontal(one.fill_null(value=False) for one in wrong)
+    stays = (pl.when(~contradicted).then(name).alias(name) for name in ("user_id", *lists))
+    return rows.with_columns(*stays, naming=pl.when(contradicted).then(pl.lit(Naming.CONTRADICTED)).otherwise("naming"))
 
 
 def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
@@ -144,7 +172,7 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(own)
     by_age = rows.filter(strict).join(standing, on=own, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]
-    return by_age.unique(part, keep="last", maintain_order=True)
+    return _without_contradictions(by_age.unique(part, keep="last", maintain_order=True), ())
 
 
 def accounts(results: str, false_positive_rate: float = 1.0, night: date | None = None) -> pl.LazyFrame:
@@ -159,7 +187,8 @@ def accounts(results: str, false_positive_rate: float = 1.0, night: date | None 
     rows = read_whole(results, "accounts").filter(pl.col("log10_p_global") <= math.log10(false_positive_rate))
     if night is not None:
         rows = rows.filter(pl.col("night") == night.isoformat())
-    return rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
+    newest = rows.sort("scanned_at", "scan_id").unique(["account_id", "keys"], keep="last", maintain_order=True)
+    return _without_contradictions(newest, _LISTS)
 
 
 def with_audit(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:

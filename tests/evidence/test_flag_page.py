@@ -14,6 +14,7 @@ from scanner.evidence.around import Around
 from scanner.evidence.case import Case
 from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
+from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import PartSaid, Run, Weighed
 from scanner.quoting import parts_of
@@ -50,6 +51,7 @@ def explanation(text: str, field: str = "x", runs: list[Run] | None = None) -> E
         None,
         None,
         None,
+        registry=RegistrySays(True, "it says the same"),
     )
 
 

@@ -2,23 +2,30 @@
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
 from scanner.evidence.explainer import Explainer
-from scanner.evidence.names_then import held_against
+from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held_against
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
-from scanner.results.tables import append_scan, open_tables
+from scanner.results.data_files import write_file
+from scanner.results.decided import users_of
+from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import append_scan
+from scanner.results.transactions import Entry, commit
 from scanner.review.asked import Asked
 from scanner.review.desk import Desk
-from schemas.tables import FLAGS, SCANS
+from schemas.tables import FLAGS, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
 from tests.support.two_keys import message_of
 
+OF_FLAGS = ("first_seen_at", "created_at", "path", "row")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
@@ -63,17 +70,41 @@ def test_a_user_who_was_written_over_is_named_nowhere(night, own_registry, marke
     assert "the users table changed since" not in out
 
 
+@pytest.mark.usefixtures("without_ray")
+def test_a_message_that_was_written_over_with_its_user_is_named_on_no_page(night, own_registry, marked):
+    """The registry gave bob that message, so that it has nothing against the row; the text has something against it."""
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)])
+    night.scan()
+    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] == "alice"
+    overwrite(night.results, message=message_of(own_registry, "green", "bob"), user_id="bob", named=None)
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["naming"], explained["registry_agrees"]) == (None, "contradicted", False)
+    (says,) = (one["sentence"] for one in explained["says"] if one["heading"] == "By the registry")
+    assert re.search(
+        r"its text, scored again for message \d+, has score .*, and the row says", says
+    )
+    (record,) = map(json.loads, call("export", night.config)[1].splitlines())
+    assert (record["user_id"], record["named"], record["registry_agrees"]) == (None, [], False)
+    assert call("replay", night.config, "a:0")[0] == 3
+
+
 @pytest.fixture
 def asked(tmp_path):
     """A registry with users, and a function that asks it about a flag of a scan that began at NOON."""
     tokenizer, registry, results = tmp_path / "tokenizer.json", tmp_path / "registry", str(tmp_path / "results")
     tokenizer.write_text('{"model": {}}')
     new_key(registry, "key", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=tokenizer)
-    open_tables(results)
+    bring_up_to_date(results)
     add_users(registry, None, ["early", "gone"], NOON - 9 * HOUR)
     remove_users(registry, ["gone"], NOON - 8 * HOUR)
     add_users(registry, None, ["leaves", "erased"], NOON - 7 * HOUR)
-    append_scan(results, filled(SCANS, scan_id="scan", started_at=NOON, users_head=head_of(registry)))
+    scan = {"scan_id": "scan", "started_at": NOON, "finished_at": NOON + HOUR, "users_head": head_of(registry)}
+    append_scan(results, filled(SCANS, **scan))
+    done = filled(SHARDS, scan_id="killed", shard_id="done", began_at=NOON, scanned_at=NOON + HOUR, file="7:0")
+    old = done | {"scan_id": "before", "path": "/in/old", "began_at": NOON - 3 * HOUR, "scanned_at": NOON - 2 * HOUR}
+    same = done | {"path": "/in/old"}
+    file = write_file(results, "shards", [pa.RecordBatch.from_pylist([done, same, old], SHARDS)])
+    commit(results, "shards", [Entry("done", (file,) if file else ())])
     remove_users(registry, ["leaves", "erased"], NOON + 9 * HOUR)
     add_users(registry, None, ["during"], NOON + HOUR / 2)
     add_users(registry, None, ["backdated"], NOON - HOUR)
@@ -81,11 +112,17 @@ def asked(tmp_path):
     messages = dict(list_users(registry).select("user_id", "message").iter_rows())
     erase_users(registry, ["erased"])
 
-    def ask(holder: str | None, **row: object) -> bool | None:
+    def says(holder: str | None, without: Sequence[str] = (), **row: object) -> tuple[RegistrySays, dict]:
         message = next(iter(set(range(19)) - {*messages.values()})) if holder is None else messages[holder]
         about = {"message": message, "scanned_at": NOON + HOUR, "first_seen_at": None, "named": None}
-        return held_against(registry, results, [verdict(0, **(about | row))])[0].agrees
+        made = verdict(0, **(about | row))
+        made = {name: value for name, value in made.items() if name not in without}
+        return held_against(registry, results, [made])[0], made
 
+    def ask(holder: str | None, **row: object) -> bool | None:
+        return says(holder, **row)[0].agrees
+
+    ask.says, ask.messages = says, messages
     return ask
 
 
@@ -106,6 +143,63 @@ def test_what_the_registry_said_then_counts_and_not_what_it_says_now(asked):
     assert asked("erased", user_id=None, naming="named") is True
 
 
+@pytest.mark.parametrize("moved", [{}, {"first_seen_at": NOON + 9 * HOUR}, {"created_at": NOON + 9 * HOUR}])
+def test_no_time_that_was_written_into_a_row_names_who_got_the_message_later(asked, moved):
+    """The time of a row is that of its scan and its range; a file that an earlier scan had was there then."""
+    for far in (HOUR, 10 * HOUR, timedelta(days=9000)):
+        about = {"naming": "named", "scanned_at": NOON + far}
+        assert asked("late", user_id="late", **about, **moved) is False
+        assert asked("late", user_id="late", scan_id="killed", shard_id="done", **about, **moved) is False
+        assert asked("early", user_id="early", **about, **moved) is (far == HOUR)
+    assert asked("early", user_id="early", naming="named", scanned_at=NOON - HOUR, **moved) is False
+    later = {"naming": "named", "scan_id": "killed", "shard_id": "done", "path": "/in/old"}
+    assert asked("early", user_id="early", **later, **moved) is True
+    assert asked("backdated", user_id="backdated", **later, **moved) is False  # its file was there before
+
+
+def test_no_name_is_shown_whose_user_was_erased_from_the_registry(asked):
+    """Nothing tells whose the message was, so that any name in a row may be a stranger's, beside others too."""
+    ask, message_of = asked.says, asked.messages
+    early, erased = ({"key_id": "key", "message": message_of[user]} for user in ("early", "erased"))
+    own = {"user_id": "mallory", "naming": "named", "log10_p_global": -9.0}
+    for beside in ([], [early | own | {"user_id": "early"}]):
+        says, row = ask("erased", user_id="mallory", naming="named", named=[erased | own, *beside])
+        assert (says.agrees, says.erased) == (None, {("key", message_of["erased"])})
+        shown = as_the_registry_says(row, says)
+        assert users_of(shown | {"named_again": None}) == [one["user_id"] for one in beside]
+        says, row = ask("early", user_id="early", naming="named", named=[*beside, erased | own])
+        assert users_of(as_the_registry_says(row, says) | {"named_again": None}) == ["early"]
+    assert asked("erased", user_id=None, naming="removed") is True  # as an erasure from results leaves it
+    assert asked("early", user_id=None, naming="removed") is False
+
+
+def test_a_list_of_accounts_is_held_against_the_registry_as_flags_are(asked):
+    ask, account = asked.says, {"keys": "", "account_id": "ann", "first_post": NOON}
+    for user, says in (("early", True), ("mallory", False)):
+        found, row = ask(
+            "early",
+            user_id=user,
+            naming="named",
+            last_post=NOON,
+            **account,
+            without=OF_FLAGS,
+        )
+        assert found.agrees is says
+        assert as_the_registry_says(row, found)["user_id"] == (user if says else None)
+    for last in (NOON - 10 * HOUR, NOON, None):  # the message was given nine hours before
+        found, _ = ask(
+            "early",
+            user_id="early",
+            naming="named",
+            last_post=last,
+            **account,
+            without=OF_FLAGS,
+        )
+        assert found.agrees is (last != NOON - 10 * HOUR)
+    found, _ = ask("early", user_id=None, naming="quoted", message=None, last_post=NOON, **account)
+    assert found.agrees is True
+
+
 def test_events_that_came_while_a_scan_ran_may_be_in_its_rows_or_not(asked):
     for user in ("during", "backdated"):
         assert asked(user, user_id=None, naming="unallocated") is True
@@ -121,4 +215,5 @@ def test_all_whom_a_row_names_are_held_against_it(asked):
     assert asked("early", user_id="early", naming="named", held_since=NOON) is False
     assert asked("early", user_id="early", naming="named", held_since=NOON - 9 * HOUR) is True
     assert asked("early", user_id=None, naming="undecided", message=None) is True
-    assert asked("early", user_id="early", naming="named", scan_id="silent") is True  # by its time
+    assert asked("early", user_id="early", naming="named", scan_id="killed", shard_id="done") is True  # by its range
+    assert asked("early", user_id="early", naming="named", scan_id="nowhere") is False  # nothing tells when it was

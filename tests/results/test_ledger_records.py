@@ -1,13 +1,20 @@
 """A scan holds the registry against what earlier scans of the same results saw of it, before it names anybody."""
 
+import json
 import shutil
+from datetime import UTC, datetime
+from hashlib import sha256
 
+import polars as pl
 import pytest
+from deltalake import write_deltalake
 
 from scanner.errors import Refused
 from scanner.registry import add_users, ledger
 from scanner.results.ledger_records import TABLE, lost_head
 from scanner.results.tables import read_whole
+from schemas.tables import FLAGS
+from schemas.user_tables import VERIFIED_USERS
 from tests.support.command_line import call
 from tests.support.forged_users import part_files, swap_names
 from tests.support.two_keys import message_of
@@ -62,3 +69,54 @@ def test_two_names_that_were_swapped_in_the_ledger_name_nobody(
     assert (code, "`brickscan users verify` says more" in err) == (2, True)
     assert not scanned_before or len(night.verdicts()) == rows
     assert call("users", "verify", "--registry", own_registry)[0] == 3
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"verified_at": datetime(9999, 1, 1, tzinfo=UTC)},
+        {"verified_at": datetime(2020, 1, 1, tzinfo=UTC)},
+        {"verified_at": datetime(9999, 1, 1, tzinfo=UTC), "scan_id": "20990101T000000Z-00000000"},
+        {},
+    ],
+)
+def test_no_forged_verification_speaks_for_an_edited_registry(night, own_registry, marked, monkeypatch, when):
+    """Neither at any time nor in the time of its scan, while the row that it contradicts stands."""
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)
+    add_users(own_registry, ["green"], ["zoe", "bystander"])
+    message = message_of(own_registry, "green", "zoe")
+    night.write("a", [marked(message, 80, 1)])
+    night.scan()
+    parts = part_files(own_registry, "user_id")
+    swapped = {path: swap_names(path, rows) for path, rows in parts.items()}
+    assert any(swapped.values())
+    rows = read_whole(night.results, TABLE).collect()
+    for path in (path for path, done in swapped.items() if done):
+        of_file = rows.filter(file=path.name).with_columns(sha256=pl.lit(sha256(path.read_bytes()).hexdigest()))
+        changed = of_file.with_columns(**{name: pl.lit(to) for name, to in when.items()})
+        write_deltalake(f"{night.results}/{TABLE}", changed.to_arrow().cast(VERIFIED_USERS), mode="append")
+    with pytest.raises(Refused, match=r"were changed by something else|say different things"):
+        night.scan()
+    assert call("scan", night.config, "--check")[0] == 2
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_evidence_names_nobody_from_an_edited_ledger(night, own_registry, marked, monkeypatch, gone):
+    """Only the files of the messages that are asked are read again; without a record, the chain is followed."""
+    monkeypatch.setattr(ledger, "_MOST_NEW_FILES", 2)
+    add_users(own_registry, ["green"], ["zoe", "bystander"])
+    night.write("a", [marked(message_of(own_registry, "green", "zoe"), 80, 1)])
+    night.scan()
+    assert json.loads(call("explain", night.config, "a:0", "--json")[1])["user_id"] == "zoe"
+    for path, rows in part_files(own_registry, "user_id").items():
+        swap_names(path, rows)
+    rows = pl.read_delta(f"{night.results}/flags").with_columns(user_id=pl.lit("bystander"), named=pl.lit(None))
+    write_deltalake(f"{night.results}/flags", rows.to_arrow().cast(FLAGS), mode="overwrite")
+    if gone:
+        shutil.rmtree(f"{night.results}/{TABLE}")
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["registry_agrees"]) == (None, False)
+    assert "its users were changed by something else than brickscan" in json.dumps(explained["says"])
+    listed = call("flagged", night.config)[1]
+    assert "bystander" not in listed
+    assert "its users were changed by something else than brickscan" in listed
