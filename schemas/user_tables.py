@@ -44,7 +44,8 @@ VERIFIED_USERS = pa.schema(
     ]
 )
 """The files that users were named from when a scan last verified the registry's chain, and the chain's heads then. Rows
-of the newest `verified_at` are held against the registry before anybody is named. No names stand here.
+of the newest `verified_at`, of scans that ended and ran then, are held against the registry before anybody is named. No
+names stand here.
 """
 
 USER_LIST = pa.schema(
