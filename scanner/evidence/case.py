@@ -22,6 +22,9 @@ from scanner.results import flagged, scans
 from scanner.results.newest import ranges_ever
 from scanner.results.queries import ask, verdicts
 
+OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
+"""Columns that stand beside the text, by their name in a configuration."""
+
 _SHOWN = 10
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
 from scanner.evidence.around import ACCOUNT, MESSAGE, TEXT, Around, alike_with, equal_in, naming_users
-from scanner.evidence.case import Case, Stored, StoredTexts, find_case
+from scanner.evidence.case import OF_FILE, Case, Stored, StoredTexts, find_case
 from scanner.evidence.copied import Copied, Post, copied_of, earlier_of_others
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.filter_then import filter_of, text_ids_of
@@ -40,6 +41,7 @@ from scanner.evidence.weighing import RUN, Weighed, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
+from scanner.printable import printable
 from scanner.quoting import Part, parts_of
 from scanner.registry import find_key, load_registry
 from scanner.results.decided import users_of
@@ -72,7 +74,7 @@ class Glance(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """The fields of an Explanation that follow from the text."""
+    """The fields of an Explanation that follow from the text; beside: columns of OF_FILE, as its file has them."""
 
     text: str | None = None
     why_none: str | None = None
@@ -80,6 +82,7 @@ class _Said(NamedTuple):
     parts: Sequence[Part] = ()
     weighed: Weighed | None = None
     not_weighed: str | None = None
+    beside: Mapping[str, Any] = MappingProxyType({})
 
 
 def _as_scored(case: Case, found: Stored) -> str:
@@ -105,6 +108,15 @@ def _as_weighed(case: Case, weighed: Weighed | None, says: RegistrySays) -> Regi
     return RegistrySays(False, f"not asked: {why}. Name nobody by this row: see `brickscan replay`")
 
 
+def _as_filed(row: Mapping[str, Any], says: RegistrySays, beside: Mapping[str, Any]) -> RegistrySays:
+    """The registry's word, unless the row has another id, account or time than its file."""
+    for name, value in beside.items():
+        if row[name] is not None and row[name] != value and says.agrees is not False:
+            why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
+            return RegistrySays(False, f"not asked: {why}. Name nobody by this row: it was changed")
+    return says
+
+
 class Explainer:
     """Explains flags of one folder of results. Keys are opened once, when the first flag under them is explained.
 
@@ -126,8 +138,9 @@ class Explainer:
             self._folder = absolute("registry", self._config.registry, self._base)
             paths = [path for path in self._config.input.paths if "{date}" not in path]
             locations = [resolve(path, self._base, None) for path in paths]
-            text_alone = Columns(self._config.input.text, None, None, None)
-            self._texts = StoredTexts(text_alone, locations, self.results, self._text_id)
+            columns = Columns.of(self._config.input)
+            self._rows = StoredTexts(columns, locations, self.results, self._text_id)
+            self._texts = StoredTexts(Columns(columns.text, None, None, None), locations, self.results, self._text_id)
         self._opened: dict[str, KeyUnderTest] = {}
         self._filters: dict[str | None, Filter] = {}
         self._tokens_of = lru_cache(MOST_TEXTS)(self._read_tokens)
@@ -158,8 +171,9 @@ class Explainer:
                 for columns, counts in around.items()
             )
             said = self._text_of(case)
-            says = _as_weighed(case, said.weighed, says)
-            case = replace(case, row=as_the_registry_says(case.row, says))
+            says = _as_filed(case.row, _as_weighed(case, said.weighed, says), said.beside)
+            known = {name: value for name, value in said.beside.items() if case.row[name] is not None}
+            case = replace(case, row={**as_the_registry_says(case.row, says), **known})
             read = case.scan["documents"] if case.scan else None
             stated = case.scan["false_positive_rate"] if case.scan else self.rate
             yield Explanation(
@@ -216,7 +230,7 @@ class Explainer:
         """
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        text = _as_scored(case, self._texts.of(case))
+        text = _as_scored(case, self._stored(case))
         test = self._open(self._key(case))
         return text, test.tokenizer.reference.encode([text]), test
 
@@ -238,7 +252,16 @@ class Explainer:
         """The text of a flag as its file held it when it was scanned. Raises as `scored_text` does."""
         if self._config is None:
             raise Refused("a text is looked at with the scan's configuration; name it instead of its results")
-        return self._texts.of(case).text
+        return self._stored(case).text
+
+    def _stored(self, case: Case) -> Stored:
+        """Its text with what stands beside it, or the text alone: the file may lack a column that is asked for now."""
+        with contextlib.suppress(Refused):
+            found = self._rows.of(case)
+            if found.row is not None:
+                return found
+        found = self._texts.of(case)
+        return found if found.row is None else found._replace(row={})
 
     @property
     def reads_texts(self) -> bool:
@@ -258,7 +281,7 @@ class Explainer:
         if self._config is None:
             return None
         try:
-            text = _as_scored(case, self._texts.of(case))
+            text = _as_scored(case, self._stored(case))
         except Refused:
             return None
         quoted = sum(part.end - part.begin for part in parts_of(text) if part.kind == "quoted")
@@ -339,19 +362,21 @@ class Explainer:
         if self._config is None:
             return _Said(why_none="name the scan's configuration instead of its results to see the text")
         try:
-            found = self._texts.of(case)
+            found = self._stored(case)
         except Refused as error:
             return _Said(why_none=str(error))
+        read = Columns.of(self._config.input).names
+        beside = {name: found.row[name] for name, kind in OF_FILE.items() if found.row and read[kind]}
         text = _as_scored(case, found)
         parts, message = parts_of(text), case.row["message"]
         if message is None:  # undecided: the best may be a stranger
-            return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag")
+            return _Said(text, None, found.not_from_file, parts, None, "no message is shown for this flag", beside)
         try:
             test, common = self._open(self._key(case)), self.common(case)
         except Refused as error:  # a missing key keeps no other flag from being explained
-            return _Said(text, None, found.not_from_file, parts, None, str(error))
+            return _Said(text, None, found.not_from_file, parts, None, str(error), beside)
         dedup = case.scan["dedup"] if case.scan else self._config.dedup
         tokenizer = test.tokenizer.reference
         about = text, message, test.key.messages, dedup, parts
         weighed = weigh(test.watermark, tokenizer, *about, self._run, common)
-        return _Said(text, None, found.not_from_file, parts, weighed)
+        return _Said(text, None, found.not_from_file, parts, weighed, None, beside)

@@ -23,7 +23,7 @@ from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
 from scanner.detection.under_test import Origin, log10_reach
 from scanner.errors import Refused
-from scanner.evidence.case import Case, StoredTexts, find_case
+from scanner.evidence.case import OF_FILE, Case, StoredTexts, find_case
 from scanner.evidence.filter_then import filter_of
 from scanner.evidence.names_then import RegistrySays, held_against
 from scanner.input.columns import Columns
@@ -51,9 +51,6 @@ FIELDS = (
 
 OF_USERS = ("naming", "user_id", "held_since", "named")
 """Columns that follow from the users table."""
-
-OF_FILE = {"doc_id": "id", "account_id": "account", "created_at": "time"}
-"""Columns that stand beside the text, by their name in a configuration."""
 
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags that may have no time since when their document existed: no user was looked for."""

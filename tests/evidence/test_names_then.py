@@ -80,12 +80,26 @@ def test_a_message_that_was_written_over_with_its_user_is_named_on_no_page(night
     explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
     assert (explained["user_id"], explained["naming"], explained["registry_agrees"]) == (None, "contradicted", False)
     (says,) = (one["sentence"] for one in explained["says"] if one["heading"] == "By the registry")
-    assert re.search(
-        r"its text, scored again for message \d+, has score .*, and the row says", says
-    )
+    assert re.search(r"its text, scored again for message \d+, has score .*, and the row says", says)
     (record,) = map(json.loads, call("export", night.config)[1].splitlines())
     assert (record["user_id"], record["named"], record["registry_agrees"]) == (None, [], False)
     assert call("replay", night.config, "a:0")[0] == 3
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("kept", [True, False])
+def test_whose_post_it_is_stands_in_its_file(night, own_registry, marked, kept):
+    night.configure(columns='account = "account"')
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, 1)], account=["ann"])
+    night.scan()
+    overwrite(night.results, account_id="bob")
+    if not kept:  # an account that the file has no column for any more contradicts nothing
+        night.configure(columns='account = "gone"')
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["account_id"]) == ((None, "ann") if kept else ("alice", "bob"))
+    assert explained["registry_agrees"] is not kept
+    (record,) = map(json.loads, call("export", night.config)[1].splitlines())
+    assert record["document"]["account_id"] == ("ann" if kept else "bob")
 
 
 @pytest.fixture
