@@ -14,11 +14,12 @@ from scanner.audit.statistics.audit_rows import holds_down_to
 from scanner.errors import Refused
 from scanner.evidence.case import Case
 from scanner.evidence.precision import Precision, precision
-from scanner.results import audits, flagged, scans, standing_decisions
+from scanner.results import audits, flagged, scans, shards, standing_decisions
 from scanner.results.flag_list import of_canary
 from scanner.results.flag_queue import FlagCount
 from scanner.results.in_quarantine import Unscored, in_quarantine
 from scanner.results.last_scans import went_on
+from scanner.results.newest import flags as flags_of_all
 from scanner.results.queries import ask
 from schemas.registry import Canary
 from schemas.words import AuditState, Naming, Proof
@@ -138,6 +139,9 @@ def night_of(
     flags = found.filter(~pl.col("canary")).with_columns(
         pl.Series("user_id", [row["user_id"] for row in rows], pl.String)
     )
+    unlike = _unlike_shards(results, ids)
+    if unlike:
+        light, why = "red", [unlike, *why]
     standing = ask(results, lambda: standing_decisions(results).collect())
     return Night(
         day=date.fromisoformat(night),
@@ -152,6 +156,23 @@ def night_of(
         decided={"this night": precision(standing, [dict(row) for row in rows]), "all nights": precision(standing)},
         canaries=len(everything) - len(rows),
     )
+
+
+def _unlike_shards(results: str, ids: list[str]) -> str | None:
+    """A sentence where some scans have more or fewer rows of `flags` than `shards` counted when they were written."""
+    of_scans, of_shard = pl.col("scan_id").is_in(ids), ["shard_id", "scan_id"]
+
+    def differences() -> pl.DataFrame:
+        held = flags_of_all(results).filter(of_scans).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
+        counted = shards(results).filter(of_scans).group_by(of_shard).agg(pl.col("flagged").sum())
+        more = pl.col("held").fill_null(0) - pl.col("flagged")
+        both = counted.join(held, on=of_shard, how="left").select(more=more)
+        return both.select(gone=-pl.col("more").clip(upper_bound=0).sum(), new=pl.col("more").clip(0).sum()).collect()
+
+    ((gone, new),) = ask(results, differences).rows()
+    if not gone and not new:
+        return None
+    return f"{gone:,} flags that its scans wrote are gone, and {new:,} were added: somebody changed the table `flags`"
 
 
 def seconds_covered(spans: Iterable[tuple[datetime, datetime]]) -> float:

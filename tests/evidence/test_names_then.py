@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from scanner.evidence.explainer import Explainer
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says, held_against
+from scanner.evidence.one_night import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.data_files import write_file
 from scanner.results.decided import users_of
@@ -84,6 +85,22 @@ def test_a_message_that_was_written_over_with_its_user_is_named_on_no_page(night
     (record,) = map(json.loads, call("export", night.config)[1].splitlines())
     assert (record["user_id"], record["named"], record["registry_agrees"]) == (None, [], False)
     assert call("replay", night.config, "a:0")[0] == 3
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_night_whose_flags_were_taken_out_or_doubled_is_red(night, own_registry, marked, times):
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 80, seed) for seed in range(3)])
+    night.scan()
+    rows = pl.read_delta(f"{night.results}/flags").sort("row")
+    changed = pl.concat([rows.head(2), *[rows.tail(1)] * times]).to_arrow().cast(FLAGS)
+    write_deltalake(f"{night.results}/flags", changed, mode="overwrite")
+    found = night_of(night.results, 1.0, None)
+    assert (found.light == "red") is (times != 1)
+    counts = {0: ["1 flags that its scans wrote are gone, and 0 were added"], 1: []}
+    counts[2] = ["0 flags that its scans wrote are gone, and 1 were added"]
+    told = [why.partition(":")[0] for why in found.why if "somebody changed" in why]
+    assert told == counts[times]
 
 
 @pytest.mark.usefixtures("without_ray")
