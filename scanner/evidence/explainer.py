@@ -4,6 +4,7 @@ The text is read again from its file, and is shown only if it is, byte for byte,
 """
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -37,7 +38,7 @@ from scanner.evidence.names_then import (
     held_against,
     unless_contradicted,
 )
-from scanner.evidence.weighing import RUN, Weighed, weigh
+from scanner.evidence.weighing import RUN, Weighed, log10_p_in, weigh
 from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
@@ -58,6 +59,7 @@ from schemas.words import Naming
 MOST_TEXTS = 256
 """Earlier posts that are held, since many flags may share runs with the same ones."""
 
+_NOBODY = "Name nobody by this row: it was changed"
 _OF_POST = ("path", "row", "text_sha256", "variant", "key_id")
 _DOCUMENT = ("scan_id", "shard_id", "path", "row")
 
@@ -113,7 +115,7 @@ def _as_filed(row: Mapping[str, Any], says: RegistrySays, beside: Mapping[str, A
     for name, value in beside.items():
         if row[name] is not None and row[name] != value and says.agrees is not False:
             why = f"the row says that {name} is {printable(str(row[name]))}, and its file, {printable(str(value))}"
-            return RegistrySays(False, f"not asked: {why}. Name nobody by this row: it was changed")
+            return RegistrySays(False, f"not asked: {why}. {_NOBODY}")
     return says
 
 
@@ -171,7 +173,9 @@ class Explainer:
                 for columns, counts in around.items()
             )
             said = self._text_of(case)
+            parts = spans_of.get(tuple(case.row[name] for name in _DOCUMENT), [])
             says = _as_filed(case.row, _as_weighed(case, said.weighed, says), said.beside)
+            says = self._as_text_speaks(case, said.text, parts, says)
             known = {name: value for name, value in said.beside.items() if case.row[name] is not None}
             case = replace(case, row={**as_the_registry_says(case.row, says), **known})
             read = case.scan["documents"] if case.scan else None
@@ -193,7 +197,7 @@ class Explainer:
                 alike=near.get(tuple(case.row[name] for name in OF)),
                 expected=None if read is None else read * 10.0 ** log10_p_shown(case.row),
                 false_flags=None if read is None else read * stated,
-                spans=spans_of.get(tuple(case.row[name] for name in _DOCUMENT), []),
+                spans=[as_the_registry_says(part, says) for part in parts] if says.agrees is False else parts,
                 copied=self._copied(case, earlier.get((case.row["path"], case.row["row"]), [])),
                 canary=self._names_canary(case.row),
                 registry=says,
@@ -211,6 +215,34 @@ class Explainer:
         for span in self.as_the_registry_says(ask(self.results, of_these).to_dicts() if rows else []):
             found.setdefault(tuple(span[name] for name in _DOCUMENT), []).append(span)
         return found
+
+    def _as_text_speaks(
+        self, case: Case, text: str | None, parts: Sequence[Mapping[str, Any]], says: RegistrySays
+    ) -> RegistrySays:
+        """The registry's word, unless neither text nor parts speak for a message by which the row or a part names.
+
+        By chance a stranger's message has so small a p-value in one of 1 / rate texts. Where parts were dropped, or are
+        of the text before it was normalised, nothing is asked.
+        """
+        row = case.row
+        lost = row["variant"] is not None or (row["unit"] is not None and not parts)
+        if text is None or self._config is None or says.agrees is False or lost:
+            return says
+        stated = case.scan["false_positive_rate"] if case.scan else self._config.false_positive_rate
+        dedup = case.scan["dedup"] if case.scan else self._config.dedup
+        listed = (one for name in ("named", "named_again") for one in row[name] or ())
+        named = ((one["key_id"], one["message"]) for one in (row, *listed, *parts) if one["naming"] == Naming.NAMED)
+        for key_id, message in dict.fromkeys(named):
+            own = [part for part in parts if (part["key_id"], part["message"]) == (key_id, message)]
+            places = [(0, len(text)), *((part["char_from"], part["char_to"]) for part in own)]
+            with contextlib.suppress(Refused):  # a missing key keeps no other flag from being explained
+                test, common = self.open_key(key_id), self.common(replace(case, row={**row, "key_id": key_id}))
+                about = text, message, dedup, common, places
+                law = test.watermark.law
+                if law and log10_p_in(test.watermark, test.tokenizer.reference, *about) > math.log10(stated):
+                    why = f"neither its text nor a part of it speaks for message {message} of key {key_id}"
+                    return RegistrySays(False, f"not asked: {why}, and names stand by it. {_NOBODY}")
+        return says
 
     def held_against(self, rows: Sequence[Mapping[str, Any]]) -> list[RegistrySays]:
         """The registry's word on the names of each of some flags."""

@@ -128,6 +128,32 @@ def weigh(
     )
 
 
+def log10_p_in(
+    mark: Watermark,
+    tokenizer: HuggingFaceTokenizer,
+    text: str,
+    message: int,
+    dedup: Dedup,
+    common: CommonNgrams | None,
+    places: Sequence[tuple[int, int]],
+) -> float:
+    """The smallest log10 p of one message, not corrected, in some places of a text; 0 where nothing is scored.
+
+    places: first character of each, and the one after its last; the rest: as for `weigh`. The key has a law.
+    """
+    ids, stand = tokenizer.places(text)
+    tokens = Tokens(ids, np.array([0, len(ids)], np.int64))
+    positions = mark.rule.positions(tokens, dedup)
+    index = positions.index if common is None else common.without(tokens, positions).index
+    each = [0.0]
+    for begin, end in places:
+        chosen = index[(stand[index, 0] >= begin) & (stand[index, 1] <= end)]
+        if len(chosen):
+            part = Positions(chosen, np.array([0, len(chosen)], np.int64))
+            each.append(float(log10_p_of(mark.law, mark.score(tokens, part, message), part.scored)[0]))
+    return min(each)
+
+
 def _alone(mark: Watermark, tokens: Tokens, positions: Positions, message: int) -> OwnSaid | None:
     own = mark.own(tokens, positions, np.array([message])) if isinstance(mark, ScoresParts) else None
     if own is None:

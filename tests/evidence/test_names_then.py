@@ -21,6 +21,7 @@ from scanner.results.tables import append_scan
 from scanner.results.transactions import Entry, commit
 from scanner.review.asked import Asked
 from scanner.review.desk import Desk
+from schemas.evidence_tables import SPANS
 from schemas.tables import FLAGS, SCANS, SHARDS
 from tests.support.command_line import call
 from tests.support.rows import filled, verdict
@@ -101,6 +102,30 @@ def test_a_night_whose_flags_were_taken_out_or_doubled_is_red(night, own_registr
     counts[2] = ["0 flags that its scans wrote are gone, and 1 were added"]
     told = [why.partition(":")[0] for why in found.why if "somebody changed" in why]
     assert told == counts[times]
+
+
+@pytest.mark.usefixtures("without_ray")
+@pytest.mark.parametrize("where", ["named", "spans"])
+def test_no_user_is_put_beside_another(night, own_registry, marked, where):
+    """A list of names, or a part, that names who holds a message for which nothing in the text speaks."""
+    night.configure(more="spans = { windows = true }")
+    night.write("a", [marked(message_of(own_registry, "green", "alice"), 200, 1)])
+    night.scan()
+    before = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (before["user_id"], before["registry_agrees"]) == ("alice", True)
+    assert "alice" in next(one["sentence"] for one in before["says"] if one["heading"] == "Marked parts")
+    table = f"{night.results}/{'flags' if where == 'named' else 'spans'}"
+    rows = pl.read_delta(table).to_dicts()
+    bob = {"message": message_of(own_registry, "green", "bob"), "user_id": "bob"}
+    if where == "named":
+        rows[0]["named"] = [*rows[0]["named"], rows[0]["named"][0] | bob]
+    else:
+        rows = [*rows, rows[0] | bob]
+    write_deltalake(table, pa.Table.from_pylist(rows, FLAGS if where == "named" else SPANS), mode="overwrite")
+    explained = json.loads(call("explain", night.config, "a:0", "--json")[1])
+    assert (explained["user_id"], explained["registry_agrees"]) == (None, False)
+    assert "speaks for message" in json.dumps(explained["says"])
+    assert "bob" not in json.dumps(explained)
 
 
 @pytest.mark.usefixtures("without_ray")
