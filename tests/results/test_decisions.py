@@ -109,7 +109,7 @@ def test_what_is_no_decision_is_refused(wrong, said):
 
 
 def test_who_is_erased_goes_from_decisions_with_their_notes(folder, flags):
-    of_both = flags[2] | {"named": [{"user_id": "bob"}, {"user_id": "alice"}]}
+    of_both = flags[2] | {"named": [{"user_id": user, "naming": "named"} for user in ("bob", "alice")]}
     decide(folder, flags[0], made("confirmed", note="alice again"))
     decide(folder, of_both, made("quoted", note="bob quotes alice"))
     decide(folder, flags[2], made("dismissed", note="kept"))
