@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -56,13 +56,17 @@ def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
     """Put these flags into results; the scans in `alarmed` ended with an alarm."""
     bring_up_to_date(folder)
     span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None}
-    ranges = {(row["scan_id"], row["shard_id"], row["path"]): row["scanned_at"] for row in rows}
+    ranges: dict[tuple[str, str, str], datetime] = {}
+    for row in rows:
+        of_range = row["scan_id"], row["shard_id"], row["path"]
+        ranges[of_range] = max(row["scanned_at"], ranges.get(of_range, row["scanned_at"]))
     shards = [
         filled(SHARDS, scan_id=scan, shard_id=shard, path=path, scanned_at=at, **span)
         for (scan, shard, path), at in ranges.items()
     ]
     scans = [
-        filled(SCANS, scan_id=scan, trial=False, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
+        filled(SCANS, scan_id=scan, audited_scans=[scan], audit="alarm" if scan in alarmed else "no alarm")
+        | {"started_at": NOW - timedelta(days=1), "users_head": None}
         for scan in sorted({row["scan_id"] for row in rows})
     ]
     for name, found, schema in (("flags", rows, FLAGS), ("shards", shards, SHARDS), ("scans", scans, SCANS)):
