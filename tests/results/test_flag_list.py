@@ -55,7 +55,7 @@ def flag(i: int, text: int = 0, **changes: object) -> dict[str, object]:
 def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
     """Put these flags into results; the scans in `alarmed` ended with an alarm."""
     bring_up_to_date(folder)
-    span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None}
+    span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None, "file": "7:0"}
     ranges: dict[tuple[str, str, str], datetime] = {}
     for row in rows:
         of_range = row["scan_id"], row["shard_id"], row["path"]
