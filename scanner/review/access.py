@@ -13,7 +13,6 @@ Pages may load the app's own style and script, run nothing that stands in them, 
 
 import hmac
 import secrets
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.requests import Request
@@ -85,8 +84,6 @@ class Access:
         return None
 
     def _cookie_of(self, headers: Headers) -> str:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return ""
-        return found.value if found else ""
+        """Value of the session's cookie; the standard library's parser takes time by the square of the length."""
+        pairs = (part.strip().partition("=") for part in headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self._cookie), "")
