@@ -108,7 +108,8 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     flagged = counted(_whole(outcome).flagged, "document")
     if outcome.audit is not None:
         came = outcome.audit.canaries is not None and outcome.audit.canaries.came > 0
-        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside canaries" * came
+        flagged += " (those of canaries among them)" * came
+        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside those of canaries" * came
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
     if outcome.accounts is not None:

@@ -209,7 +209,8 @@ def test_text_and_decision_are_seen_at_once_and_nothing_is_wider_than_its_window
         for name in ("confirmed", "quoted", "dismissed", "unclear", "allowed"):
             box = page.get_by_role("button", name=name).bounding_box()
             assert box["y"] + box["height"] <= 800
-        assert page.locator("div.text").bounding_box()["y"] < page.locator("form.decide").bounding_box()["y"] - 100
+        text, form = (page.locator(which).bounding_box() for which in ("div.text", "form.decide"))
+        assert (text["y"] < 400, text["x"] + text["width"] < form["x"]) == (True, True)
         assert "brickscan does not know whose account it is" in page.locator("main").inner_text()
         context.close()
 
