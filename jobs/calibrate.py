@@ -160,11 +160,11 @@ def table(rows: list[dict[str, Any]], everything: bool = True) -> list[str]:
     lines = []
     for row in shown:
         if row["measure"] == "rate" and row["kind"].startswith(_WHOLE):
-            ratio = row["hits"] / row["expected"] if row["expected"] else float("nan")
+            ratio = f"{row['hits'] / row['expected']:.3f}" if row["expected"] else "unknown"
             lines.append(
                 f"{row['kind']:14} {row['key_id'] or row['method']:16} {_whose(row)}p<={row['threshold']:<6g} "
                 f"tests {row['tests']:>15,} hits {row['hits']:>13,} expected {number(row['expected']):>13} "
-                f"ratio {ratio:.3f} dispersion {row['design_effect']:.2f} {row['verdict']}"
+                f"ratio {ratio} dispersion {row['design_effect']:.2f} {row['verdict']}"
             )
     counts: dict[tuple[str, str, str, str], int] = {}
     for row in shown:

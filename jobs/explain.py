@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.options import Day, NamedPath, results_argument, results_at, scanned
-from jobs.text import tell
+from jobs.text import tell, wrapped
 from scanner.errors import Refused
 from scanner.printable import cut, safe
 
@@ -125,14 +125,14 @@ def _lines(explained: "Explanation") -> Iterator[str]:
 
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for heading, sentence in what_was_found(explained):
-        yield from _wrapped(f"{heading}: {sentence}", width)
-    yield from _wrapped(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width)
+        yield from wrapped(f"{heading}: {sentence}", width, "  ")
+    yield from wrapped(f"What this does not say: {'; '.join(DOES_NOT_SAY)}", width, "  ")
     yield ""
     if explained.text is None:
-        yield from _wrapped(f"The text is not shown: {explained.no_text}.", width)
+        yield from wrapped(f"The text is not shown: {explained.no_text}.", width, "  ")
         return
     if explained.not_weighed is not None:
-        yield from _wrapped(f"The text stands without its evidence: {explained.not_weighed}.", width)
+        yield from wrapped(f"The text stands without its evidence: {explained.not_weighed}.", width, "  ")
     yield from _marked_lines(segments(explained, MOST_CHARACTERS), width)
     if len(explained.text) > MOST_CHARACTERS:
         yield f"({len(explained.text) - MOST_CHARACTERS:,} more characters; --html shows more)"
@@ -144,9 +144,9 @@ def _account_lines(found: "Sequence[AccountExplained]") -> Iterator[str]:
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for explained in found:
         for heading, sentence in what_was_found(explained):
-            yield from _wrapped(f"{heading}: {safe(sentence)}", width)
+            yield from wrapped(f"{heading}: {safe(sentence)}", width, "  ")
         yield ""
-        yield from _wrapped(posts_in_words(explained, MOST_POSTS), width)
+        yield from wrapped(posts_in_words(explained, MOST_POSTS), width, "  ")
         for post in explained.posts[:MOST_POSTS]:
             yield ""
             yield from _post_lines(post, width)
@@ -156,17 +156,12 @@ def _post_lines(post: "Post", width: int) -> Iterator[str]:
     from scanner.evidence.account_page import about_post
     from scanner.evidence.page import visible
 
-    yield from _wrapped(about_post(post), width)
+    yield from wrapped(about_post(post), width, "  ")
     for part in post.parts:
         margin = "  quotes | " if part.kind == "quoted" else "  writes | "
         text = visible(post.text[part.begin : part.end].rstrip())
         for line in (text if len(text) <= LONGEST_PART else cut(text, LONGEST_PART)).split("\n"):
             yield from textwrap.wrap(line, width, initial_indent=margin, subsequent_indent=margin)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """Text wrapped so that paths and ids stay whole and can be copied."""
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:

@@ -1,8 +1,6 @@
 """Words about a master key that several `brickscan keys` commands say: what it is, and who else can make its marks."""
 
-import textwrap
-
-from jobs.text import counted
+from jobs.text import counted, wrapped
 from schemas.registry import MasterKey
 
 ASSUMED = "assumed: no law over keys speaks for its p-values, and anyone can make this mark. Nobody is ever named by it"
@@ -31,7 +29,7 @@ def strength(key: MasterKey) -> list[str]:
     if basis.proven:
         return []
     words = ASSUMED if basis.assumed else f"{basis}: p-values end at {2.0**-basis.bits:.0e}"
-    return textwrap.wrap(f"  strength {words}", 100, subsequent_indent="    ")
+    return wrapped(f"  strength {words}", 100, "    ")
 
 
 def cautions(key: MasterKey) -> list[str]:

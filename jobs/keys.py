@@ -1,6 +1,5 @@
 """`brickscan keys …`: the master keys of a registry from the command line."""
 
-import textwrap
 from pathlib import Path
 
 import click
@@ -11,7 +10,7 @@ from jobs.key_words import cautions, strength, what
 from jobs.new_key import new
 from jobs.options import Folder, dry_run_option, sure, time_of, yes_option
 from jobs.stack_key import add
-from jobs.text import tell
+from jobs.text import tell, wrapped
 from scanner.printable import printable
 from scanner.registry import find_key, load_registry, retire_key
 from scanner.registry.locked_files import local_folder
@@ -51,22 +50,14 @@ def _lines(key: MasterKey) -> list[str]:
         admitted = f"to p = {key.admission.holds_down_to:g}{', with a filter' if key.admission.filter else ''}"
     return [
         key.key_id,
-        *textwrap.wrap(f"  {what(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, subsequent_indent="    "),
+        *wrapped(f"  {what(key)}, tokenizer {key.tokenizer.sha256[:12]}", 100, "    "),
         f"  made {time_of(key.created_at)}, {_marks(key)}",
         f"  admitted by an audit: {admitted}",
         f"  commitment {key.commitment or 'none'}",
-        *(
-            []
-            if key.held_by is None
-            else textwrap.wrap(f"  held by {printable(key.held_by)}", 100, subsequent_indent="    ")
-        ),
+        *([] if key.held_by is None else wrapped(f"  held by {printable(key.held_by)}", 100, "    ")),
         *strength(key),
         *([] if key.one_of is None else [f"  weight 1/{key.one_of:,} of a false-positive rate"]),
-        *(
-            line
-            for caution in cautions(key)
-            for line in textwrap.wrap(f"  careful: {caution}", 100, subsequent_indent="    ")
-        ),
+        *(line for caution in cautions(key) for line in wrapped(f"  careful: {caution}", 100, "    ")),
     ]
 
 

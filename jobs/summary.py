@@ -2,12 +2,11 @@
 
 import math
 import shlex
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobs.options import TRIAL
-from jobs.text import counted
+from jobs.text import counted, wrapped
 from scanner.printable import one_in, printable
 
 if TYPE_CHECKING:
@@ -52,15 +51,11 @@ def summary(
     hands = list(_hands(outcome))
     if not hands:
         return "\n".join([*lines, "nothing needs a hand"])
-    return "\n".join([*lines, "needs a hand:", *(line for hand in hands for line in _wrapped(f"- {hand}", "  "))])
+    return "\n".join([*lines, "needs a hand:", *(line for hand in hands for line in wrapped(f"- {hand}", WIDTH, "  "))])
 
 
 def _line(label: str, said: str) -> list[str]:
-    return _wrapped(f"{label:<{_MARGIN}}{said}", " " * _MARGIN)
-
-
-def _wrapped(line: str, indent: str) -> list[str]:
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return wrapped(f"{label:<{_MARGIN}}{said}", WIDTH, " " * _MARGIN)
 
 
 def _read(outcome: "Outcome") -> Iterator[str]:
@@ -68,9 +63,10 @@ def _read(outcome: "Outcome") -> Iterator[str]:
     from scanner.results.reasons import in_words
 
     work, counts, seconds = outcome.work, outcome.totals.counts, max(outcome.seconds, 1e-9)
-    yield from _wrapped(
+    yield from wrapped(
         f"scan {outcome.scan_id}: {counted(counts.documents, 'document')} in {seconds:.1f} s "
         f"({counts.documents / seconds:,.0f} documents/s, {counts.text_bytes / 1e6 / seconds:.2f} MB/s)",
+        WIDTH,
         " " * _MARGIN,
     )
     whole = _whole(outcome)
@@ -152,7 +148,7 @@ def _audited(outcome: "Outcome", *, verbose: bool) -> Iterator[str]:
     for said in canaries_in_words(outcome.audit):
         yield from _line("canaries", said)
     for line in table(outcome.audit) if verbose else ():
-        yield from _wrapped(f"  {line}", " " * _MARGIN)
+        yield from wrapped(f"  {line}", WIDTH, " " * _MARGIN)
 
 
 def _hands(outcome: "Outcome") -> Iterator[str]:

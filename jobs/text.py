@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import sys
+import textwrap
 import traceback
 import unicodedata
 import warnings
@@ -53,6 +54,11 @@ def _cut_to(text: str, room: int) -> str:
     while width(shown := text if longest == len(text) else cut(text, longest)) > room:
         longest -= 1
     return shown
+
+
+def wrapped(line: str, most: int, indent: str) -> list[str]:
+    """A line in lines of so many columns, the second and later ones indented; paths and ids stay whole."""
+    return textwrap.wrap(line, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def counted(number: int, noun: str) -> str:

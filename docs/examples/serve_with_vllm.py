@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """What is passed on; everything else that vLLM answers is not for users."""
@@ -102,14 +103,14 @@ def main() -> None:
     for name in ("server", "registry", "key"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--user", default="alice")
-    parser.add_argument("--secret", help="the gateway's, as hexadecimal digits")
+    parser.add_argument("--secret-file", type=Path, help="a file that holds the gateway's, as hexadecimal digits")
     given = parser.parse_args()
     brickscan = [sys.executable, "-m", "jobs.cli"]
     shown = [*brickscan, "users", "show", given.user, "--registry", given.registry]
     lines = subprocess.run(shown, check=True, capture_output=True, text=True).stdout.splitlines()
     held = [line.split() for line in lines if line.split()[:2] == [given.user, given.key] and line.endswith("-")]
     message = int(held[0][2])
-    secret = bytes.fromhex(given.secret) if given.secret else None
+    secret = bytes.fromhex(given.secret_file.read_text()) if given.secret_file else None
     with Gateway(given.server, given.key, {"the-api-key-of-" + given.user: message}, secret) as gateway:
         threading.Thread(target=gateway.serve_forever, daemon=True).start()
         text = ask(gateway.url, "the-api-key-of-" + given.user, "Write a story about the keeper of a lighthouse.")

@@ -99,7 +99,7 @@ def what_was_found(explained: AccountExplained) -> Iterator[tuple[str, str]]:
         "All posts together",
         f"if nothing were marked, {one_in(row['log10_p_global'])} accounts would reach as much for any of the "
         f"{row['messages_tested']:,} messages of key {name(row['key_id'])}, by {by}, corrected for "
-        f"{row['tests']:g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
+        f"{round(row['tests'], 1):g} tests ({row['scored']:,} of {row['tokens']:,} tokens scored)",
     )
     yield "Own words alone", _own(explained)
     yield "Decisions", NO_DECISION

@@ -154,7 +154,7 @@ def _chance(explained: Explanation) -> str:
     alone = f"; by the hash alone, {one_in(row['log10_p_global'])}" if by_hash else ""
     return (
         f"if nothing here were marked, {one_in(log10_p_shown(row))} texts would {which} for any of the {messages:,} "
-        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for {keys:g} "
+        f"message{'s' * (messages > 1)} of this key{' or of a decoy' * by_hash}, corrected for {round(keys, 1):g} "
         f"test{'s' * (keys > 1)} of keys ({row['scored']:,} of {row['tokens']:,} tokens scored){alone}"
     )
 
@@ -200,11 +200,17 @@ def _proof(row: Mapping[str, Any]) -> str:
 
 def _others(explained: Explanation) -> str:
     def counted(around: Around, which: str) -> str:
+        """How many there are with this flag, which is one of them."""
         documents, texts, accounts = around
         of = f", of {accounts:,} account{'s' * (accounts != 1)}" if accounts > 1 else ""
-        return f"{documents:,} flagged document{'s' * (documents != 1)} ({texts:,} distinct{of}) {which}"
+        distinct = f" ({texts:,} distinct texts{of})" if documents > 1 else ""
+        return (
+            f"{'this alone' if documents == 1 else f'with this one {documents:,} flagged documents'}{distinct} {which}"
+        )
 
-    counts = [counted(explained.of_text, "with this very text")]
+    others = explained.of_text[0] - 1
+    copies = f"{others:,} other flagged document{'s' * (others != 1)}" if others else "no other flagged document"
+    counts = [f"{copies} with this very text"]
     if explained.alike is not None and explained.alike.texts > 1:
         counts.append(
             counted(explained.alike, "with this text or near-duplicates of it, one piece of evidence together")
@@ -215,7 +221,7 @@ def _others(explained: Explanation) -> str:
         counts.insert(0, counted(explained.of_message, "for this message"))
     if explained.of_account is not None:
         counts.append(counted(explained.of_account, "of this account"))
-    return "; ".join(counts) + ", this one among them" + _copied(explained.copied)
+    return "; ".join(counts) + _copied(explained.copied)
 
 
 def _copied(copied: Copied | None) -> str:

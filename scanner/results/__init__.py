@@ -1,23 +1,29 @@
-"""Results: Delta tables that are written exactly once, the queries that people ask of them, and their upkeep."""
+"""Results: Delta tables that are written exactly once, the queries that people ask of them, and their upkeep.
 
-from scanner.results.decided import decisions, standing_decisions
-from scanner.results.false_discoveries import q_values
-from scanner.results.newest import shards
-from scanner.results.queries import (
-    accounts,
-    audit_counts,
-    audits,
-    exist,
-    flagged,
-    nights,
-    quarantine,
-    scans,
-    second_scores,
-    spans,
-    verdicts,
-)
-from scanner.results.reserved_control import reserved_q_values
-from scanner.storage.delta import table_uri
+Each query takes a folder or URI of results, as text or Path, or the file of the scan's configuration.
+"""
+
+from scanner.results import decided, false_discoveries, newest, queries, reserved_control
+from scanner.results.place import of_any_place
+from scanner.storage import delta
+
+accounts = of_any_place(queries.accounts)
+audit_counts = of_any_place(queries.audit_counts)
+audits = of_any_place(queries.audits)
+exist = of_any_place(queries.exist)
+flagged = of_any_place(queries.flagged)
+nights = of_any_place(queries.nights)
+quarantine = of_any_place(queries.quarantine)
+scans = of_any_place(queries.scans)
+second_scores = of_any_place(queries.second_scores)
+spans = of_any_place(queries.spans)
+verdicts = of_any_place(queries.verdicts)
+decisions = of_any_place(decided.decisions)
+q_values = of_any_place(false_discoveries.q_values)
+reserved_q_values = of_any_place(reserved_control.reserved_q_values)
+shards = of_any_place(newest.shards)
+standing_decisions = of_any_place(decided.standing_decisions)
+table_uri = of_any_place(delta.table_uri)
 
 __all__ = [
     "accounts",
@@ -38,3 +44,7 @@ __all__ = [
     "table_uri",
     "verdicts",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

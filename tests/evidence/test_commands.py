@@ -39,8 +39,11 @@ def test_a_flag_is_explained(scanned, tmp_path):
     assert "among the 5 documents of this scan" in said
     assert "the registry's owner has it; who else has its secret is not on record" in said
     assert "Beware of this key: it may accuse the innocent: all users of version 1" in said
-    assert "2 flagged documents (2 distinct) of this account" in said
-    assert "4 flagged documents (3 distinct, of 2 accounts) marked for user alice, under any key" in said
+    assert "with this one 2 flagged documents (2 distinct texts) of this account" in said
+    assert (
+        "with this one 4 flagged documents (3 distinct texts, of 2 accounts) marked for user alice, under any key"
+        in said
+    )
     assert "who wrote the text, or who posted it" in said
     assert re.search(r"^[ .\-=#]*[=#]{20}", out, re.MULTILINE)
     code, out, _ = call("explain", scanned.config, "a:0", "--html", tmp_path / "flag.html")
@@ -60,8 +63,10 @@ def test_accounts_that_posted_one_text_are_counted(night, registry, marked):
     night.write("a", [text, text, f"{text} truly", marked(3, 80, 2)], account=["ann", "bo", "cy", "ann"])
     night.scan()
     said = re.sub(r"\s+", " ", call("explain", night.config, "a:0")[1])
-    assert "2 flagged documents (1 distinct, of 2 accounts) with this very text" in said
-    alike = "3 flagged documents (2 distinct, of 3 accounts) with this text or near-duplicates of it"
+    assert "1 other flagged document with this very text" in said
+    alike = (
+        "with this one 3 flagged documents (2 distinct texts, of 3 accounts) with this text or near-duplicates of it"
+    )
     assert f"{alike}, one piece of evidence together" in said
 
 

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
@@ -34,6 +35,30 @@ def test_tables_are_made_once_and_kept(folder):
     open_tables(folder)
     assert rows_of(folder) == [1]
     assert results.exist(folder)
+
+
+@pytest.mark.parametrize("name", sorted(results.__all__))
+def test_every_query_takes_a_path_and_the_file_of_a_configuration(folder, name):
+    add(folder, "one", [verdict(1)])
+    config = Path(folder).parent / "scan.toml"
+    settings = {"registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
+    config.write_text(tomli_w.dumps(settings | {"input": {"paths": ["in"]}}))
+    query, more = getattr(results, name), {"q_values": ["s"], "reserved_q_values": ["s"], "table_uri": ["verdicts"]}
+
+    def answer(place: object) -> object:
+        try:
+            found = query(place, *more.get(name, []))
+            return found.collect().to_dicts() if isinstance(found, pl.LazyFrame) else str(found)
+        except Refused as refused:
+            return str(refused)
+
+    expected = answer(str(folder))
+    assert answer(Path(folder)) == expected
+    assert answer(str(config)) == answer(config) == expected
+
+
+def test_dir_shows_the_public_names_alone():
+    assert dir(results) == sorted(results.__all__)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):

@@ -91,7 +91,7 @@ class LiveAudit:
             "reserved": self.traffic.reserved,
             "unheld": self.traffic.unheld,
             "unproved": self.traffic.unproved,
-            "false_share_at_most": "nan" if self.false_share is None else f"{self.false_share[1].high:.3g}",
+            "false_share_at_most": "unknown" if self.false_share is None else f"{self.false_share[1].high:.3g}",
         }
 
     def warnings(self) -> list[str]:
