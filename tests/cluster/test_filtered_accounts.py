@@ -38,7 +38,8 @@ def two_nights(night, registry, marked, plain, monkeypatch):
         posts = [("bot", marked(alice, WORDS, seed + i) + signatures[day]) for i in range(POSTS)]
         both = signatures[FIRST] + signatures[SECOND]
         others = [plain(20, 500 + i) + both for i in range(40 if day == FIRST else 0)]
-        who, texts = zip(*posts, *((None, text) for text in others), strict=True)
+        readers = [(f"reader {number}", text) for number, text in enumerate(others)]
+        who, texts = zip(*posts, *readers, strict=True)
         night.write(f"{day}/a", texts, who=pl.Series(who, dtype=pl.String).to_arrow())
 
     def scan(more: str) -> int:
