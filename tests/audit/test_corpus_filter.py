@@ -119,7 +119,7 @@ def test_a_key_that_signatures_keep_from_admission_is_admitted_with_a_filter(tmp
     rows = results.audits(str(tmp_path / "audit")).collect()
     with_it = rows.filter(rows["filter_sha256"].is_not_null())
     assert len(with_it) * 2 == len(rows)
-    assert with_it["tests"].unique().to_list() == [TEXTS]  # each text is scored, by the filter of the other half
+    assert with_it["tests"].unique().to_list() == [2 * TEXTS]  # each text is scored, by the filter of the other half
     learnt = with_it["filter_learnt"][0]
     assert 500 < learnt < 600
     words = f"without n-grams that 16 of {learnt} other texts hold (filter {with_it['filter_sha256'][0][:12]})"
