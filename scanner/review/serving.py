@@ -24,7 +24,9 @@ _SECONDS_TO_END = 5
 """Seconds for requests that are being answered when the app is to end."""
 
 _AT_ONCE = 64
-"""Most connections at a time. The oldest idle one gives way to more; where none is idle, the app answers 503."""
+"""Most connections at a time: the oldest that waits for its client gives way to more. Where none waits, as many again
+are taken, and beyond these the app answers 503.
+"""
 
 SECONDS_FOR_A_HEAD = 10.0
 """Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
@@ -41,9 +43,9 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
-        idle = [other for other in self.connections if isinstance(other, Connection) and other.is_idle]
-        if len(self.connections) >= _AT_ONCE - 1 and idle:
-            oldest = min(idle, key=lambda other: other.idle_since)
+        waiting = [other for other in self.connections if isinstance(other, Connection) and other.waits_for_client]
+        if len(self.connections) >= _AT_ONCE - 1 and waiting:
+            oldest = min(waiting, key=lambda other: other.idle_since)
             self.connections.discard(oldest)
             oldest.transport.abort()
         super().connection_made(transport)
@@ -76,6 +78,11 @@ class Connection(H11Protocol):
     def is_idle(self) -> bool:
         """Whether no request is being answered, and no head has come in whole."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the rest of a head or body is still to come, or the next request."""
+        return self.is_idle or self.cycle.more_body
 
     def _begin_to_wait(self) -> None:
         self.idle_since = time.monotonic()
@@ -133,7 +140,7 @@ class Server:
             server_header=False,
             lifespan="off",
             ws="none",
-            limit_concurrency=_AT_ONCE,
+            limit_concurrency=2 * _AT_ONCE,  # answers of connections that gave way count until they end
             timeout_graceful_shutdown=_SECONDS_TO_END,
         )
         self._server = uvicorn.Server(self._config)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from scanner.review import serving
 from scanner.review.serving import Server
@@ -51,6 +53,21 @@ def test_idle_connections_give_way(server, begun):
             assert status(server, HEAD + b"Connection: close\r\n\r\n") == 200
         with suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest ended
+
+
+def test_bodies_that_never_come_keep_nobody_out():
+    """They give way as idle connections do, though a request of theirs is being answered."""
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientDisconnect):
+            await Request(scope, receive).body()
+            await PlainTextResponse("well")(scope, receive, send)
+
+    app = Server("127.0.0.1", 0, lambda _port: read)
+    with running(app), ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connected(app, HEAD + b"Content-Length: 10\r\n\r\nhalf"))
+        assert [status(app, HEAD + b"Connection: close\r\n\r\n") for _ in range(20)] == [200] * 20
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
