@@ -100,7 +100,7 @@ def _on_record(results: str) -> Record:
                 f"results {results}: rows of the table {TABLE} say different things of {name} {differing[0]}, so "
                 "it was changed: delete its folder, and the next scan follows the registry's whole chain"
             )
-    parts = files.filter(pl.col("verified_at") == rows["verified_at"].max())
+    parts = files.join(rows.select(pl.col("verified_at").max()), on="verified_at", how="semi")
     found = (NamesPart(*row) for row in parts.select(NamesPart._fields).iter_rows())
     points = points.select("events", "head")
     return Record(NO_RECORD.checkpoints | set(points.iter_rows()), frozenset(found))

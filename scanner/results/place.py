@@ -6,8 +6,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from scanner.detection.scan_plan import read_config, results_of
-
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 Place = str | os.PathLike[str]
@@ -20,6 +18,8 @@ def folder_of(place: Place) -> str:
         Refused: it is a file, and no configuration of a scan.
     """
     if Path(place).is_file():
+        from scanner.detection.scan_plan import read_config, results_of  # it brings kernels, which take a second
+
         return results_of(read_config(Path(place)), Path(place))
     return os.fspath(place)
 

@@ -151,11 +151,11 @@ def test_a_file_that_goes_while_it_is_read_is_asked_for_again(grown, monkeypatch
     folder, record = grown
     inner, calls = verification._names_parts, []
 
-    def merged_meanwhile(now, known):
+    def merged_meanwhile(*given):
         if not calls:
             calls.append(1)
             add_users(folder, None, [f"more-{n}" for n in range(40)])
-        return inner(now, known)
+        return inner(*given)
 
     monkeypatch.setattr(verification, "_names_parts", merged_meanwhile)
     assert max(verify_since(folder, record).checkpoints)[0] == read_events(folder).height
