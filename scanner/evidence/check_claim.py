@@ -39,8 +39,10 @@ LINE = re.compile(
 )
 FIELDS = (
     *("label", "commitment", "tokenizer_sha256", "text_sha256", "message", "messages", "tests", "scored", "score"),
-    *("log10_p", "log10_p_global", "variant"),
+    *("log10_p", "log10_p_global", "variant", "unit", "parts"),
 )
+WEAK = -3.0  # log10 p, corrected, above which a claim fails: chance alone would do that too often
+LARGEST = 2**30  # bytes of a file of a claim
 KNOWN = {"claim.json", "text.txt", "scored.txt", "tokens.csv", "tokenizer.json", "README"}
 NEVER = """\
 what this file never checks:
@@ -48,6 +50,7 @@ what this file never checks:
 - that whoever holds the key did not mark the text themselves: they can, for any message
 - how many texts were looked at before this one was chosen; multiply p by their number
 - that no other list of keys was published, and that HEAD is older than the text
+- what README says: whoever makes the claim wrote it
 - that this file is brickscan's own: take it from a copy that you trust, never from who makes the claim"""
 
 
@@ -164,6 +167,13 @@ class Mark:
             return float(total.log10() - mean / decimal.Decimal(10).ln())
 
 
+def windows_of(counted: int) -> "set[tuple[int, int]]":
+    """Windows of so many tokens that are looked at: all of them, and 24·√2^i of them, begun anew after each quarter."""
+    lengths = [math.isqrt(24**2 * 2**i - 1) + 1 for i in range(64)]
+    found = {(b, b + n) for n in lengths if n < counted for b in (*range(0, counted - n, n // 4), counted - n)}
+    return found | {(0, counted)}
+
+
 def any_of(log10_p: float, tests: float) -> float:
     """log10(1 − (1 − p)^tests)."""
     if log10_p + math.log10(tests) < -20:  # then it is tests · p, to 20 digits
@@ -185,7 +195,7 @@ class Findings:
         same = type(found) is type(claimed) and found == claimed
         if isinstance(found, float) and type(claimed) in (int, float):
             same = math.isclose(found, claimed, rel_tol=1e-9)
-        self.holds(same, f"{what}: {found}" + ("" if same else f", claimed {claimed!r}"))
+        self.holds(same, f"{what}: {found}" + ("" if same else f", claimed {claimed!a}"))
 
     def holds(self, is_so: bool, what: str) -> None:
         """Note a check that was made."""
@@ -210,52 +220,78 @@ def check_text(here: Path, claim: "dict[str, Any]", findings: Findings) -> str:
     """The text that was scored, held against the text of the claim."""
     raw = (here / "text.txt").read_bytes()
     findings.equal("SHA-256 of text.txt", hashlib.sha256(raw).hexdigest(), claim["text_sha256"])
-    decoded = raw.decode("utf-8", errors="replace")
-    if not (here / "scored.txt").exists():
-        return decoded
-    scored = (here / "scored.txt").read_bytes().decode("utf-8")
+    name = "scored.txt" if (here / "scored.txt").exists() else "text.txt"
+    scored = (here / name).read_bytes().decode("utf-8", errors="replace")
     if claim["variant"] is None:
         replaced = first_bytes(raw).decode("utf-8", errors="replace").encode("utf-8")
-        findings.holds(
-            scored.encode("utf-8") == first_bytes(replaced), "scored.txt is text.txt, or the first 16 MiB of it"
-        )
+        of_text = scored.encode("utf-8") == first_bytes(replaced)
+        findings.holds(of_text, f"{name} is what is scored of the text, its first 16 MiB at most")
     else:
-        findings.left("that scored.txt is text.txt, normalised: read both")
+        findings.left(f"that {name} is what is scored of the text, normalised: read both")
     return scored
 
 
-def check_tokens(here: Path, mark: Mark, findings: Findings) -> "tuple[list[int], list[tuple[int, ...]]]":
-    """Tokens of the text, and its scored n-grams: each that is new in the text, and none is left out unseen."""
+def check_tokens(
+    here: Path, claim: "dict[str, Any]", mark: Mark, findings: Findings
+) -> "tuple[list[int], list[tuple[int, ...]], tuple[int, int, int]]":
+    """Tokens of the text; its scored n-grams, each that is new in the text, and none is left out unseen; their part.
+
+    The part is the place of the first and behind the last that is scored, among so many that could be.
+    """
     with (here / "tokens.csv").open(encoding="ascii", newline="") as file:
         rows = [(int(token), status) for token, status in csv.reader(file)]
     tokens = [token for token, _ in rows]
     if any(not 0 <= token < 2**32 for token in tokens):
         raise ValueError("tokens.csv: a token is no number of 32 bits")
     met = set()
-    ngrams, wrong, filtered = [], [], 0
+    ngrams, inside, wrong, filtered, counted = [], [], [], 0, 0
     for place, (_, status) in enumerate(rows):
         ngram = tuple(tokens[place - mark.window : place + 1])
         expected = "window" if place < mark.window else "repeat" if ngram in met else "scored"
         met |= {ngram} if place >= mark.window else set()
         if expected == "scored" and status == "filter":
             filtered += 1
+        elif expected == "scored" and (status == "scored" or (claim["unit"] and status == "outside the part")):
+            if status == "scored":
+                ngrams.append(ngram)
+                inside.append(counted)
+            counted += 1
         elif status != expected:
             wrong.append(place)
-        elif status == "scored":
-            ngrams.append(ngram)
     detail = f"; the first that is not: row {wrong[0] + 1}" if wrong else ""
     findings.holds(not wrong, f"each of {len(tokens)} tokens is scored, or has no whole window, or repeats{detail}")
     if filtered:
         findings.left(
             f"{filtered} tokens are left out as common n-grams: chosen by their scores, they would make p small"
         )
-    return tokens, ngrams
+    return tokens, ngrams, (inside[0], inside[-1] + 1, counted) if inside else (0, 0, counted)
+
+
+def check_part(
+    claim: "dict[str, Any]", part: "tuple[int, int, int]", scored: int, log10_p: float, findings: Findings
+) -> None:
+    """Whether the part of a text is one of those that are looked at in every text, and all of them are counted."""
+    begin, end, counted = part
+    findings.holds(end - begin == scored, f"the part is one run: tokens {begin + 1} to {end} of {counted} that count")
+    windows = windows_of(counted)
+    if (begin, end) in windows and claim["parts"] >= len(windows):
+        findings.holds(True, f"the part is a window of the text; parts = {claim['parts']}: it has {len(windows)}")
+        return
+    runs = counted * (counted + 1) // 2
+    p = any_of(any_of(any_of(log10_p, claim["messages"]), runs), claim["tests"])
+    findings.left(
+        f"that the part is a paragraph or a quotation, one of {claim['parts']} parts: read it; chosen by its score "
+        f"among all {runs} runs, log10 p is {p:.6g}"
+    )
 
 
 def check_tokenizer(here: Path, claim: "dict[str, Any]", text: str, tokens: "list[int]", findings: Findings) -> None:
     """Whether the tokens are those of the text."""
     data = (here / "tokenizer.json").read_bytes()
     findings.equal("SHA-256 of tokenizer.json", hashlib.sha256(data).hexdigest(), claim["tokenizer_sha256"])
+    if findings.failed:
+        findings.left("that the tokens are those of the text: the tokenizer of a claim that fails is not run")
+        return
     try:
         import tokenizers
     except ImportError:
@@ -296,7 +332,7 @@ def check_list(paths: "list[str]", claim: "dict[str, Any]", log10_p: float, find
         findings.holds(claim["tokenizer_sha256"] in {line[5] for line in ours}, "the tokenizer is that of the list")
     keys = len({(line[3], line[5]) for line in announced})  # a key counts once for each tokenizer that reads texts
     if keys > claim["tests"]:
-        p = any_of(any_of(log10_p, claim["messages"]), keys)
+        p = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), keys)
         findings.left(
             f"why tests = {claim['tests']}: {keys} keys were announced by then; all counted alike, log10 p is {p:.6g}"
         )
@@ -312,14 +348,18 @@ def read_claim(here: Path, findings: Findings) -> "dict[str, Any]":
 
     claim: dict[str, Any] = json.loads((here / "claim.json").read_text(encoding="utf-8"), object_pairs_hook=once)
     for name in sorted(set(FIELDS) ^ set(claim)):
-        findings.holds(False, f"claim.json: field {name!r} is {'unknown' if name in claim else 'missing'}")
+        findings.holds(False, f"claim.json: field {name!a} is {'unknown' if name in claim else 'missing'}")
     messages, tests = claim["messages"], claim["tests"]
-    findings.holds(type(messages) is int and messages >= 1, f"messages = {messages!r}: whole, and 1 or more")
-    findings.holds(type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!r}: 1 or more")
+    findings.holds(type(messages) is int and messages >= 1, f"messages = {messages!a}: whole, and 1 or more")
+    findings.holds(type(tests) in (int, float) and 1 <= tests < math.inf, f"tests = {tests!a}: 1 or more")
     if not findings.failed:
         in_range = type(claim["message"]) is int and 0 <= claim["message"] < messages <= 2**32
-        findings.holds(in_range, f"message = {claim['message']!r}: one of them")
-        findings.holds(claim["variant"] in (None, "normalised"), f"variant = {claim['variant']!r}: one that is known")
+        findings.holds(in_range, f"message = {claim['message']!a}: one of them")
+        findings.holds(claim["variant"] in (None, "normalised"), f"variant = {claim['variant']!a}: one that is known")
+        parts, unit = claim["parts"], claim["unit"]
+        findings.holds(unit in (None, "span"), f"unit = {unit!a}: one that is known")
+        most = 1 if unit is None else math.inf
+        findings.holds(type(parts) is int and 1 <= parts <= most, f"parts = {parts!a}: 1 or more, 1 of a whole text")
     return claim
 
 
@@ -327,7 +367,9 @@ def check_names(here: Path) -> None:
     """Refuse what no claim has: a module that hides another, a link to somewhere else, a pipe that never ends."""
     for path in sorted(here.iterdir()):
         if path.name not in KNOWN or path.is_symlink() or not path.is_file():
-            raise ValueError(f"{path.name!r} is no file of a claim: {', '.join(sorted(KNOWN))}")
+            raise ValueError(f"{path.name!a} is no file of a claim: {', '.join(sorted(KNOWN))}")
+        if path.stat().st_size > LARGEST:
+            raise ValueError(f"{path.name!a} has more than {LARGEST} bytes")
 
 
 def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> None:
@@ -341,17 +383,20 @@ def check(here: Path, secret: bytes, paths: "list[str]", findings: Findings) -> 
     if mark.groups is not None:
         findings.equal("messages of so many groups of as many users", mark.groups**2, claim["messages"])
     text = check_text(here, claim, findings)
-    tokens, ngrams = check_tokens(here, mark, findings)
-    check_tokenizer(here, claim, text, tokens, findings)
+    tokens, ngrams, part = check_tokens(here, claim, mark, findings)
     score = math.fsum(mark.term(ngram, claim["message"]) for ngram in ngrams)
     log10_p = mark.log10_p(score, len(ngrams))
     findings.equal("scored tokens", len(ngrams), claim["scored"])
     findings.equal("score", score, claim["score"])
     findings.equal("log10 p of this message", log10_p, claim["log10_p"])
-    corrected = any_of(any_of(log10_p, claim["messages"]), claim["tests"])
-    findings.equal("log10 p, corrected for all messages and tests", corrected, claim["log10_p_global"])
+    corrected = any_of(any_of(any_of(log10_p, claim["messages"]), claim["parts"]), claim["tests"])
+    findings.equal("log10 p, corrected for all messages, parts and tests", corrected, claim["log10_p_global"])
+    findings.holds(corrected <= WEAK, "chance alone does this in at most 1 of 1,000 texts without a mark")
+    if claim["unit"] is not None:
+        check_part(claim, part, len(ngrams), log10_p, findings)
     check_list(paths, claim, log10_p, findings)
-    print(f"claimed     tests = {claim['tests']}: that the weight of this key, text and variant was fixed before")
+    check_tokenizer(here, claim, text, tokens, findings)
+    print(f"claimed     tests = {claim['tests']}: that the weight of this key, unit and variant was fixed before")
 
 
 def main() -> int:
@@ -364,7 +409,7 @@ def main() -> int:
         secret = bytes.fromhex(Path(sys.argv[2]).read_text(encoding="ascii"))
         check(Path(sys.argv[1]), secret, sys.argv[3:], findings)
     except Exception as error:
-        findings.holds(False, f"this cannot be read: {error!r}")
+        findings.holds(False, f"this cannot be read: {error!a}")
     print(NEVER)
     return 1 if findings.failed else 3 if findings.unchecked else 0
 

@@ -4,6 +4,7 @@ It holds data alone: the claim, the text, its tokens and the tokenizer. None of 
 single token's score. The script that checks it, check_claim.py, is not among them: a forger could change it there.
 """
 
+import contextlib
 import csv
 import json
 import math
@@ -17,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
+from scanner.detection.proving_spans import parts_of
 from scanner.detection.shares import recorded_tests
 from scanner.errors import Refused
 from scanner.evidence.case import Case
-from scanner.evidence.check_claim import Mark
+from scanner.evidence.check_claim import WEAK, Mark, any_of
 from scanner.evidence.explainer import Explainer
 from scanner.registry import check_secret
 from scanner.watermark.formats import format_of
@@ -30,7 +32,8 @@ A claim that a text contains text marked for one message of a key.
 
 claim.json      the claim: key, commitment, message, score, p-values, and digests of the text and of the tokenizer
 tokens.csv      each token of the text in order, and whether it is scored; else why not: "window" (it has no whole
-                window before it), "repeat" (it came before with the same window) or "filter" (a common n-gram)
+                window before it), "repeat" (it came before with the same window), "filter" (a common n-gram) or
+                "outside the part" (the claim is of a part of the text: unit "span", one of so many `parts`)
 text.txt        the text, byte for byte; the claim has its SHA-256
 scored.txt      is there where something else was scored: without what hides a mark (variant "normalised"), with U+FFFD
                 for bytes that are no UTF-8, or a first part of a long text
@@ -64,10 +67,10 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         raise Refused(f"--proof: key {key.key_id!r} has no commitment, so that nothing shows later which key it was")
     if row["message"] is None:
         raise Refused(f"--proof: {case.where}: no message is shown for this flag, so that there is none to prove")
-    if row["unit"] is not None:
+    if row["log10_p_global"] > WEAK:
         raise Refused(
-            f"--proof: {case.where}: the flag rests on a part of the text, and the script that checks a claim knows "
-            "whole texts alone; `brickscan replay` computes the part again"
+            f"--proof: {case.where}: chance alone does this in more than 1 of 1,000 texts (log10 p "
+            f"{row['log10_p_global']:.2f}); nobody can go by such a claim"
         )
     rule, dedup = test.watermark.rule, (case.scan or {}).get("dedup", "ngram")
     if dedup != "ngram":
@@ -75,7 +78,12 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
     places, common = rule.positions(tokens, "ngram"), explainer.common(case)
     scored = places if common is None else common.without(tokens, places)
     ngrams = [rule.ngram(tokens, int(place)) for place in scored.index]
-    _refuse_unknown(form.label(), check_secret(explainer.registry, key), ngrams, row)
+    mark = _mark(form.label(), check_secret(explainer.registry, key))
+    terms = [mark.term(ngram, row["message"]) for ngram in ngrams]
+    looked_at = [(0, len(ngrams), -1)]
+    if row["unit"] is not None:
+        looked_at = parts_of(explainer.parts_tested, test.tokenizer.reference, text, scored.index)
+    begin, end = _part(mark, terms, looked_at, row, case.where)
     claim: dict[str, Any] = {
         "label": form.label(),
         "commitment": key.commitment,
@@ -84,13 +92,15 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         "message": row["message"],
         "messages": row["messages_tested"],
         "tests": recorded_tests(row),
-        **{name: row[name] for name in ("scored", "score", "log10_p", "log10_p_global", "variant")},
+        "scored": end - begin,
+        **{name: row[name] for name in ("score", "log10_p", "log10_p_global", "variant", "unit")},
+        "parts": len(looked_at),
     }
     try:
         out.mkdir(mode=0o700)
         _write(out / "claim.json", json.dumps(claim, indent=1) + "\n")
         with _new(out / "tokens.csv") as file:
-            statuses = _statuses(len(tokens.ids), rule.context, places.index, scored.index)
+            statuses = _statuses(len(tokens.ids), rule.context, places.index, scored.index, (begin, end))
             csv.writer(file, lineterminator="\n").writerows(zip(tokens.ids.tolist(), statuses, strict=True))
         stored = explainer.stored_text(case)
         _write(out / "text.txt", stored)
@@ -102,25 +112,37 @@ def write_claim(explainer: Explainer, case: Case, out: Path) -> None:
         raise Refused(f"--proof {out}: cannot be written ({error.strerror}); name a folder that is new") from None
 
 
-def _statuses(tokens: int, window: int, places: NDArray[np.int64], scored: NDArray[np.int64]) -> list[str]:
+def _statuses(
+    tokens: int, window: int, places: NDArray[np.int64], scored: NDArray[np.int64], part: tuple[int, int]
+) -> list[str]:
     """Why each token is scored or not, as check_claim.py knows it."""
     found = np.full(tokens, "repeat", object)
     found[:window] = "window"
     found[places] = "filter"
-    found[scored] = "scored"
+    found[scored] = "outside the part"
+    found[scored[slice(*part)]] = "scored"
     return found.tolist()
 
 
-def _refuse_unknown(label: str, secret: bytes, ngrams: Sequence[tuple[int, ...]], row: Mapping[str, Any]) -> None:
-    """Refuse a claim that the script cannot check: of a format that it was not written for."""
-    try:
-        mark = Mark(label, secret)
-        score = math.fsum(mark.term(ngram, row["message"]) for ngram in ngrams)
-        known = alike(score, row["score"])
-    except (KeyError, ValueError):
-        known = False
-    if not known:
-        raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
+def _mark(label: str, secret: bytes) -> Mark:
+    """The key as the script knows it. Raises Refused: the script was not written for the format."""
+    with contextlib.suppress(KeyError, ValueError):
+        return Mark(label, secret)
+    raise Refused(f"--proof: the script that checks a claim does not know the marks of {label!r}")
+
+
+def _part(
+    mark: Mark, terms: Sequence[float], looked_at: Sequence[tuple[int, int, int]], row: Mapping[str, Any], where: str
+) -> tuple[int, int]:
+    """First scored position of the part that the row is about, and position after its last, as the script finds it."""
+    sums = np.concatenate([[0.0], np.cumsum(terms)])
+    for begin, end, _ in looked_at:
+        if alike(float(sums[end] - sums[begin]), row["score"]):
+            log10_p = mark.log10_p(math.fsum(terms[begin:end]), end - begin)
+            of_parts = any_of(any_of(log10_p, row["messages_tested"]), len(looked_at))
+            if alike(log10_p, row["log10_p"]) and alike(any_of(of_parts, recorded_tests(row)), row["log10_p_global"]):
+                return begin, end
+    raise Refused(f"--proof: {where}: the script that checks a claim finds another score or p-value than the row has")
 
 
 def _new(path: Path) -> TextIOWrapper:

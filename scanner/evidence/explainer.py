@@ -21,8 +21,10 @@ from scanner.detection.alike import alike
 from scanner.detection.filtering import Filter
 from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys
+from scanner.detection.proving_spans import Which
 from scanner.detection.published import TextIds
 from scanner.detection.scan_plan import read_config, results_of
+from scanner.detection.shares import Weights
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.errors import Refused
@@ -299,6 +301,14 @@ class Explainer:
     def reads_texts(self) -> bool:
         """Whether a configuration says where texts are."""
         return self._config is not None
+
+    @property
+    def parts_tested(self) -> Which:
+        """Kinds of parts of a text at which the configuration has documents tested."""
+        if self._config is None:
+            raise Refused("parts of a text are known by the scan's configuration; name it instead of its results")
+        weights = Weights.of(self._config)
+        return Which(weights.windows, weights.segments)
 
     def open_key(self, key_id: str) -> KeyUnderTest:
         """A key, opened with its reference tokenizer. Raises as `scored_text` does."""
