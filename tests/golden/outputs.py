@@ -26,6 +26,7 @@ OF_THE_RUN = {
 }  # fmt: skip
 """Columns that differ between two runs of one night, besides times."""
 
+CODE = str(Path(cli.__file__).parents[1])
 SCRUBBED = (
     (re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}"), "SCAN"),
     (re.compile(r"(?!2026-0[12]-0[12])20\d\d-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00)?)?"), "TIME"),
@@ -87,7 +88,7 @@ def _said(*arguments: str) -> str:
 def _scrubbed(text: str) -> str:
     for pattern, word in SCRUBBED:
         text = pattern.sub(word, text)
-    return text
+    return text.replace(CODE, "CODE")
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
