@@ -174,6 +174,8 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
         for i in range(8):
             night.write(f"much{i}", [plain(60, 1000 * i + j) for j in range(60)])
         wait_for(lambda: seen(night, 31), process)
+        # the folder of an embedded Ray goes with its scan
+        (logs,) = map(files_of, Path(tempfile.gettempdir()).glob(f"bricks*/ray/session_2*_{process.pid}/logs"))
         stopped = time.monotonic()
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=240)
@@ -187,7 +189,6 @@ def test_files_are_scanned_as_they_land_and_a_stop_is_clean_and_shows_no_key(nig
     assert f"{night.verdicts().height} documents" in out.replace(",", "")
     assert err.splitlines()[-1].startswith("event=follow scans=")
 
-    (logs,) = map(files_of, Path(ray_folder).glob("ray/session_2*/logs"))
     assert any(name.startswith("worker-") and name.endswith(".err") for name in logs)
     shown = {"output": out.encode(), "errors": err.encode()} | logs | files_of(Path(night.results))
     assert found(secrets_of(night.registry), shown) == set()

@@ -37,7 +37,7 @@ def test_the_metrics_of_a_scan(submitted):
     assert any(0 < part.get(("brickscan_shards_left",), 0) < 3 for part in seen), "nothing was seen while it ran"
     last = {series: value for part in seen for series, value in part.items()}  # gauges end with their driver
     assert {name for name, *_ in last} == NAMES - {
-        f"brickscan_{what}_total" for what in ("files_quarantined", "too_short", "audit_alarms")
+        f"brickscan_{what}_total" for what in ("files_quarantined", "too_short", "filtered", "audit_alarms")
     }
 
     verdicts = pl.read_delta(results.table_uri(done.results, "verdicts"))

@@ -138,7 +138,7 @@ def test_one_text_is_told_as_far_as_an_audit_showed(tmp_path, keys, byte_tokeniz
     assert (code, "no audit showed that its p-values hold" in out, "e-" in out.splitlines()[1]) == (0, True, False)
     admit_key(keys, "hf-lefthash", admission(1e-5, 1))
     code, out, _ = call(*asked)
-    told = "reads like its mark (CPU generator), which anyone can make 6.0e-5"
+    told = "reads like its mark (CPU generator), which anyone can make 1 in 1,000"
     assert (code, told in " ".join(out.split())) == (0, True), out
     (tmp_path / "post.txt").write_text("".join(np.random.default_rng(5).choice(list(LETTERS), SIZE)))
     assert "no mark found (CPU generator)" in call(*asked)[1]

@@ -142,7 +142,7 @@ def test_a_file_whose_footer_ends_its_reader_costs_its_own_flags_their_texts(nig
     code, out, err = call("export", night.config, "--format", "label-studio")
     assert (code, len(json.loads(out)), err.count("cannot be read any more")) == (1, 1, 1)
     listed = Desk(Explainer(night.config), "ruth").list(Asked(), 0)
-    assert sorted(entry.quoted is None for entry in listed.entries) == [False, True]
+    assert sorted(entry.glance is None for entry in listed.entries) == [False, True]
 
 
 @pytest.mark.costly

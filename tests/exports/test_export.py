@@ -178,7 +178,7 @@ def export(night: Night, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.costly
 def test_a_verdict_is_what_its_schema_says_and_replays(scanned):
     code, out, err = export(scanned, "verdict")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "10 flagged\n")
     code, schema, _ = call("schema", "verdict")
     verdicts = [json.loads(line) for line in out.splitlines()]
     assert len(verdicts) == len({verdict["id"] for verdict in verdicts}) == 10
