@@ -100,7 +100,7 @@ RULES = (
         lambda explained: explained.row["account_id"] is None,
     ),
     Rule(
-        "account and user differ, and your records do not say that they are one person",
+        "account and user differ, unless your records say that they are one person",
         Decision.UNCLEAR,
         lambda explained: explained.row["naming"] == Naming.NAMED and not _names_are_equal(explained),
     ),
