@@ -181,7 +181,16 @@ def test_tokenizers_that_no_parser_likes_are_refused_in_a_sentence(tmp_path, tex
     [
         *(
             (pattern, True)
-            for pattern in ("(a+)+$", "(?:a*)*", "(a|b+)+", "(a+){2,}", "(a{2,})*", "(x(a+)y)*", "(a+){20}")
+            for pattern in (
+                "(a+)+$",
+                "(?:a*)*",
+                "(a|b+)+",
+                "(a+){2,}",
+                "(a{2,})*",
+                "(x(a+)y)*",
+                "(a+){20}",
+                "(?x)#[\n(a+)+$",
+            )
         ),
         *(
             (pattern, False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST_PATTERN = 10_000
 """Most characters of a regular expression in a tokenizer.json."""
 
-_PARTS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]|\{(?:\d+,)?(?:\d\d+)?\}|.", re.DOTALL)
+_PARTS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+(?:\]|\Z)|\{(?:\d+,)?(?:\d\d+)?\}|.", re.DOTALL)
 _REPEATED = re.compile(r"[*+]|\{.+")
 
 
@@ -66,7 +66,8 @@ def pin_tokenizer(folder: Path, given: str) -> Pinned:
         shown = endless if len(endless) <= 100 else cut(endless, 100)
         raise TokenizerError(
             f"tokenizer {given}: its pattern {shown!r} repeats what repeats (or has more than {MOST_PATTERN:,} "
-            "characters), so that some texts may take ages; write it without a repetition in a repetition"
+            "characters, or a [ without its ]), so that some texts may take ages; write it without a repetition in a "
+            "repetition"
         )
     if path is here:
         given = os.path.abspath(path)
@@ -91,12 +92,16 @@ def _patterns(value: object) -> Iterator[str]:
 def _repeats_what_repeats(pattern: str) -> bool:
     """Whether a group is repeated in which something is: a text may then take a time that doubles with each letter.
 
+    A pattern that is too long, or whose classes do not end, counts as one.
+
     Repetitions of up to nine times do not count. Alternatives that match the same are not found.
     """
     if len(pattern) > MOST_PATTERN:
         return True
     groups, closed = [False], False  # whether something is repeated in each open group, and in the one just closed
     for part in _PARTS.findall(pattern):
+        if part[0] == "[" and part[-1] != "]":
+            return True  # a class without an end, in whose rest anything may stand
         if _REPEATED.fullmatch(part):
             if closed:
                 return True
