@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from scanner.cluster.costs import NO_UNITS, Units
 from scanner.cluster.pieces import Finished, FinishedPack
-from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Seconds
+from scanner.cluster.reports import NO_TIME, NOTHING, Counts, Files, Seconds
 from scanner.cluster.rows import quarantine_rows
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
@@ -17,8 +18,8 @@ from scanner.errors import FileFault
 from scanner.input.files import InputFile
 from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Shard, key_set, shard_id
-from scanner.results.data_files import DataFile, write_file
-from scanner.results.settlement import KEPT_TEXTS, POSTS, enter_beside, run_number, settle
+from scanner.results.data_files import write_file
+from scanner.results.settlement import BESIDE, enter_beside, run_number, settle
 from scanner.results.transactions import Entry, Tables, commit, committed
 from schemas.tables import SHARDS
 
@@ -65,15 +66,9 @@ class Committer:
         self._tables = Tables(plan.results)
         self._began = datetime.now(UTC)
         self._night = (plan.date or self._began.date()).isoformat()
-        self._verdicts: dict[str, Entry] = {}
-        self._quarantine: dict[str, Entry] = {}
-        self._audit: dict[str, Entry] = {}
-        self._flags: dict[str, Entry] = {}
-        self._texts: dict[str, Entry] = {}
-        self._spans: dict[str, Entry] = {}
-        self._posts: dict[str, Entry] = {}
-        self._shards: dict[str, dict[str, object]] = {}
-        self._passing: dict[str, Entry] = {}
+        self._waiting = _no_entries()
+        self._passing: dict[str, Entry] = {}  # of files at fault for now, which are no shard's
+        self._rows: dict[str, dict[str, object]] = {}  # of `shards`, by shard_id
         self._counts: dict[str, Counts] = {}
         self._files_at_fault: set[str] = set()
         self.again: set[InputFile] = set()  # files at fault for now
@@ -97,45 +92,29 @@ class Committer:
             self.totals = replace(self.totals, rows_lost=self.totals.rows_lost + rows.stop - rows.start)
             self.add_fault(finished.shard.file, finished.fault)
             return
-        shard = finished.shard.shard_id
-        quarantine = [file for report in finished.reports for file in report.quarantine] + self._write_lost(finished)
-        if quarantine:
-            self._quarantine[shard] = Entry(shard, tuple(quarantine))
-        beside = ((self._audit, "audit"), (self._flags, "flags"), (self._texts, "texts"), (self._spans, "spans"))
-        for waiting, name in (*beside, (self._posts, "posts")):
-            if files := tuple(file for report in finished.reports for file in getattr(report, name)):
-                waiting[shard] = Entry(shard, files)
         lost = Counts(documents=len(finished.lost), quarantined=len(finished.lost))
-        self._counts[shard] = sum((report.counts for report in finished.reports), start=lost)
-        self._shards[shard] = self._row(finished.shard, self._counts[shard])
-        # last: without verdicts, the shard is not done, whatever interrupts us before
-        self._verdicts[shard] = Entry(shard, tuple(file for report in finished.reports for file in report.verdicts))
+        counts = sum((report.counts for report in finished.reports), start=lost)
+        self._wait(
+            [*(report.files for report in finished.reports), self._write_lost(finished)], {finished.shard: counts}
+        )
 
     def _add_pack(self, pack: FinishedPack) -> None:
         report = pack.report
-        self.totals = replace(
-            self.totals,
-            peak_memory=max(self.totals.peak_memory, report.peak_memory),
-        )
-        if not pack.shards:
-            return
-        self._spent(next(iter(pack.shards)), report.seconds)
-        first, *others = (shard.shard_id for shard in pack.shards)
-        beside = (
-            (self._quarantine, report.quarantine),
-            (self._audit, report.audit),
-            (self._flags, report.flags),
-            (self._texts, report.texts),
-            (self._spans, report.spans),
-            (self._posts, report.posts),
-        )
-        for waiting, files in beside:
-            if files:
-                waiting[first] = Entry(first, files, tuple(others))
-        for shard, counts in pack.shards.items():
-            self._counts[shard.shard_id] = counts
-            self._shards[shard.shard_id] = self._row(shard, counts)
-        self._verdicts[first] = Entry(first, report.verdicts, tuple(others))  # last, as above
+        self.totals = replace(self.totals, peak_memory=max(self.totals.peak_memory, report.peak_memory))
+        if pack.shards:
+            self._spent(next(iter(pack.shards)), report.seconds)
+            self._wait([report.files], pack.shards)
+
+    def _wait(self, files: Sequence[Files], counts: Mapping[Shard, Counts]) -> None:
+        """Keep the files of shards, an entry a table, until they are committed."""
+        first, *others = (shard.shard_id for shard in counts)
+        for shard, of_it in counts.items():
+            self._counts[shard.shard_id] = of_it
+            self._rows[shard.shard_id] = self._row(shard, of_it)
+        for table in self._waiting:  # verdicts last: without them, a shard is not done, whatever interrupts us before
+            found = tuple(file for of_table in files for file in of_table.get(table, ()))
+            if found or table == "verdicts":
+                self._waiting[table][first] = Entry(first, found, tuple(others))
 
     def _spent(self, shard: Shard, *seconds: Seconds) -> None:
         """Count what a unit of work cost."""
@@ -153,8 +132,8 @@ class Committer:
         written = write_file(self._plan.results, "quarantine", [rows])
         files = (written,) if written else ()
         if fault.lasting:
-            self._quarantine[whole] = Entry(whole, files)
-            self._verdicts[whole] = Entry(whole, ())
+            self._waiting["quarantine"][whole] = Entry(whole, files)
+            self._waiting["verdicts"][whole] = Entry(whole, ())
         else:
             self.again.add(file)
             passing = f"{whole}:{fault.reason}"
@@ -162,11 +141,12 @@ class Committer:
 
     def due(self) -> bool:
         """Whether enough waits, or waits for long enough, or nothing was committed yet."""
-        if not self._verdicts and not self._passing:
+        shards = len(self._waiting["verdicts"])
+        if not shards and not self._passing:
             return False
         if self._last is None:
             return True
-        enough = len(self._verdicts) >= SHARDS_A_COMMIT
+        enough = shards >= SHARDS_A_COMMIT
         least = LEAST_SECONDS_BETWEEN_COMMITS if enough else SECONDS_BETWEEN_COMMITS
         return time.monotonic() - self._last >= least
 
@@ -180,16 +160,14 @@ class Committer:
         tables, done = self._tables, set[str]()
         if self._passing:
             commit(tables, "quarantine", list(self._passing.values()))
-        shards = [shard for entry in self._verdicts.values() for shard in entry.transactions]
+        *beside, (_, verdicts) = self._waiting.items()
+        shards = [shard for entry in verdicts.values() for shard in entry.transactions]
         taken = committed(tables, "verdicts", shards)  # by another driver
-        beside = {"quarantine": self._quarantine, "audit_counts": self._audit, "flags": self._flags}
-        beside[KEPT_TEXTS] = self._texts
-        beside |= {"spans": self._spans, POSTS: self._posts}
-        for table, entries in beside.items():  # a pack whole or not at all: another driver's shards are taken out below
+        for table, entries in beside:  # a pack whole or not at all: another driver's shards are taken out below
             self._enter(table, [entry for entry in entries.values() if not taken.issuperset(entry.transactions)])
         self._enter("shards", self._entries_of_shards(taken))
-        if self._verdicts:
-            done = commit(tables, "verdicts", list(self._verdicts.values()), run_number(self._scan_id))
+        if verdicts:
+            done = commit(tables, "verdicts", list(verdicts.values()), run_number(self._scan_id))
             settle(tables, shards)
         self.totals = replace(
             self.totals,
@@ -198,15 +176,9 @@ class Committer:
             files_quarantined=len(self._files_at_fault),
             seconds=self.totals.seconds.plus(Seconds(commit=time.monotonic() - began)),
         )
+        self._waiting = _no_entries()
         self._passing.clear()
-        self._quarantine.clear()
-        self._audit.clear()
-        self._flags.clear()
-        self._texts.clear()
-        self._spans.clear()
-        self._posts.clear()
-        self._shards.clear()
-        self._verdicts.clear()
+        self._rows.clear()
         self._counts.clear()
         self._last = time.monotonic()
 
@@ -216,7 +188,7 @@ class Committer:
 
     def _entries_of_shards(self, taken: set[str]) -> list[Entry]:
         """One file for all shards that wait: they are committed together."""
-        rows = {shard: row for shard, row in self._shards.items() if shard not in taken}
+        rows = {shard: row for shard, row in self._rows.items() if shard not in taken}
         written = write_file(self._plan.results, "shards", [pa.RecordBatch.from_pylist([*rows.values()], SHARDS)])
         files = iter([(written,)] if written else [])
         return [Entry(shard, next(files, ())) for shard in rows]
@@ -243,8 +215,13 @@ class Committer:
             "tokens": counts.tokens,
         }
 
-    def _write_lost(self, finished: Finished) -> list[DataFile]:
+    def _write_lost(self, finished: Finished) -> Files:
         origin = Origin(self._scan_id, finished.shard.shard_id, finished.shard.file.path)
         rows = [quarantine_rows(origin, [(lost.row, lost.whose)], lost.reason, lost.detail) for lost in finished.lost]
         written = write_file(self._plan.results, "quarantine", rows)
-        return [written] if written else []
+        return {"quarantine": (written,)} if written else {}
+
+
+def _no_entries() -> dict[str, dict[str, Entry]]:
+    """Entries by table and shard, in the order in which tables are committed; `shards` is made when they are."""
+    return {table: {} for table in (*BESIDE, "verdicts") if table != "shards"}

@@ -1,6 +1,7 @@
 """Questions to an actor and its answers: pieces of shards, signs of life, reports with their counts and times."""
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 from scanner.errors import FileFault
@@ -84,21 +85,19 @@ class Seconds(NamedTuple):
 NO_TIME = Seconds()
 
 
+Files = Mapping[str, tuple[DataFile, ...]]
+"""Files that are no part of their tables yet, by table; one without rows is left out."""
+
+
 @dataclass(frozen=True)
 class Report:
     """Result of a piece: the files of its rows, or a fault of its file. peak_memory: the worker's, in bytes.
 
-    set_aside: rows that are in none of these files, since their texts may need more memory than there is: each is to be
+    set_aside: rows that are in none of the files, since their texts may need more memory than there is: each is to be
     a piece of its own.
     """
 
-    verdicts: tuple[DataFile, ...] = ()
-    quarantine: tuple[DataFile, ...] = ()
-    audit: tuple[DataFile, ...] = ()
-    flags: tuple[DataFile, ...] = ()
-    texts: tuple[DataFile, ...] = ()
-    spans: tuple[DataFile, ...] = ()
-    posts: tuple[DataFile, ...] = ()
+    files: Files = field(default_factory=dict)
     counts: Counts = NOTHING
     fault: FileFault | None = None
     peak_memory: int = 0
@@ -114,13 +113,7 @@ class PackReport:
     """
 
     counts: tuple[Counts | None, ...]
-    verdicts: tuple[DataFile, ...]
-    quarantine: tuple[DataFile, ...]
-    audit: tuple[DataFile, ...]
-    flags: tuple[DataFile, ...]
-    texts: tuple[DataFile, ...]
-    spans: tuple[DataFile, ...]
-    posts: tuple[DataFile, ...]
+    files: Files
     peak_memory: int
     seconds: Seconds
 

@@ -1,24 +1,25 @@
 """Rows that an actor makes: batches of each table, counted, taken back, cut, and written as files."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.audit.in_every_scan.reserved_texts import reserved_texts
-from scanner.cluster.reports import NOTHING, Counts
+from scanner.cluster.reports import NOTHING, Counts, Files
 from scanner.detection.posts import by_account
 from scanner.detection.published import TextIds, flagged_rows, for_everybody, span_rows, with_ids
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.input.documents import Unreadable
 from scanner.input.identity import Identity
-from scanner.results.data_files import DataFile, write_file
+from scanner.results.data_files import write_file
 from schemas.evidence_tables import FLAG_TEXTS
 from schemas.tables import QUARANTINE
 from schemas.words import Proof
@@ -26,39 +27,26 @@ from schemas.words import Proof
 
 @dataclass
 class Rows:
-    """Batches of each table, with their counts. verdicts: exact rows; lengths: as the detector gives them."""
+    """Rows that an actor makes, as batches by table, and their counts.
 
-    verdicts: list[pa.RecordBatch] = field(default_factory=list)
-    lengths: list[pa.RecordBatch] = field(default_factory=list)
-    quarantine: list[pa.RecordBatch] = field(default_factory=list)
-    audit: list[pa.RecordBatch] = field(default_factory=list)
-    texts: list[pa.RecordBatch] = field(default_factory=list)
-    spans: list[pa.RecordBatch] = field(default_factory=list)
-    posts: list[pa.RecordBatch] = field(default_factory=list)
+    batches: `verdicts` and `spans` are exact; `lengths`, as the detector gives them, are one batch for each of
+    `verdicts`; set_aside: rows that are in none of them.
+    """
+
+    batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
     set_aside: list[int] = field(default_factory=list)
     counts: Counts = NOTHING
 
     def add(self, other: "Rows") -> None:
         """Append the rows of another shard of a pack."""
-        self.verdicts += other.verdicts
-        self.lengths += other.lengths
-        self.quarantine += other.quarantine
-        self.audit += other.audit
-        self.texts += other.texts
-        self.spans += other.spans
-        self.posts += other.posts
+        for table, batches in other.batches.items():
+            self.batches[table] += batches
 
-
-class Files(NamedTuple):
-    """One file of each table, or none where there are no rows."""
-
-    verdicts: tuple[DataFile, ...]
-    quarantine: tuple[DataFile, ...]
-    audit: tuple[DataFile, ...]
-    flags: tuple[DataFile, ...]
-    texts: tuple[DataFile, ...]
-    spans: tuple[DataFile, ...]
-    posts: tuple[DataFile, ...]
+    def take_back(self, void: Unreadable) -> None:
+        """Take rows that turned out to be unreadable out of every table whose rows are documents'."""
+        for table, batches in self.batches.items():
+            self.batches[table] = [without(void, one) if "row" in one.schema.names else one for one in batches]
+        self.set_aside = [row for row in self.set_aside if not void.start <= row < void.stop]
 
 
 def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
@@ -69,20 +57,20 @@ def write_rows(plan: Plan, rows: Rows, ids: TextIds) -> Files:
     Raises:
         ScanFailed: a file cannot be written.
     """
-    exact = [with_ids(batch, ids) for batch in rows.verdicts]
-    canaries = plan.canary_accounts
+    made, canaries = rows.batches, plan.canary_accounts
+    exact = [with_ids(batch, ids) for batch in made["verdicts"]]
     reserved = [reserved_texts(batch, plan.keys, plan.config.dedup, ids, canaries) for batch in exact]
     tables = {
-        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, rows.lengths, strict=True)],
-        "quarantine": rows.quarantine,
-        "audit_counts": [*rows.audit, *(batch for some in reserved for batch in some)],
+        "verdicts": [for_everybody(batch, of_it) for batch, of_it in zip(exact, made["lengths"], strict=True)],
+        "quarantine": made["quarantine"],
+        "audit_counts": [*made["audit_counts"], *(batch for some in reserved for batch in some)],
         "flags": [flagged_rows(batch, plan.key_set) for batch in exact if batch["flagged"].true_count],
-        "flag_texts": rows.texts,
-        "spans": [span_rows(batch, plan.key_set) for batch in rows.spans],
-        "account_posts": by_account(rows.posts),
+        "flag_texts": made["flag_texts"],
+        "spans": [span_rows(batch, plan.key_set) for batch in made["spans"]],
+        "account_posts": by_account(made["account_posts"]),
     }
-    files = (write_file(plan.results, name, batches) for name, batches in tables.items())
-    return Files(*((file,) if file else () for file in files))
+    files = {table: write_file(plan.results, table, batches) for table, batches in tables.items()}
+    return {table: (file,) for table, file in files.items() if file}
 
 
 def texts_of_flags(documents: pa.RecordBatch, verdicts: pa.RecordBatch) -> pa.RecordBatch:
@@ -108,19 +96,19 @@ def _who(row: Mapping[str, Any]) -> list[str]:
 
 def counts_of(rows: Rows, text_bytes: int) -> Counts:
     """Counts by result of the documents of some rows, whose texts have so many bytes."""
-    refused = sum(len(batch) for batch in rows.quarantine)
+    verdicts, refused = rows.batches["verdicts"], sum(map(len, rows.batches["quarantine"]))
     return Counts(
-        documents=sum(len(batch) for batch in rows.verdicts) + refused,
-        too_short=_count(rows.verdicts, "status", "too_short"),
-        scored_in_part=_count(rows.verdicts, "status", "scored_in_part"),
-        filtered=_count(rows.verdicts, "status", "filtered"),
+        documents=sum(map(len, verdicts)) + refused,
+        too_short=_count(verdicts, "status", "too_short"),
+        scored_in_part=_count(verdicts, "status", "scored_in_part"),
+        filtered=_count(verdicts, "status", "filtered"),
         quarantined=refused,
-        flagged=sum(batch["flagged"].true_count for batch in rows.verdicts),
-        proved=_count(rows.verdicts, "proof", Proof.PROVED),
-        unproved=_count(rows.verdicts, "proof", Proof.DIFFERS),
-        not_offered=_count(rows.verdicts, "proof", Proof.NOT_OFFERED),
+        flagged=sum(batch["flagged"].true_count for batch in verdicts),
+        proved=_count(verdicts, "proof", Proof.PROVED),
+        unproved=_count(verdicts, "proof", Proof.DIFFERS),
+        not_offered=_count(verdicts, "proof", Proof.NOT_OFFERED),
         text_bytes=text_bytes,
-        tokens=sum(map(_tokens, rows.verdicts, rows.lengths)),
+        tokens=sum(map(_tokens, verdicts, rows.batches["lengths"])),
     )
 
 
@@ -142,10 +130,9 @@ def quarantine_rows(
     return pa.RecordBatch.from_pylist([shared | {"row": row} | whose._asdict() for row, whose in rows], QUARANTINE)
 
 
-def without(void: Unreadable, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The rows without those that turned out to be unreadable after they were given."""
-    outside = (pc.or_(pc.less(b["row"], void.start), pc.greater_equal(b["row"], void.stop)) for b in batches)
-    return [batch.filter(kept) for batch, kept in zip(batches, outside, strict=True)]
+def without(void: Unreadable, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch without the rows that turned out to be unreadable after they were given."""
+    return batch.filter(pc.or_(pc.less(batch["row"], void.start), pc.greater_equal(batch["row"], void.stop)))
 
 
 def parts_of(batch: pa.RecordBatch, text_bytes: int) -> list[pa.RecordBatch]:

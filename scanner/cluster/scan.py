@@ -43,7 +43,6 @@ from scanner.results.ledger_records import keep, verified
 from scanner.results.newest import bring_up_to_date
 from scanner.results.readiness import refuse_mixed
 from scanner.results.retention import drop_older
-from scanner.results.settlement import KEPT_TEXTS, POSTS
 from scanner.results.tables import append_audits, append_scan, open_tables
 from scanner.results.upkeep import merge_bookkeeping
 from schemas.words import AuditState
@@ -214,9 +213,9 @@ class _Scan:
         bring_up_to_date(plan.results)
         keep(plan.results, self._scan_id, self._verified)
         if plan.config.evidence.keep_text:
-            open_tables(plan.results, [KEPT_TEXTS])
+            open_tables(plan.results, ["flag_texts"])
         if plan.config.accounts is not None:
-            open_tables(plan.results, [POSTS])
+            open_tables(plan.results, ["account_posts"])
         merge_bookkeeping(plan.results)
         freeze(plan.results, self._started_at)
         # an old file that lands among others keeps none of these waiting

@@ -126,7 +126,7 @@ class SecondWorker:
         ]
         batches.append(pa.RecordBatch.from_pylist(lost, SECOND_SCORES))
         written = write_file(self._plan.results, TABLE, batches)
-        yield Report(verdicts=(written,) if written else ())
+        yield Report({TABLE: (written,)} if written else {})
 
     def identify(self, _piece: Piece) -> Iterator[Identity]:
         """Empty: a document's verdict says whose it is."""
@@ -199,7 +199,7 @@ def _commit(
     plan: Plan, second: SecondScoreConfig, scan_id: str, finished: Finished, flagged: Mapping[int, Verdict]
 ) -> int:
     """Commit the rows of a shard, lost documents included. Returns how many; 0 when another run was first."""
-    files = [file for report in finished.reports for file in report.verdicts]
+    files = [file for report in finished.reports for file in report.files.get(TABLE, ())]
     lost = [
         second_row(flagged[lost.row], scan_id, second) | {"fault": f"{lost.reason}: {lost.detail}"}
         for lost in finished.lost

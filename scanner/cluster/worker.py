@@ -136,7 +136,7 @@ class Worker:
             before += shard.rows.stop - shard.rows.start
         files = write_rows(self._plan, rows, self._text_ids)
         clock.lap("write")
-        yield PackReport(tuple(counts), *files, peak_memory(), clock.spent())
+        yield PackReport(tuple(counts), files, peak_memory(), clock.spent())
 
     def identify(self, piece: Piece) -> Iterator[Identity]:
         """Whose the document of a single row is, which cannot be scored."""
@@ -148,7 +148,7 @@ class Worker:
         files = write_rows(self._plan, rows, self._text_ids)
         clock.lap("write")
         aside = tuple(rows.set_aside)
-        yield Report(*files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
+        yield Report(files, rows.counts, peak_memory=peak_memory(), seconds=clock.spent(), set_aside=aside)
 
     def _score(self, piece: Piece, clock: "_Clock", before: int = 0) -> Generator[Busy, None, Rows]:
         """Read and score a piece, with signs of life on the way; so many rows before it are done.
@@ -159,6 +159,7 @@ class Worker:
         origin = Origin(self._scan_id, piece.shard.shard_id, piece.shard.file.path)
         known = OfFile(self._earlier.began, self._earlier.texts, piece.shard.seen, written(piece.shard.file))
         rows = Rows()
+        made = rows.batches
         unread: list[pa.RecordBatch] = []  # documents with a value that was not read
         text_bytes, before_it = 0, (self._detector.tokenising, self._detector.proving)
         witness = PieceDecoys(self._decoys, origin, piece.start, self._detector) if self._decoys else None
@@ -166,7 +167,7 @@ class Worker:
             clock.lap("read")
             if isinstance(part, Unreadable):
                 self._take_back(part, piece, rows, origin)
-                unread = without(part, unread)
+                unread = [without(part, batch) for batch in unread]
                 continue
             part, large = self._without_large(part, piece)
             rows.set_aside += large
@@ -175,20 +176,20 @@ class Worker:
             for documents in _single(part) if piece.one_by_one else self._cut(part):
                 yield from self._busy(documents, before - piece.start, alone=piece.one_by_one)
                 looked = self._detector.look(documents, origin, witness, known)
-                rows.verdicts.append(looked.verdicts)
-                rows.lengths.append(looked.lengths)
-                rows.quarantine.append(looked.quarantine)
-                rows.spans.append(looked.spans)
+                made["verdicts"].append(looked.verdicts)
+                made["lengths"].append(looked.lengths)
+                made["quarantine"].append(looked.quarantine)
+                made["spans"].append(looked.spans)
                 if self._plan.config.evidence.keep_text and looked.verdicts["flagged"].true_count:
-                    rows.texts.append(texts_of_flags(documents, looked.verdicts))
+                    made["flag_texts"].append(texts_of_flags(documents, looked.verdicts))
                 if self._plan.config.accounts is not None:
-                    rows.posts.append(self._posts(documents, looked.verdicts))
+                    made["account_posts"].append(self._posts(documents, looked.verdicts))
             if piece.one_by_one and len(part):  # what is read or written next is no document's fault
                 behind = before - piece.start + part["row"][-1].as_py() + 1
                 yield Busy(self._plan.config.cluster.stall_seconds + SIGNS_APART, behind)
             clock.lap("score")
-        rows.audit = witness.rows() if witness else []
-        odd = self._odd_times(rows.verdicts, known.written) + Counts(values_not_read=sum(map(len, unread)))
+        made["audit_counts"] += witness.rows() if witness else []
+        odd = self._odd_times(made["verdicts"], known.written) + Counts(values_not_read=sum(map(len, unread)))
         rows.counts = counts_of(rows, text_bytes) + odd
         clock.lap("score")
         clock.within_score("tokenise", self._detector.tokenising - before_it[0])
@@ -203,13 +204,10 @@ class Worker:
 
     def _take_back(self, void: Unreadable, piece: Piece, rows: Rows, origin: Origin) -> None:
         """Put rows that turned out to be unreadable into quarantine, and take them out of all other tables."""
-        rows.verdicts, rows.quarantine = without(void, rows.verdicts), without(void, rows.quarantine)
-        rows.lengths, rows.texts = without(void, rows.lengths), without(void, rows.texts)
-        rows.spans, rows.posts = without(void, rows.spans), without(void, rows.posts)
+        rows.take_back(void)
         whose = identities(piece.shard.file, self._plan.columns, void.start, void.stop)
-        gone = range(void.start, void.stop)
-        rows.quarantine.append(quarantine_rows(origin, zip(gone, whose, strict=True), "unreadable", void.detail))
-        rows.set_aside = [row for row in rows.set_aside if row not in gone]
+        gone = zip(range(void.start, void.stop), whose, strict=True)
+        rows.batches["quarantine"].append(quarantine_rows(origin, gone, "unreadable", void.detail))
 
     def _without_large(self, part: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, list[int]]:
         """A batch without rows that may need more memory than there is, unless a single row was asked for."""

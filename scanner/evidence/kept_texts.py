@@ -8,7 +8,6 @@ from deltalake import DeltaTable
 
 from scanner.input.shards import MAX_ROWS
 from scanner.results.queries import ask
-from scanner.results.settlement import KEPT_TEXTS
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 
@@ -34,8 +33,8 @@ class KeptTexts:
 
     def _read(self) -> Mapping[bytes, bytes]:
         """Texts by their digests, so that the text is the one that was scanned, whichever scan kept it."""
-        if not DeltaTable.is_deltatable(table_uri(self._results, KEPT_TEXTS)):
+        if not DeltaTable.is_deltatable(table_uri(self._results, "flag_texts")):
             return {}
         near = (pl.col("path") == self._path) & pl.col("row").is_between(self._rows.start, self._rows.stop - 1)
-        rows = read_whole(self._results, KEPT_TEXTS, pl.Series([self._path])).filter(near)
+        rows = read_whole(self._results, "flag_texts", pl.Series([self._path])).filter(near)
         return dict(rows.select("text_sha256", "text").collect().iter_rows())

@@ -29,7 +29,6 @@ from scanner.registry import Named
 from scanner.results import accounts, scans, shards
 from scanner.results.account_posts import MOST_POSTS, window_begins
 from scanner.results.queries import ask, verdicts, with_audit
-from scanner.results.settlement import POSTS
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from scanner.watermark.pooled import by_post
@@ -170,8 +169,8 @@ def _posts(explainer: Explainer, row: Mapping[str, Any]) -> tuple[list[dict[str,
     of_nights = pl.col("night").is_between(pl.lit(first.isoformat()), pl.lit(last.isoformat()))
     theirs, results = pl.col("account_id") == row["account_id"], explainer.results
     kept: list[dict[str, Any]] = []
-    if DeltaTable.is_deltatable(table_uri(results, POSTS)):
-        rows = read_whole(results, POSTS).filter(theirs & of_nights).sort("scan_id", "path", "row")
+    if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
+        rows = read_whole(results, "account_posts").filter(theirs & of_nights).sort("scan_id", "path", "row")
         once = rows.unique(["path", "row"], keep="first", maintain_order=True).head(MOST_POSTS)
         kept = ask(results, once.collect).to_dicts()
     if len(kept) >= row["posts"]:

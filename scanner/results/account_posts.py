@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 
 from scanner.results.data_files import SCHEMAS
 from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.settlement import POSTS
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 
@@ -59,7 +58,7 @@ def part_of(results: str, together: Together, part: int) -> pa.Table:
     low = part * width - _SPREAD // 2
     high = low + width - 1 if part + 1 < together.parts else _SPREAD // 2 - 1
     known = pl.LazyFrame({"shard_id": together.shards}, schema={"shard_id": pl.String}).with_columns(wanted=True)
-    of_part = read_whole(results, POSTS).filter(pl.col("account").is_between(low, high))
+    of_part = read_whole(results, "account_posts").filter(pl.col("account").is_between(low, high))
     wanted = pl.col("wanted").fill_null(value=False)
     if together.dates is not None:
         first, last = map(pl.lit, together.dates)
@@ -69,7 +68,7 @@ def part_of(results: str, together: Together, part: int) -> pa.Table:
     few = (pl.int_range(pl.len()) < MOST_POSTS) & (pl.col("size").cum_sum() <= MOST_TEXT_BYTES)
     tested = once.filter(few.over("account_id")).select(_POST).collect(engine="streaming")
     rows = of_part.join(tested.lazy(), on=_POST, how="semi").sort(_ORDER)
-    return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS[POSTS])
+    return rows.collect(engine="streaming").to_arrow().cast(SCHEMAS["account_posts"])
 
 
 def some_accounts(rows: pa.Table, text_bytes: int) -> Iterator[pa.Table]:
@@ -90,16 +89,16 @@ def drop_posts(results: str, before: date) -> int:
     Raises:
         ScanFailed: others kept committing first, or the table cannot be read or written.
     """
-    if not DeltaTable.is_deltatable(table_uri(results, POSTS)):
+    if not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         return 0
-    return rewrite(results, POSTS, partial(_younger, before))
+    return rewrite(results, "account_posts", partial(_younger, before))
 
 
 def drop_posts_of(results: str, account_ids: Sequence[str]) -> int:
     """Take out the posts of some accounts. Returns how many. Raises as `drop_posts`."""
-    if not account_ids or not DeltaTable.is_deltatable(table_uri(results, POSTS)):
+    if not account_ids or not DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         return 0
-    return rewrite(results, POSTS, partial(_of_others, account_ids))
+    return rewrite(results, "account_posts", partial(_of_others, account_ids))
 
 
 def _younger(before: date, file: pq.ParquetFile) -> Anew | None:
@@ -116,5 +115,5 @@ def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
 def _kept(file: pq.ParquetFile, stays: pl.Series) -> Anew | None:
     if stays.all():
         return None
-    left = whole(file.read(), SCHEMAS[POSTS]).filter(stays.to_arrow()) if stays.any() else pa.table({})
+    left = whole(file.read(), SCHEMAS["account_posts"]).filter(stays.to_arrow()) if stays.any() else pa.table({})
     return Anew(int((~stays).sum()), left)

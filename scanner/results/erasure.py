@@ -17,7 +17,6 @@ from scanner.errors import ScanFailed, in_a_line
 from scanner.results.account_posts import drop_posts_of
 from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS
 from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.settlement import POSTS
 from scanner.results.tables import open_tables, read_whole
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.words import Naming
@@ -52,9 +51,9 @@ def erase_user(
     open_table(table_uri(results, "verdicts"))
     changed = {}
     names = [(name, _without_names) for name in ("verdicts", "flags", "spans", "accounts")]
-    if DeltaTable.is_deltatable(table_uri(results, POSTS)):
+    if DeltaTable.is_deltatable(table_uri(results, "account_posts")):
         drop_posts_of(results, _accounts_of(results, user_ids))
-        _delete_replaced(table_uri(results, POSTS))
+        _delete_replaced(table_uri(results, "account_posts"))
     beside = (("flag_texts", _without_texts), ("decisions", _without_notes))
     for name, without in (*beside, *names):
         if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan, and no earlier version, makes them all

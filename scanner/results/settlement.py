@@ -22,17 +22,13 @@ from scanner.results.transactions import Entry, Tables, kept_tables, try_to_comm
 from scanner.storage.delta import attempts, table_uri
 
 CONTESTED = 0
-BESIDE = ("quarantine", "audit_counts", "flags", "spans", "shards")
-"""Tables whose rows belong to verdicts, by shard_id and scan_id, and which every scan makes."""
-KEPT_TEXTS = "flag_texts"
-"""Table of kept texts, which a scan makes that is configured to keep texts."""
-POSTS = "account_posts"
-"""Table of posts, which a scan makes that tests accounts."""
+BESIDE = ("quarantine", "audit_counts", "flags", "flag_texts", "spans", "account_posts", "shards")
+"""Tables whose rows belong to verdicts, by shard_id and scan_id; a scan makes those that it is configured to fill."""
 
 
 def tables_beside(tables: Tables) -> tuple[str, ...]:
-    """The tables BESIDE, and KEPT_TEXTS and POSTS if they exist."""
-    return (*BESIDE, *(name for name in (KEPT_TEXTS, POSTS) if tables.has(name)))
+    """The tables BESIDE that exist."""
+    return tuple(name for name in BESIDE if tables.has(name))
 
 
 def run_number(scan_id: str) -> int:

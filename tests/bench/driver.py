@@ -100,7 +100,11 @@ class Actor:
         signs = [(start + seconds * k / BATCHES, Busy(300.0)) for k in self._ray.signs]
         number = int(piece.shard.shard_id, 16)
         spent = Seconds(score=seconds)
-        report = Report((a_file(number),), audit=(a_file(number),), counts=Counts(documents=rows), seconds=spent)
+        report = Report(
+            {"verdicts": (a_file(number),), "audit_counts": (a_file(number),)},
+            counts=Counts(documents=rows),
+            seconds=spent,
+        )
         return [*signs, (self._free, report)]
 
 
@@ -208,7 +212,7 @@ class RealActor:
 
     def scan(self, number: int) -> Iterator[Busy | Report]:
         yield Busy(300.0)
-        yield Report((a_file(number),), audit=(a_file(number),), counts=Counts(documents=ROWS))
+        yield Report({"verdicts": (a_file(number),), "audit_counts": (a_file(number),)}, counts=Counts(documents=ROWS))
 
 
 def cost_of_ray(pieces: int = 600, waits: int = 20) -> dict[str, float]:

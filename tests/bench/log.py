@@ -47,7 +47,7 @@ def main() -> None:
 
 def fill(folder: str, shards: int) -> None:
     """Write the log of so many shards."""
-    open_tables(folder)
+    open_tables(folder, (*BESIDE, "verdicts"))
     for name in (*BESIDE, "verdicts"):
         for begin in range(0, shards, SHARDS_A_COMMIT):
             numbers = range(begin, min(begin + SHARDS_A_COMMIT, shards))

@@ -47,7 +47,7 @@ def main() -> None:
 
 def fill(folder: str, nights: int) -> None:
     """Write what so many nights leave; the newest was last night, and the oldest unfrozen night is due to be frozen."""
-    open_tables(folder)
+    open_tables(folder, (*BESIDE, "verdicts"))
     tables = Tables(folder)
     for name in ("flags", "shards"):
         commit(tables, name, [Entry(OLDER_ROWS, ())])

@@ -97,13 +97,14 @@ def assert_whole(night, scan_id: str, lost: int | None) -> None:
     assert set(verdicts["scan_id"]) | set(quarantine["scan_id"]) == {scan_id}
 
 
-@pytest.mark.parametrize("place", ["_quarantine", "_counts", "_verdicts"])
-def test_an_interrupt_while_a_shard_is_taken_loses_nothing(night, plan, place):
+@pytest.mark.parametrize("table", ["quarantine", "shards", "verdicts"])
+def test_an_interrupt_while_a_shard_is_taken_loses_nothing(night, plan, table):
     ours = committer(plan, "first")
-    setattr(ours, place, Breaks())
+    entries, name = (vars(ours), "_rows") if table == "shards" else (ours._waiting, table)
+    entries[name] = Breaks()
     with pytest.raises(KeyboardInterrupt):
         ours.add(finish(plan, "first", shards(plan)[0], lost=3))
-    setattr(ours, place, {})
+    entries[name] = {}
     ours.flush()
     assert night.verdicts().height == 0
     run(plan, "again", lost=3).flush()

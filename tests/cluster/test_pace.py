@@ -23,8 +23,6 @@ from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import read_whole
 from tests.support.rows import same
 
-NO_FILES = dict.fromkeys(("verdicts", "quarantine", "audit", "flags", "texts", "spans", "posts"), ())
-
 
 def shard(number: int, documents: int, text_bytes: int = 1) -> Shard:
     file = InputFile(*(f"/in/{number}",) * 3, 1, 1)
@@ -44,7 +42,7 @@ def work_off(todo: Todo, seconds: float) -> tuple[list[Finished | FinishedPack],
         spent = Seconds(score=seconds * work.documents)
         if isinstance(work, PackWork):
             counts = tuple(Counts(documents=one.rows.stop) for one in work.pack.shards)
-            finished.append(todo.unpack(work, PackReport(counts, **NO_FILES, peak_memory=0, seconds=spent)))
+            finished.append(todo.unpack(work, PackReport(counts, {}, peak_memory=0, seconds=spent)))
         elif done := todo.done(work, Report(counts=Counts(documents=work.documents), seconds=spent)):
             finished.append(done)
     return finished, sizes

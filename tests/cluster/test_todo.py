@@ -69,9 +69,8 @@ def stall(todo: Todo, endless: set[int], late: Callable[[int], int]) -> tuple[li
         else:
             scored += rows
             counts = [Counts(documents=one.rows.stop - one.rows.start) for one in shards if isinstance(one, Shard)]
-            tables = dict.fromkeys(("verdicts", "quarantine", "audit", "flags", "texts", "spans", "posts"), ())
             if isinstance(work, PackWork):
-                found = [todo.unpack(work, PackReport(tuple(counts), **tables, peak_memory=0, seconds=NO_TIME))]
+                found = [todo.unpack(work, PackReport(tuple(counts), {}, peak_memory=0, seconds=NO_TIME))]
             else:
                 found = [todo.done(work, Report(counts=Counts(documents=len(rows))))]
         finished += [one for one in found if one]

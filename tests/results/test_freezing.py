@@ -20,6 +20,7 @@ from scanner.results import freezing
 from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, freeze
 from scanner.results.newest import bring_up_to_date
 from scanner.results.settlement import BESIDE
+from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
 from scanner.storage.delta import table_uri
 from scanner.storage.kept import KeptTable
@@ -39,6 +40,7 @@ def plan(night, plain):
         night.write(name, [*(plain(30, seed) for seed in range(5)), None])
     plan = night.plan()
     bring_up_to_date(plan.results)
+    open_tables(plan.results, BESIDE)
     return plan
 
 
@@ -164,7 +166,7 @@ def test_rows_that_come_after_a_night_was_frozen_go_by_their_transactions(plan, 
     scan(plan, "first", ("a",)).flush()
     assert len(freeze(plan.results, LATER)) == 1
     later = scan(plan, "first", ("b",))
-    for row in later._shards.values():
+    for row in later._rows.values():
         row["scanned_at"] += timedelta(seconds=2)
     with monkeypatch.context() as patch:
         patch.setattr(commits, "commit", Mock(side_effect=Died))
