@@ -121,7 +121,7 @@ def _power(registry: Path, measured: list[CanaryStrength]) -> float:
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.scan_plan import keys_tested
     from scanner.registry import find_key, load_registry
-    from scanner.watermark.search import corrected, passes
+    from scanner.watermark.rule import corrected, passes
 
     known, shares = load_registry(registry), []
     for of_key in measured:

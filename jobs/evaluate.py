@@ -19,9 +19,9 @@ from scanner.errors import Refused
 from scanner.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
-    from scanner.evaluation.evaluation_plan import EvaluationPlan
-    from scanner.evaluation.figures import Figure
-    from scanner.evaluation.written_texts import Texts
+    from scanner.evaluation.means import Figure
+    from scanner.evaluation.plan import EvaluationPlan
+    from scanner.evaluation.units import Texts
 
 _CONFIG = NamedPath(path_type=Path)
 _paper = click.option("--paper-size", is_flag=True, help="The sizes of the paper's tables, instead of the configured.")
@@ -64,10 +64,9 @@ def evaluate_and_tell(config_file: Path, paper_size: bool = False) -> None:
     from jobs.progress import Steps
     from scanner.cluster.connect import cluster
     from scanner.cluster.evaluate import measure, take_missing, write_missing
-    from scanner.evaluation.evaluation_plan import plan_evaluation, read_evaluation
     from scanner.evaluation.exams import Answers, utility_figures
-    from scanner.evaluation.units import folder_sha256
-    from scanner.evaluation.written_texts import Texts
+    from scanner.evaluation.plan import plan_evaluation, read_evaluation
+    from scanner.evaluation.units import Texts, folder_sha256
 
     os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
     config, base = read_evaluation(config_file, paper_size), config_file.absolute().parent
@@ -103,8 +102,8 @@ def _write(plan: "EvaluationPlan", texts: "Texts", figures: "list[Figure]") -> l
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from scanner.evaluation.paper_plots import identification_png, robustness_png
-    from scanner.evaluation.paper_report import report
+    from scanner.evaluation.plots import identification_png, robustness_png
+    from scanner.evaluation.report import report
     from schemas.evaluation_tables import FIGURES
 
     table = pa.BufferOutputStream()

@@ -160,7 +160,7 @@ def _verified(registry: Path, key: "MasterKey", rows: "Sequence[Row]") -> list[s
     from scanner.measured import LEAST_SCORED, Measured
     from scanner.power import Aim
     from scanner.registry import load_registry
-    from scanner.watermark.search import corrected, log10_p_of
+    from scanner.watermark.rule import corrected, log10_p_of
 
     places = {name: MARKED.names.index(name) for name in MARKED.names}
     texts, messages = ([row[places[name]] for row in rows] for name in ("text", "message"))

@@ -20,7 +20,7 @@ from scanner.storage.named import parse_json, read_named
 from schemas.registry import MasterKey
 
 if TYPE_CHECKING:
-    from scanner.watermark.stack_configs import StackKey
+    from scanner.watermark.stacks.configs import StackKey
 
 
 @click.command("add")
@@ -104,7 +104,7 @@ def add(
 
 
 def _read_stack_config(path: Path) -> "StackKey":
-    from scanner.watermark.stack_configs import read_config
+    from scanner.watermark.stacks.configs import read_config
 
     try:
         return read_config(read_named(path).decode())
@@ -133,7 +133,7 @@ def _floor(registry: Path | str, key: MasterKey) -> list[str]:
     from scanner.audit.calibration.admission import ASKED
     from scanner.detection.scan_plan import keys_tested
     from scanner.watermark.formats import format_of
-    from scanner.watermark.search import corrected
+    from scanner.watermark.rule import corrected
 
     basis = format_of(key).basis()
     if basis.proven:

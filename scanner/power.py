@@ -16,7 +16,7 @@ from scipy import special  # type: ignore[import-untyped]
 
 from scanner.errors import Refused
 from scanner.watermark import log10_greenlist, log10_gumbel
-from scanner.watermark.search import corrected, passes
+from scanner.watermark.rule import corrected, passes
 from schemas.registry import parse_gamma
 
 MOST = 1 << 20

@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 
-from scanner.normalise import UNSEEN
+from scanner.characters import UNSEEN
 
 MOST_MARKS = 2
 """Most combining characters on one letter that are shown; more of them paint over the lines above."""

@@ -23,8 +23,8 @@ from re import _parser  # type: ignore[attr-defined]
 
 import pytest
 
+from scanner.characters import skeleton
 from scanner.errors import BrickscanError
-from scanner.normalise import skeleton
 from tests.support.opened import demo_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -202,7 +202,7 @@ def parsers() -> dict[str, Callable[[str], object]]:
             if wanted and others <= 0 and None not in node.args.kw_defaults:
                 function = getattr(importlib.import_module(name), node.name)
                 found[f"{name}.{node.name}"] = as_text(inspect.unwrap(function), kind.startswith("bytes"))
-    return {**found, "scanner.normalise.skeleton": skeleton}
+    return {**found, "scanner.characters.skeleton": skeleton}
 
 
 def as_text(function: Callable[..., object], binary: bool) -> Callable[[str], object]:
@@ -224,7 +224,7 @@ def test_slow_patterns_are_noticed():
 def test_time_of_all_that_reads_text_goes_by_the_length():
     found = {where: (search(used), runs_of(used.pattern)) for where, used in patterns().items()}
     assert len(found) > 40
-    assert any(where.startswith("scanner.quoting:") for where in found)
+    assert any(where.startswith("scanner.text.quoting:") for where in found)
     of_parsers = [
         *FIXED,
         *map("".join, itertools.permutations("A<\n .'\u0301", 2)),
@@ -233,7 +233,7 @@ def test_time_of_all_that_reads_text_goes_by_the_length():
         ".\n'",
     ]
     found |= {name: (call, iter(of_parsers)) for name, call in parsers().items()}
-    assert {"scanner.detection.normalising.normalise", "scanner.printable.safe", "scanner.quoting.parts_of"} < {*found}
+    assert {"scanner.text.normal_form.normalise", "scanner.printable.safe", "scanner.text.quoting.parts_of"} < {*found}
     tokenizer = demo_tokenizer()
     for name, encode in (("fast", tokenizer.encode), ("reference", tokenizer.reference.encode)):
         found[name] = (lambda text, encode=encode: encode([text])), iter([*FIXED, "ab", "a ", "\n ", "<s>"])

@@ -18,13 +18,13 @@ from pydantic import Field
 
 from scanner.detection.one_text import Check, check_text
 from scanner.registry import load_registry, new_key, open_key
-from scanner.tokens import HuggingFaceTokenizer
+from scanner.text import HuggingFaceTokenizer
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.format import Answers, Columns, Format
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
-from scanner.watermark.opened import Held
 from scanner.watermark.positions import WholeWindows
+from scanner.watermark.stacks.shared import Held
 
 
 class HalfOfAll(Format):

@@ -32,7 +32,7 @@ from jobs.demo.bad_rows import BAD_ROWS
 from jobs.demo.demo_keys import HERE, KEYS, MESSAGES, SECRETS, USERS_FILE, make_registry
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.registry import add_users, list_users, load_registry, open_key
-from scanner.watermark.abilities import DrawsKeys
+from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import make_format
 from schemas.user_tables import USER_EVENTS
 

@@ -16,7 +16,7 @@ from scanner.audit.calibration.corpus_filter import Lesson, common_in
 from scanner.cluster.corpus import Encoding, cut_documents, load
 from scanner.storage.canonical import digest
 from scanner.storage.locations import filesystem_of
-from scanner.watermark.common_ngrams import CommonNgrams, hash_key
+from scanner.watermark.ngram_filter import CommonNgrams, hash_key
 from schemas.registry import AuditedFilter
 
 

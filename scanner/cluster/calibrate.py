@@ -32,8 +32,8 @@ from scanner.errors import FileFault, Refused, ScanFailed
 from scanner.interrupts import sigterm_interrupts
 from scanner.registry import open_key, tokenizer_path
 from scanner.watermark import Format
-from scanner.watermark.common_ngrams import LEAST_REACH
 from scanner.watermark.formats import format_of
+from scanner.watermark.ngram_filter import LEAST_REACH
 from schemas.calibration import LawConfig, PiecesConfig
 from schemas.registry import AuditedFilter, MasterKey
 

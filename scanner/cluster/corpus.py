@@ -21,7 +21,7 @@ from scanner.input.files import InputFile, list_files
 from scanner.input.inspector import Inspector
 from scanner.input.shards import cut
 from scanner.storage.locations import filesystem_of
-from scanner.tokens import Tokenizer, load_tokenizer
+from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Tokens
 from scanner.watermark.positions import places
 

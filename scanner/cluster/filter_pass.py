@@ -24,7 +24,7 @@ from scanner.results.filter_sketches import SKETCHES_TABLE, drop_sketches, write
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, committed
 from scanner.storage.canonical import digest
-from scanner.watermark.common_ngrams import MOST_NGRAMS
+from scanner.watermark.ngram_filter import MOST_NGRAMS
 
 MOST_SHARDS = 64
 """Shards that are read; of more, those are drawn whose digests are least."""

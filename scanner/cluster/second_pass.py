@@ -20,7 +20,6 @@ from scanner.cluster.memory_limit import limit_memory
 from scanner.cluster.pieces import Finished
 from scanner.cluster.pool import Pool
 from scanner.cluster.reports import Busy, Piece, Report
-from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_text_ids
 from scanner.detection.scan_plan import Plan
 from scanner.detection.second_score import SecondScorer, Verdict, keys_with_draws, second_row, transaction
@@ -33,6 +32,7 @@ from scanner.results.filters import open_filter
 from scanner.results.queries import flagged_in
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, committed
+from scanner.text.normal_form import normalise
 from schemas.config import SecondScoreConfig
 from schemas.tables import SECOND_SCORES
 

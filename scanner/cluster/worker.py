@@ -32,8 +32,7 @@ from scanner.input.identity import Identity, identify, identities
 from scanner.input.shards import Shard
 from scanner.results.filters import open_filter
 from scanner.watermark.formats import format_of
-from scanner.watermark.rank import SECONDS
-from scanner.watermark.search import DECOYS
+from scanner.watermark.rule import DECOYS, SECONDS
 
 if TYPE_CHECKING:
     import torch

@@ -1,4 +1,4 @@
-"""All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.pooled).
+"""All posts of an account as one text: some accounts in, marked accounts out (scanner.watermark.accounts).
 
 An account is tested in two ways, each with half of its share of the error. The pooled score of all posts so far is
 tested once a night, so that it pays for every night of the window: a night's first look under a key, and in later looks
@@ -25,12 +25,12 @@ from scanner.detection.naming import Entry, Names, entries_of, of_one_user, pass
 from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.input.documents import read_text
-from scanner.quoting import own_words
 from scanner.registry import Named
+from scanner.text.quoting import own_words
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.pooled import by_post, log10_evidence, pooled_positions
+from scanner.watermark.accounts import by_post, log10_evidence, pooled_positions
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.search import Decision, Found, corrected, decide, long_enough, search
+from scanner.watermark.rule import Decision, Found, corrected, decide, long_enough, search
 from schemas.config import Dedup
 from schemas.evidence_tables import ACCOUNTS
 from schemas.words import Naming

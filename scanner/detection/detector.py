@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from scanner.detection.existence import OfFile
 from scanner.detection.filtering import NO_FILTER, Filter
 from scanner.detection.naming import Names, entries_of, of_one_user, passing_of, to_be_looked_at, who_at
-from scanner.detection.normalising import normalise
 from scanner.detection.proving import Prover
 from scanner.detection.scored_batch import ScoredBatch, located_spans
 from scanner.detection.shares import NO_VARIANTS, Weights
@@ -29,15 +28,13 @@ from scanner.detection.under_test import KeyUnderTest, Looked, NamesUsers, Origi
 from scanner.detection.verdict_rows import columns_of_faults, plain_lengths, table_of, verdict_columns
 from scanner.input.documents import read_text
 from scanner.registry import Named
-from scanner.tokens import Standing
+from scanner.text import Standing
+from scanner.text.normal_form import normalise
 from scanner.watermark import Positions, Tokens, Watermark
 from scanner.watermark.formats import format_of
-from scanner.watermark.passing_spans import Limit, Span
 from scanner.watermark.positions import PositionRule
-from scanner.watermark.rank import most_ranked, ranked
-from scanner.watermark.search import Decision, Found, decide, instead, long_enough, passing, search
-from scanner.watermark.segments import Parts, Segments, of_positions
-from scanner.watermark.span_search import search_parts
+from scanner.watermark.rule import Decision, Found, decide, instead, long_enough, most_ranked, passing, ranked, search
+from scanner.watermark.span_search import Limit, Parts, Segments, Span, of_positions, search_parts
 from schemas.config import Dedup
 from schemas.evidence_tables import SPANS
 from schemas.tables import QUARANTINE, VERDICTS

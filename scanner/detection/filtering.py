@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.sketches import reach_of
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.common_ngrams import CommonNgrams
+from scanner.watermark.ngram_filter import CommonNgrams
 from scanner.watermark.positions import Dedup, PositionRule
 
 

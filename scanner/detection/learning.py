@@ -1,4 +1,4 @@
-"""Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.common_ngrams).
+"""Learning which n-grams many texts hold, from a sample of the scanned texts (scanner.watermark.ngram_filter).
 
 A keyed digest of a text decides whether the text is drawn, so that a copy of a text is drawn with it, and nobody who
 posts texts knows which are drawn. The bit that the text sets is its account's where the input has accounts, so that
@@ -17,7 +17,7 @@ from scanner.detection.sketches import reach_of
 from scanner.detection.under_test import KeyUnderTest
 from scanner.input.documents import read_text
 from scanner.watermark import Tokens
-from scanner.watermark.common_ngrams import LEAST_REACH, TEXTS_A_CELL, Sketch, hash_key
+from scanner.watermark.ngram_filter import LEAST_REACH, TEXTS_A_CELL, Sketch, hash_key
 
 MOST_CHARACTERS = 1 << 14
 """Characters of a text that are learnt; a long text holds no more n-grams than many short ones."""

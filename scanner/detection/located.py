@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.quoting import parts_of
+from scanner.text.quoting import parts_of
 from scanner.watermark import Positions, Tokens
-from scanner.watermark.passing_spans import Span
-from scanner.watermark.search import passes
+from scanner.watermark.rule import passes
+from scanner.watermark.span_search import Span
 from schemas.words import Naming
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from scanner.detection.under_test import KeyUnderTest, NamesUsers
 from scanner.registry import Named
-from scanner.watermark.search import Found, passes
+from scanner.watermark.rule import Found, passes
 from schemas.words import Naming
 
 Who = Callable[[str, int, datetime], Named]

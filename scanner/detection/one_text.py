@@ -20,7 +20,7 @@ from scanner.measured import Strengths, measure
 from scanner.registry import Holders, load_registry
 from scanner.storage.locations import absolute
 from scanner.watermark.laws import Law
-from scanner.watermark.search import long_enough, search
+from scanner.watermark.rule import long_enough, search
 from schemas.config import Dedup, ScanConfig
 from schemas.registry import CanaryStrength, MasterKey, Registry
 from schemas.tables import DOCUMENTS

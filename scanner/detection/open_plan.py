@@ -14,9 +14,9 @@ from scanner.detection.scan_plan import Plan
 from scanner.detection.shares import NO_VARIANTS, Weights
 from scanner.detection.under_test import KeyUnderTest, as_it_is
 from scanner.registry import Holders, check_secret, open_key, read_secret, tokenizer_path
-from scanner.tokens import Tokenizer, load_tokenizer
+from scanner.text import Tokenizer, load_tokenizer
 from scanner.watermark import Watermark
-from scanner.watermark.abilities import Proves
+from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import Dedup
 from schemas.registry import MasterKey
@@ -121,7 +121,7 @@ def open_keys(
     *,
     fast: bool = True,
 ) -> list[KeyUnderTest]:
-    """Keys with their secrets and tokenizers; `fast` as for scanner.tokens. Raises SecretError and TokenizerError."""
+    """Keys with their secrets and tokenizers; `fast` as for scanner.text. Raises SecretError and TokenizerError."""
     tokenizers = _load_tokenizers(registry, keys, fast=fast)
     return [
         KeyUnderTest(key, to_device(open_key(registry, key)), tokenizers[key.tokenizer.sha256], to_device)

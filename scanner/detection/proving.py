@@ -2,7 +2,7 @@
 
 The slow path shares no code with the first (scanner.watermark.proof): the reference tokenizer, plain ciphers, and
 p-values in high precision. It covers every message that passed, by its whole score and by what names need besides
-(scanner.watermark.abilities.Own), and the second best of the key that gives the verdict. The search is not made
+(scanner.watermark.format.Own), and the second best of the key that gives the verdict. The search is not made
 again: it can only miss. Where a key must beat decoys, their scores are not computed again either.
 """
 
@@ -18,12 +18,12 @@ from scanner.detection.alike import alike, same
 from scanner.detection.filtering import plainly_left_out
 from scanner.detection.located import Located
 from scanner.detection.proving_spans import WINDOWS, Which, prove_spans
-from scanner.tokens import HuggingFaceTokenizer
-from scanner.watermark.abilities import Proof as SlowPath
-from scanner.watermark.abilities import ProvesOwn
-from scanner.watermark.common_ngrams import CommonNgrams
-from scanner.watermark.opened import Held
-from scanner.watermark.search import LEAST_RANK, Decision, Found
+from scanner.text import HuggingFaceTokenizer
+from scanner.watermark.format import Proof as SlowPath
+from scanner.watermark.format import ProvesOwn
+from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.rule import LEAST_RANK, Decision, Found
+from scanner.watermark.stacks.shared import Held
 from schemas.config import Dedup
 from schemas.words import Naming, Proof
 

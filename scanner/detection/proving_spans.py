@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scanner.detection.alike import alike
 from scanner.detection.filtering import plainly_left_out
 from scanner.detection.located import Located
-from scanner.quoting import segments_of
-from scanner.tokens import HuggingFaceTokenizer
-from scanner.watermark.abilities import Proof as SlowPath
-from scanner.watermark.abilities import ProvesParts
-from scanner.watermark.common_ngrams import CommonNgrams
-from scanner.watermark.passing_spans import Span
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.quoting import segments_of
+from scanner.watermark.format import Proof as SlowPath
+from scanner.watermark.format import ProvesParts
+from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.span_search import Span
 from schemas.config import Dedup
 from schemas.words import Proof
 

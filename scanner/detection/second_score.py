@@ -21,11 +21,11 @@ from scanner.detection.scan_plan import Plan
 from scanner.errors import Refused, TokenizerError
 from scanner.registry import open_key, tokenizer_path
 from scanner.storage.canonical import canonical
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Gumbel, LogGumbel, Positions, Tokens, neyman_pearson
 from scanner.watermark.native.gumbel import sum_log_scores
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.search import log10_p_of
+from scanner.watermark.native.numbered import NumberedGumbel
+from scanner.watermark.rule import log10_p_of
 from schemas.config import SecondScoreConfig
 from schemas.registry import MasterKey
 from schemas.tables import SECOND_SCORES

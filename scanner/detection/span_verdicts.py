@@ -18,9 +18,9 @@ from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.naming import Entry, Names
 from scanner.detection.scored_batch import ScoredBatch
 from scanner.detection.shares import told_tests
-from scanner.quoting import segments_of
 from scanner.registry import Named
-from scanner.tokens import HuggingFaceTokenizer
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.quoting import segments_of
 from schemas.evidence_tables import SPANS
 from schemas.registry import MasterKey
 from schemas.tables import VERDICTS
@@ -30,7 +30,7 @@ SPAN = "span"
 """Value of `unit` for a verdict that comes from its best span."""
 
 WINDOW = "window"
-"""Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.quoting)."""
+"""Value of `form` for a span that is no segment of its text; others have the segment's form (scanner.text.quoting)."""
 
 
 class SpanKey(NamedTuple):

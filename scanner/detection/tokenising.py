@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from scanner.detection.normalising import normal_forms
 from scanner.input.documents import read_text
-from scanner.tokens import Standing
+from scanner.text import Standing
+from scanner.text.normal_form import normal_forms
+from scanner.text.quoting import Utf8, segments_of_texts
 from scanner.watermark import Tokens, joined
-from scanner.watermark.segments import Segments, joined_segments
-from scanner.watermark.text_segments import Utf8, segments_of_texts
+from scanner.watermark.span_search import Segments, joined_segments
 
 FEW_BYTES = 2**18
 """Bytes of text that are worked on at a time. Decoded and tokenised, they take several times as much of a cache."""

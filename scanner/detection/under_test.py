@@ -11,10 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from scanner.registry import Named
-from scanner.tokens import Tokenizer
+from scanner.text import Tokenizer
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.passing_spans import Span
-from scanner.watermark.segments import Parts
+from scanner.watermark.span_search import Parts, Span
 from schemas.registry import MasterKey
 
 

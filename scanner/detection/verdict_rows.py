@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from scanner.detection.under_test import KeyUnderTest, Origin, log10_reach
-from scanner.watermark.search import Decision, Found, corrected
+from scanner.watermark.rule import Decision, Found, corrected
 from schemas.words import Naming
 
 

@@ -10,10 +10,8 @@ import pyarrow as pa
 from scipy import stats  # type: ignore[import-untyped]
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.clustered_means import share
-from scanner.evaluation.figures import Figure, figure
-from scanner.evaluation.units import Setting, folder_sha256, key_secret
-from scanner.evaluation.written_texts import make_folder, read_whole, write_rows
+from scanner.evaluation.means import Figure, figure, share
+from scanner.evaluation.units import Setting, folder_sha256, key_secret, make_folder, read_whole, write_rows
 from scanner.storage.canonical import digest
 from scanner.watermark import Watermark
 from scanner.watermark.native.version2 import of_the_paper

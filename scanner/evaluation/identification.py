@@ -8,11 +8,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.evaluation.clustered_means import share
-from scanner.evaluation.figures import Figure, figure
+from scanner.evaluation.means import Figure, figure, share
 from scanner.evaluation.scores import GroupSearch, Search, name, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
-from scanner.tokens import Tokenizer
+from scanner.text import Tokenizer
 from scanner.watermark.native.numbered import Numbered
 
 LENGTHS: tuple[tuple[int | None, int | None], ...] = ((None, None), (0, 49), (50, 99), (100, 149), (150, None))

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.evaluation.attacks import Tools, attack
-from scanner.evaluation.clustered_means import mean, share
-from scanner.evaluation.figures import Figure, figure
+from scanner.evaluation.means import Figure, figure, mean, share
 from scanner.evaluation.scores import OneMessage, score_each
 from scanner.evaluation.units import Setting, Unit
-from scanner.tokens import Tokenizer
+from scanner.text import Tokenizer
 
 NOT_MARKED = "not marked"
 """Name in the place of an attack for unmarked text of the same prompt, tested under the same key."""

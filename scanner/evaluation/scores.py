@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scanner.watermark import Dedup, Tokens, Watermark, take
 from scanner.watermark.format import Basis
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.search import Found, corrected, decide, found_of, log10_p_of
-from scanner.watermark.search import search as search_key
+from scanner.watermark.rule import Found, corrected, decide, found_of, log10_p_of
+from scanner.watermark.rule import search as search_key
 from schemas.words import Naming
 
 DEDUP: Dedup = "ngram"
@@ -144,7 +144,7 @@ def search_groups(mark: Numbered, tokens: Tokens, own: NDArray[np.int64], groups
 
 
 def name(searched: Search | GroupSearch, count: int, false_positive_rate: float, *, independent: bool = False) -> Named:
-    """Name users of `count` messages by the rule of a scan (scanner.watermark.search.decide; SPEC §3).
+    """Name users of `count` messages by the rule of a scan (scanner.watermark.rule.decide; SPEC §3).
 
     When a text's own message is one of the two best of all, the third best is unknown. It is not needed, since it
     passes only if the second does.

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from scanner.detection.alike import alike
 from scanner.detection.filtering import Filter
-from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys
 from scanner.detection.proving_spans import Which
 from scanner.detection.published import TextIds
@@ -45,15 +44,16 @@ from scanner.input.columns import Columns
 from scanner.input.documents import read_text
 from scanner.input.files import resolve
 from scanner.printable import printable
-from scanner.quoting import Part, parts_of
 from scanner.registry import find_key, load_registry
 from scanner.results.decided import users_of
 from scanner.results.pieces import OF
 from scanner.results.queries import ask, spans
 from scanner.results.strength import log10_p_shown
 from scanner.storage.locations import absolute
+from scanner.text.normal_form import normalise
+from scanner.text.quoting import Part, parts_of
 from scanner.watermark import Tokens
-from scanner.watermark.common_ngrams import CommonNgrams
+from scanner.watermark.ngram_filter import CommonNgrams
 from schemas.config import ScanConfig
 from schemas.registry import Canary, MasterKey, Registry
 from schemas.words import Naming

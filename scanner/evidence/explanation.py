@@ -16,9 +16,9 @@ from scanner.evidence.case import Case
 from scanner.evidence.copied import Copied
 from scanner.evidence.names_then import NOT_ASKED, RegistrySays
 from scanner.evidence.weighing import OwnSaid, PartSaid, Weighed
-from scanner.quoting import Kind, Part
+from scanner.text.quoting import Kind, Part
 from scanner.watermark.formats import generator_of
-from scanner.watermark.search import corrected
+from scanner.watermark.rule import corrected
 from schemas.registry import MasterKey
 from schemas.words import Naming
 

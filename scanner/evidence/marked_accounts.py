@@ -24,15 +24,15 @@ from scanner.evidence.explainer import Explainer
 from scanner.evidence.names_then import RegistrySays, as_the_registry_says
 from scanner.evidence.weighing import LEVELS, RUN
 from scanner.input.documents import read_text
-from scanner.quoting import Part, own_words, parts_of
 from scanner.registry import Named
 from scanner.results import accounts, scans, shards
 from scanner.results.account_posts import MOST_POSTS, window_begins
 from scanner.results.queries import ask, verdicts, with_audit
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from scanner.watermark.pooled import by_post
-from scanner.watermark.search import log10_p_of
+from scanner.text.quoting import Part, own_words, parts_of
+from scanner.watermark.accounts import by_post
+from scanner.watermark.rule import log10_p_of
 from schemas.words import Naming
 
 SHOWN = 100

@@ -17,7 +17,6 @@ from scanner.detection.alike import alike
 from scanner.detection.detector import Detector
 from scanner.detection.existence import OfFile
 from scanner.detection.filtering import Filter, plainly_left_out
-from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.scan_plan import read_config, results_of
 from scanner.detection.shares import Weights, recorded_tests
@@ -35,7 +34,8 @@ from scanner.registry.weights import first_keys
 from scanner.results.first_seen import Before, seen_before
 from scanner.results.queries import ask
 from scanner.storage.locations import absolute
-from scanner.watermark.abilities import Proves
+from scanner.text.normal_form import normalise
+from scanner.watermark.format import Proves
 from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig
 from schemas.registry import MasterKey, Registry

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.quoting import Kind, Part
-from scanner.tokens import HuggingFaceTokenizer
+from scanner.text import HuggingFaceTokenizer
+from scanner.text.quoting import Kind, Part
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.abilities import ScoresParts
-from scanner.watermark.common_ngrams import CommonNgrams
+from scanner.watermark.format import ScoresParts
+from scanner.watermark.ngram_filter import CommonNgrams
 from scanner.watermark.positions import Dedup
-from scanner.watermark.search import corrected, log10_p_of, search
+from scanner.watermark.rule import corrected, log10_p_of, search
 
 RUN = 8
 """Scored tokens that are shown as one: a single token's score is material of the key."""

@@ -9,7 +9,7 @@ from scanner.errors import Refused
 from scanner.exports.bodies import coop_report, ozone_event
 from scanner.exports.sending import Receiver, checked_url
 from scanner.registry.secrets import read_token
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.config import ExportConfig
 from schemas.verdict import Verdict
 

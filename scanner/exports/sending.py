@@ -24,7 +24,7 @@ from scanner.results.queries import ask
 from scanner.results.tables import open_tables, read_whole
 from scanner.results.transactions import Entry, commit
 from scanner.storage.delta import table_uri
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.tables import SENT
 
 _SECONDS = 30

@@ -16,9 +16,7 @@ from scanner.errors import Refused
 from scanner.generation.one_batch import OneBatch
 from scanner.generation.sampling import check_sampling, sampling_weights
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors

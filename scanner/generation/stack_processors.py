@@ -18,9 +18,9 @@ from scanner.generation.one_batch import OneBatch
 from scanner.generation.sampling import check_sampling, sampling_weights
 from scanner.watermark import Tokens
 from scanner.watermark.positions import Positions
-from scanner.watermark.sglang import Sglang, centre, seeds_of
-from scanner.watermark.sglang_users import SglangUsers
-from scanner.watermark.vllm import Vllm, uniforms
+from scanner.watermark.stacks.sglang.format import Sglang, centre, seeds_of
+from scanner.watermark.stacks.sglang.user_keys import SglangUsers
+from scanner.watermark.stacks.vllm.format import Vllm, uniforms
 
 _Ids = NDArray[np.int64]
 Mark = TypeVar("Mark")

@@ -15,7 +15,7 @@ from scanner.watermark import GreenList, Gumbel, ragged, scored_positions
 from scanner.watermark.installation import GroupResult
 from scanner.watermark.native import secret, streams
 from scanner.watermark.native.known_answers import method_of
-from scanner.watermark.search import candidates
+from scanner.watermark.rule import candidates
 
 Case = dict[str, Any]
 

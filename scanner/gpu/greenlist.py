@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu.batch import STEP, Batch, Tiling, longest_first
+from scanner.gpu.gamma import Rule
 from scanner.gpu.kernels.greenlist import count_green
-from scanner.gpu.rule import Rule
 
 LEVELS = (8, 12, 16, 25)
 """Digits of the counters: documents of fewer than 2^8 tokens, 2^12, … are counted together."""

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from scanner.gpu import greenlist, gumbel, runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.rule import Rule
+from scanner.gpu.gamma import Rule
 from scanner.watermark import Best, Candidates, GreenList, Positions, Tokens, Watermark
 from scanner.watermark.format import format_name
 from scanner.watermark.native.gumbel import draws_at, sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
 from scanner.watermark.native.keyed import Keyed
-from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList
 from scanner.watermark.native.runs import Asked, Steps
 from scanner.watermark.native.secret import planes_of
 from scanner.watermark.native.streams import window_nonces

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu.rule import Rule
+from scanner.gpu.gamma import Rule
 
 AT_ONCE = 1 << 15
 """Blocks that are computed at a time: they stay in a core's cache, and outweigh the cost of a call of torch."""

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from scanner.gpu.batch import Batch
+from scanner.gpu.gamma import Rule
 from scanner.gpu.gumbel import FRACTION, SUMS_BYTES, limit
 from scanner.gpu.kernels.runs import count_runs, sum_runs
-from scanner.gpu.rule import Rule
 
 LEVELS = {8: 8, 16: 16, 25: 32}
 """Digits of the counters, by which documents are counted together, with the bits of the field that holds a count."""

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from scanner.gpu.gamma import Rule
 from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
-from scanner.gpu.rule import Rule
 
 GROUPS = 2
 """Groups of blocks that a program computes, one block a thread."""

@@ -30,7 +30,7 @@ from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, Tokeniz
 
 if TYPE_CHECKING:
     from scanner.watermark import Format
-    from scanner.watermark.opened import Held
+    from scanner.watermark.stacks.shared import Held
 
 
 def suggested_parameters(name: str) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _about(model: type[BaseModel], field: str) -> str:
 
 def _new_secret(path: Path, made_for: "Format", known: "Held[bytes] | None") -> bytes:
     """A format's secret, new or known, and the file that holds it."""
-    from scanner.watermark.abilities import DrawsKeys
+    from scanner.watermark.format import DrawsKeys
 
     if known is not None:
         secret = known.value

@@ -69,6 +69,6 @@ def read_secret_of(made_for: "Format", reference: str, folder: Path | str) -> by
 
 def commitment_of(key_bytes: bytes, made_for: "Format") -> str | None:
     """The commitment to publish, as hex text. None where the format has none, since it would be an offline oracle."""
-    from scanner.watermark.abilities import Commits
+    from scanner.watermark.format import Commits
 
     return made_for.commitment(key_bytes).hex() if isinstance(made_for, Commits) else None

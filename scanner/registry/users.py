@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from scanner.characters import skeleton
 from scanner.errors import Refused
-from scanner.normalise import skeleton
 from scanner.registry import ledger
 from scanner.registry.book import Book
 from scanner.registry.draw import draw
@@ -95,7 +95,7 @@ def give_messages(
 
 
 def look_alikes(folder: Path | str, user_ids: Sequence[str | None] | pl.Series) -> list[tuple[str, str]]:
-    """Users to be added, each with another one, known or among them, that looks the same (scanner.normalise.skeleton).
+    """Users to be added, each with another one, known or among them, that looks the same (scanner.characters.skeleton).
 
     Where more than COMPARED users are known, the users to be added are compared with each other alone. Raises Refused
     as `add_users` does.

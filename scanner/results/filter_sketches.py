@@ -21,8 +21,8 @@ from scanner.results.data_files import SCHEMAS, DataFile, write_file
 from scanner.results.rewriting import Anew, rewrite, whole
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from scanner.watermark import common_ngrams
-from scanner.watermark.common_ngrams import ROWS, Sketch
+from scanner.watermark import ngram_filter
+from scanner.watermark.ngram_filter import ROWS, Sketch
 from schemas.config import FilterConfig
 from schemas.filter_tables import FILTER_SKETCHES
 
@@ -106,9 +106,9 @@ def read_sketch(results: str, unit: str, tokenizer: str, reach: int) -> Sketch:
     one = (pl.col("unit") == unit) & (pl.col("tokenizer_sha256") == tokenizer) & (pl.col("reach") == reach)
     parts = read_whole(results, SKETCHES_TABLE).filter(one).select("part", "cells").collect().sort("part")
     cells = np.frombuffer(b"".join(parts["cells"]), "<u8")
-    if len(cells) != ROWS * common_ngrams.CELLS or parts["part"].to_list() != [*range(len(parts))]:
+    if len(cells) != ROWS * ngram_filter.CELLS or parts["part"].to_list() != [*range(len(parts))]:
         raise Refused(
-            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * common_ngrams.CELLS:,} "
+            f"results: table {table_uri(results, SKETCHES_TABLE)} has {len(cells):,} of {ROWS * ngram_filter.CELLS:,} "
             f"cells of unit {unit}; restore the table from a backup or an older version of it, or take that unit out"
         )
     return Sketch(reach, cells.reshape(ROWS, -1).astype(np.uint64, copy=False))

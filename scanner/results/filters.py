@@ -32,7 +32,7 @@ from scanner.results.transactions import Entry, commit
 from scanner.storage.canonical import digest
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import absolute
-from scanner.watermark.common_ngrams import ROWS, CommonNgrams, Sketch, hash_key
+from scanner.watermark.ngram_filter import ROWS, CommonNgrams, Sketch, hash_key
 from schemas.config import FilterConfig
 from schemas.filter_tables import FILTERS
 from schemas.registry import MasterKey

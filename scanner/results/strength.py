@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from scanner.results.newest import ranges_ever
-from scanner.watermark.search import LEAST_RANK
+from scanner.watermark.rule import LEAST_RANK
 
 _LN10 = math.log(10.0)
 

@@ -1,4 +1,6 @@
-"""What a watermark format provides.
+"""What a watermark format provides: what every format does, and what some can do besides.
+
+What a watermark format provides.
 
 The rest of scanner knows formats by this file and abilities.py alone, and finds them by name in FORMATS. A `Format` is
 a format with its parameters chosen, and no secret; opened with one it is a `Watermark`, which scores; its `Law` says
@@ -6,12 +8,34 @@ what a score means. What only some formats can do is in abilities.py.
 
 Scoring on a GPU, marking text, power and second scores are lines in tables of scanner.gpu, scanner.generation,
 scanner.power and scanner.detection.second_score, so that nothing here imports what they need.
+
+What only some watermark formats can do: each ability is a protocol.
+
+Callers ask for an ability (`isinstance(mark, Searches)`) and name it in their refusal when it is not there. What a
+format cannot do it does not provide:
+
+| ability             | provided by          | without it                                                         |
+|---------------------|----------------------|--------------------------------------------------------------------|
+| a law               | Format.law           | scores are written, p is null, nothing is ever flagged             |
+| searching messages  | Watermark: Searches  | a key has one message                                              |
+| scores of parts     | Watermark:           | documents are tested as a whole alone                              |
+|                     | ScoresParts          |                                                                    |
+| searching windows   | Watermark:           | each window is searched as a document is, which takes far longer   |
+|                     | SearchesWindows      |                                                                    |
+| a rank among decoys | Watermark:           | nothing is flagged, where the basis is not the whole key           |
+|                     | RanksAmongDecoys     |                                                                    |
+| decoy keys          | Format: DrawsKeys    | no decoys: the law is not tested on the traffic of a scan          |
+| counting null hits  | Format: CountsHits   | decoys count one message, and the best of all, but not each of all |
+| a public commitment | Format: Commits      | none is published: of a short key it would be an offline oracle    |
+| messages that stand | Format: StandsIn     | nothing says without a law whether held messages score as others   |
+| in for a user's     |                      |                                                                    |
+| proofs of flags     | Format: Proves       | flags stand as the fast path found them, and their rows say so     |
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,3 +235,232 @@ class Format(BaseModel, ABC):
     def decides(self) -> dict[str, object]:
         """What a shard's id contains of the parameters: the label; formats older than labels keep their old fields."""
         return {"label": self.label()}
+
+
+class Own(NamedTuple):
+    """What a candidate shares with no other message: the part of its score that tells it from those near it.
+
+    score: int64[D, C] or float64[D, C], over the positions that this message alone reads; scored: int64[D], how many
+    these are; tests: N, among how many messages it is the best by them.
+    """
+
+    score: NDArray[np.generic]
+    scored: NDArray[np.int64]
+    tests: int
+
+
+class Candidates(NamedTuple):
+    """The messages of each document that a search looked into, best first: largest score, ties to the smaller message.
+
+    The first candidate has the largest score of all messages, and, where `own` is None, the second has the second
+    largest; C ≥ 2.
+
+    message: int64[D, C], −1 where there are fewer; score: int64[D, C] or float64[D, C], 0 there, over all T positions;
+    own: what names need besides (WATERMARK_SPEC_2 §3), None: nothing; independent: whether one message's mark leaves
+    the scores of the others as they were. Then every candidate that passes is named, else only one that passes alone.
+    """
+
+    message: NDArray[np.int64]
+    score: NDArray[np.generic]
+    own: Own | None = None
+    independent: bool = False
+
+
+@runtime_checkable
+class Searches(Protocol):
+    """A watermark whose M messages can be told apart in one document."""
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """Search the messages 0 … count−1; scores are those of `score`, to the last bit."""
+
+
+@runtime_checkable
+class ScoresParts(Watermark, Protocol):
+    """A watermark whose score is a sum over positions, so that windows of a document have scores of the same law.
+
+    Under H0 what positions add is independent, and whatever messages and windows they are in, they increase in the same
+    independent draws (scanner.watermark.spans needs no more).
+    """
+
+    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """What each scored position adds to `score`: float64[P]. Positions may come in any order."""
+
+    def alone(self, score: NDArray[np.generic]) -> Candidates:
+        """What a search for one message says, from its scores of D documents."""
+
+    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> Own | None:
+        """What one message of each document shares with no other: C = 1. None: names need nothing besides."""
+
+
+@runtime_checkable
+class SearchesWindows(Watermark, Protocol):
+    """A watermark that looks for messages in all windows of a document at once."""
+
+    def in_windows(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        windows: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        count: int,
+        share: float,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Windows, and a message of each that may stand out there: int64[Q] each. May miss some.
+
+        Args:
+            tokens: of a batch.
+            positions: of D documents, of 2^16 at most each.
+            windows: first: int64[D+1], which of W windows each document has; begin and end: int64[W], among the
+                positions of all documents.
+            count: messages 0 … count−1.
+            share: of windows that have a message as good by chance, that are to be told at most.
+        """
+
+
+@runtime_checkable
+class RanksAmongDecoys(Protocol):
+    """A watermark that has decoys, so that its rank among them can be computed (scanner.watermark.rule)."""
+
+    def decoy(self, number: int) -> Watermark:
+        """The same format under another key, which marked nothing: drawn as by chance, and the same for one number."""
+
+
+class Hits(NamedTuple):
+    """Hits of D documents at J thresholds, over all messages, and the score of message 0.
+
+    hits: int64[D, J]; first: int64[D] or float64[D].
+    """
+
+    hits: NDArray[np.int64]
+    first: NDArray[np.generic]
+
+
+@runtime_checkable
+class DrawsKeys(Protocol):
+    """A format whose keys can be drawn in the way its makers draw them."""
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """The secret that 32 uniform bytes make: uniform over the keys of the format."""
+
+
+@runtime_checkable
+class CountsHits(Protocol):
+    """A format that counts how many messages of unmarked text score high, without keeping the scores."""
+
+    def counted(self, messages: int) -> int:
+        """How many scores `count_all` counts of each document: one for each message, or more."""
+
+    def count_all(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> NDArray[np.int64]:
+        """Count scores that have the law of a message's, int64[D, J], at a price that a scan can pay.
+
+        The arguments are those of `count_hits`, with all messages of the key. Scores of a document may depend on each
+        other, so that a document is one cluster.
+        """
+
+    def count_hits(
+        self,
+        secrets: Sequence[bytes],
+        tokens: Tokens,
+        positions: Positions,
+        messages: int,
+        critical: NDArray[np.float64],
+    ) -> Hits:
+        """Count, for each of D documents under a key of its own, the messages 0 … messages−1 that reach `critical`.
+
+        Args:
+            secrets: one for each of the D documents.
+            tokens: of the batch.
+            positions: of the D documents.
+            messages: how many are scored.
+            critical: float64[D, J], ∞ where nothing counts.
+        """
+
+
+class StandIns(NamedTuple):
+    """Messages that nobody has, whose scores are exchangeable with a given one's in text that was marked for neither.
+
+    cluster: messages of different clusters have other draws, and so have their stand-ins.
+    """
+
+    cluster: int
+    messages: range
+
+
+@runtime_checkable
+class StandsIn(Protocol):
+    """A format whose messages have draws of their own, which they share with others of their group at most."""
+
+    def stand_ins(self, message: int, messages: int) -> StandIns:
+        """Stand-ins of one message of a key that has so many messages."""
+
+
+@runtime_checkable
+class Commits(Protocol):
+    """A format whose keys are long enough to be committed to in public."""
+
+    def commitment(self, secret: bytes) -> bytes:
+        """32 bytes to publish when a key is made: they show later that it was not chosen after the text."""
+
+
+class Proof(Protocol):
+    """Scores and p-values of one text under one secret, by a slow path that shares no code with those of `Watermark`.
+
+    Shown in no repr, opened where needed (scanner.watermark.proof has what proofs share).
+    """
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """How many positions of a text are scored, and the score of each message.
+
+        Args:
+            tokens: uint32[N], of the text.
+            messages: from 0 on.
+            dedup: which repeats are left out.
+            left_out: places of further tokens that are not scored.
+        """
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """log10 p of a score over so many positions, of that message alone, by the law of the format."""
+
+
+@runtime_checkable
+class ProvesOwn(Protocol):
+    """A `Proof` of messages that may share positions."""
+
+    def own(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float], int] | None:
+        """Each message's score on what it shares with no other message, as in `Own`; None: names need nothing besides.
+
+        Arguments as of `Proof.scores`. Returns how many positions a message alone reads, the score there of each
+        message asked for, and the number of messages among which it is the best by that score.
+        """
+
+
+@runtime_checkable
+class ProvesParts(Protocol):
+    """A `Proof` of a mark that scores parts."""
+
+    def parts(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: Dedup, left_out: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
+        """Which tokens of a text are scored, int64[P], and what each adds to each of M messages, float64[M, P].
+
+        And at which positions a message shares nothing with others, bool[P], among how many it is the best there; None:
+        names need nothing besides. Arguments as of `Proof.scores`.
+        """
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """A format whose flags can be proved."""
+
+    def proof(self, secret: bytes) -> Proof:
+        """Open the slow path with a secret."""

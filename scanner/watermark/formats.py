@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanner.watermark.format import Format
-from scanner.watermark.huggingface import KgwLefthashFormat, KgwSelfhashFormat
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2
-from scanner.watermark.sglang import SglangOneKeyFormat, SglangTwoKeysFormat
-from scanner.watermark.sglang_users import SglangUserKeysFormat
-from scanner.watermark.synthid import SynthIdMixedFormat, SynthIdTableFormat
-from scanner.watermark.three_bricks import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
-from scanner.watermark.vllm import VllmDualKeyFormat, VllmGumbelFormat
+from scanner.watermark.stacks.huggingface.format import KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.stacks.sglang.format import SglangOneKeyFormat, SglangTwoKeysFormat
+from scanner.watermark.stacks.sglang.user_keys import SglangUserKeysFormat
+from scanner.watermark.stacks.synthid.format import SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.stacks.three_bricks.format import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
+from scanner.watermark.stacks.vllm.format import VllmDualKeyFormat, VllmGumbelFormat
 from schemas.registry import MasterKey
 
 FORMATS: dict[str, type[Format]] = {

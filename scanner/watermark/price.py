@@ -9,7 +9,7 @@ import numpy as np
 from scanner.watermark.format import Format, Watermark
 from scanner.watermark.formats import make_format
 from scanner.watermark.positions import Tokens
-from scanner.watermark.search import candidates
+from scanner.watermark.rule import candidates
 
 WORTH_TELLING = 100.0
 """Times the cost of our green list at which whoever adds or scans a key is warned."""

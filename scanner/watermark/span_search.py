@@ -1,4 +1,13 @@
-"""Spans: parts of documents that pass, found under one key; each with a p-value of its own.
+"""Spans of documents that pass under one key: among windows, and among segments of the text's form.
+
+Segments of documents, fixed by their texts' form: the scored positions and the score of each.
+
+Segments are cut without looking at any key, so they are fixed before any draw. To the law of the best part
+(scanner.watermark.spans) a segment is one look more.
+
+Parts of documents that pass under given messages, from running sums; the best of overlapping parts.
+
+Spans: parts of documents that pass, found under one key; each with a p-value of its own.
 
 Under a key of one message every part of every document is scored. Under a key of many messages, scoring each message in
 each window would cost thirty times as much as scoring the documents. So messages are looked for in segments, and in
@@ -7,6 +16,7 @@ part. Marks that can search all windows of a document at once do so. The shortcu
 p is corrected for all parts and all messages.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,14 +24,308 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.abilities import ScoresParts, SearchesWindows
-from scanner.watermark.coarse_windows import coarse, coarse_of, least_length, ranges
-from scanner.watermark.format import Watermark
-from scanner.watermark.passing_spans import Among, Limit, Span, passing_spans
+from scanner.watermark.format import ScoresParts, SearchesWindows, Watermark
+from scanner.watermark.kernel import kernel
+from scanner.watermark.laws import Law, least_score
 from scanner.watermark.positions import Positions, Tokens, only
-from scanner.watermark.search import Found, found_of, log10_p_of, search
-from scanner.watermark.segments import Parts
-from scanner.watermark.spans import running_sums, totals
+from scanner.watermark.pvalues import log10_any_of
+from scanner.watermark.rule import Found, corrected, found_of, log10_p_of, passes, search
+from scanner.watermark.spans import (
+    LENGTHS,
+    SHORTEST,
+    best_of_scales,
+    coarse,
+    coarse_of,
+    least_length,
+    least_log10_p,
+    log10_in_document,
+    looks,
+    ranges,
+    running_sums,
+    totals,
+    windows,
+)
+
+
+class Segments(NamedTuple):
+    """Ranges of each of D documents, in order; two ranges of one document do not overlap.
+
+    offsets: int64[D+1]; begin, end: int64[S], within the document, of its tokens or of its scored positions; number:
+    int64[S], which of the segments of its text each is.
+    """
+
+    offsets: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    number: NDArray[np.int64]
+
+    @classmethod
+    def none(cls, documents: int) -> "Segments":
+        """Segments of so many documents without any."""
+        return cls(np.zeros(documents + 1, np.int64), *(np.empty(0, np.int64) for _ in range(3)))
+
+    @property
+    def many(self) -> NDArray[np.int64]:
+        """Number of segments of each document: int64[D]."""
+        return np.diff(self.offsets)
+
+    @property
+    def whose(self) -> NDArray[np.int64]:
+        """Document of each segment: int64[S]."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.many)
+
+    def only(self, documents: NDArray[np.int64]) -> "Segments":
+        """Segments of some documents, int64[d], in their order."""
+        count = self.many[documents]
+        offsets = np.concatenate([[0], np.cumsum(count)])
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[documents] - offsets[:-1], count)
+        return Segments(offsets, *(values[rows] for values in self[1:]))
+
+
+class Parts(NamedTuple):
+    """Parts at which each of D documents is tested besides the whole: windows or none, and segments."""
+
+    windows: bool
+    segments: Segments
+
+    @classmethod
+    def windows_alone(cls, documents: int) -> "Parts":
+        """Windows of so many documents."""
+        return cls(True, Segments.none(documents))
+
+    def only(self, documents: NDArray[np.int64]) -> "Parts":
+        """Parts of some documents, int64[d]."""
+        return Parts(self.windows, self.segments.only(documents))
+
+    def looks(self, scored: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Number of parts of documents with so many scored positions, int64[D], the whole counted: int64[D]."""
+        by_windows = looks(scored) if self.windows else np.minimum(scored, 1)
+        return by_windows + self.segments.many
+
+    def places(self, document: int, scored: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All parts of a document of so many scored positions: int64[L, 2], first position and that after the last.
+
+        The second result is the number of each part's segment in its text, int64[L], −1: none. Segments come before
+        windows.
+        """
+        of_windows = windows(scored) if self.windows else np.array([[0, scored]])
+        own = self.segments.only(np.array([document]))
+        number = np.concatenate([own.number, np.full(len(of_windows), -1)])
+        return np.concatenate([np.stack([own.begin, own.end], axis=1), of_windows]), number
+
+
+def joined_segments(several: list[Segments]) -> Segments:
+    """Segments of several batches as of one."""
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate([one.many for one in several]))])
+    begin, end, number = (np.concatenate(values) for values in list(zip(*several, strict=True))[1:])
+    return Segments(offsets, begin, end, number)
+
+
+def of_positions(segments: Segments, tokens: Tokens, positions: Positions, documents: NDArray[np.int64]) -> Segments:
+    """Segments that are tested, by scored positions: each has SHORTEST at least, and is less than the whole.
+
+    Args:
+        segments: of all documents of a batch, by their tokens.
+        tokens: of the batch.
+        positions: of some of its documents.
+        documents: int64[D], places of these documents in the batch.
+    """
+    of_these = segments.only(documents)
+    begin, end = _scored_before(of_these, tokens.offsets[documents], positions.index, positions.offsets)
+    kept = (end - begin >= SHORTEST) & (end - begin < positions.scored[of_these.whose])
+    offsets = np.concatenate([[0], np.cumsum(kept)])[of_these.offsets]
+    return Segments(offsets, begin[kept], end[kept], of_these.number[kept])
+
+
+@kernel
+def _scored_before(
+    segments: Segments, tokens: NDArray[np.int64], index: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of scored positions before each segment begins, and before it ends: int64[S] each.
+
+    Args:
+        segments: of D documents, by their tokens.
+        tokens: int64[D], places in the batch at which each document's tokens begin.
+        index: scored positions, places in the batch.
+        offsets: int64[D+1], each document's part of `index`.
+    """
+    begin, end = np.empty_like(segments.begin), np.empty_like(segments.end)
+    for d in range(len(tokens)):
+        at = offsets[d]
+        for s in range(segments.offsets[d], segments.offsets[d + 1]):
+            while at < offsets[d + 1] and index[at] < tokens[d] + segments.begin[s]:
+                at += 1
+            begin[s] = at - offsets[d]
+            while at < offsets[d + 1] and index[at] < tokens[d] + segments.end[s]:
+                at += 1
+            end[s] = at - offsets[d]
+    return begin, end
+
+
+def scores_of(segments: Segments, sums: NDArray[np.float64], positions: Positions) -> NDArray[np.float64]:
+    """Score of each segment, float64[S], from running sums of its D documents (scanner.watermark.spans)."""
+    first = (positions.offsets[:-1] + np.arange(len(positions.scored)))[segments.whose]
+    return np.asarray(sums[first + segments.end] - sums[first + segments.begin], np.float64)
+
+
+def least_of_parts(law: Law, sums: NDArray[np.float64], positions: Positions, parts: Parts) -> NDArray[np.float64]:
+    """log10 of the smallest p of any part of each document: float64[D]; 0 of a document without positions."""
+    least = least_log10_p(law, best_of_scales(sums, positions, windows=parts.windows))
+    segments = parts.segments
+    score = scores_of(segments, sums, positions)
+    np.minimum.at(least, segments.whose, log10_p_of(law, score, segments.end - segments.begin))
+    return least
+
+
+MOST_SPANS = 64
+"""Most spans of a document under a message; the spans of smallest p are kept."""
+
+
+class Limit(NamedTuple):
+    """Limit that a span must pass: its p, corrected for all parts, all messages and K keys, is at most `rate`."""
+
+    rate: float
+    messages: int
+    keys: float
+
+    @property
+    def log10_p(self) -> float:
+        """Largest log10 p with which a part can pass in any document: 1 − (1−p)^N ≤ rate needs p ≤ −ln(1−rate)/N."""
+        return math.log10(-math.log1p(-self.rate)) - math.log10(self.messages) - math.log10(self.keys)
+
+
+class Span(NamedTuple):
+    """A part that passes: positions begin … end−1 of a document's scored ones, under a message.
+
+    log10_p: of this part and message alone; log10_p_in_document: corrected for all parts and messages;
+    log10_p_global: for all keys too; log10_p_own: by what the message shares with no other, corrected alike (−∞: names
+    need nothing besides); independent: whether one message's mark leaves the scores of others as they were; segment:
+    which of its text's segments it is, −1: none.
+    """
+
+    document: int
+    message: int
+    begin: int
+    end: int
+    score: float
+    log10_p: float
+    log10_p_in_document: float
+    log10_p_global: float
+    log10_p_own: float
+    independent: bool
+    segment: int = -1
+
+    def overlaps(self, other: "Span") -> bool:
+        """Whether the spans share a position."""
+        return self.document == other.document and self.begin < other.end and other.begin < self.end
+
+
+class Among(NamedTuple):
+    """D documents in which parts are looked for under a key: tokens, scored positions, the parts to test, the limit.
+
+    independent: whether one message's mark leaves the scores of others as they were.
+    """
+
+    mark: ScoresParts
+    tokens: Tokens
+    positions: Positions
+    parts: Parts
+    limit: Limit
+    independent: bool
+
+    @property
+    def law(self) -> Law:
+        """The key's law."""
+        if self.mark.law is None:
+            raise ValueError(f"{self.mark.label}: has no law, so that no part of a document has a p-value")
+        return self.mark.law
+
+
+def passing_spans(
+    among: Among, documents: NDArray[np.int64], messages: NDArray[np.int64], sums: NDArray[np.float64]
+) -> list[Span]:
+    """Spans of Q pairs of a document and a message, int64[Q] each, from the running sums of each pair."""
+    kept, parts = only(among.positions, documents), among.parts.only(documents)
+    found = []
+    for pair in np.flatnonzero(_may_pass(among, kept, parts, sums)).tolist():
+        own = sums[kept.offsets[pair] + pair : kept.offsets[pair + 1] + pair + 1]
+        where, number = parts.places(pair, len(own) - 1)
+        chosen = _apart(own, where, among)
+        if len(chosen):
+            found += _spans(among, int(documents[pair]), int(messages[pair]), where[chosen], number[chosen])
+    return found
+
+
+def _may_pass(among: Among, kept: Positions, parts: Parts, sums: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of Q pairs have a part whose p may pass, whatever a rounding does: bool[Q]."""
+    law, enough = among.law, among.limit.log10_p
+    best = best_of_scales(sums, kept, windows=parts.windows)
+    floors = np.append(_floors(law, enough, best.score.shape[1] - 1), -np.inf)
+    may = (best.length > 0) & (best.score >= floors)
+    may[:, -1] &= log10_p_of(law, best.score[:, -1], kept.scored) <= enough
+    found: NDArray[np.bool_] = np.asarray(may.any(axis=1), np.bool_)
+    segments = parts.segments
+    if len(segments.begin):
+        # a segment needs at least the score that the longest windows no longer than it need
+        score, length = scores_of(segments, sums, kept), segments.end - segments.begin
+        scale = np.searchsorted(LENGTHS, length, side="right") - 1
+        high = np.flatnonzero(score >= _floors(law, enough, int(scale.max()) + 1)[scale])
+        high = high[log10_p_of(law, score[high], length[high]) <= enough]
+        found[segments.whose[high]] = True
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _floors(law: Law, log10_p: float, scales: int) -> NDArray[np.float64]:
+    """Scores below which no window of each scale passes: float64[S]."""
+    return least_score(law, LENGTHS[:scales], log10_p)
+
+
+def _apart(own: NDArray[np.float64], where: NDArray[np.int64], among: Among) -> list[int]:
+    """Parts of one document that pass under one message and share no position, the smallest p first.
+
+    Args:
+        own: its running sums.
+        where: its parts, int64[L, 2].
+        among: the documents.
+    """
+    limit = among.limit
+    log10_p = log10_p_of(among.law, own[where[:, 1]] - own[where[:, 0]], where[:, 1] - where[:, 0])
+    of_all = log10_any_of(log10_in_document(log10_p, len(where), limit.messages), limit.keys)
+    chosen: list[int] = []
+    left = passes(of_all, limit.rate)
+    while left.any() and len(chosen) < MOST_SPANS:
+        one = int(np.where(left, log10_p, np.inf).argmin())
+        chosen.append(one)
+        left &= (where[:, 1] <= where[one, 0]) | (where[:, 0] >= where[one, 1])
+    return chosen
+
+
+def _spans(
+    among: Among, document: int, message: int, chosen: NDArray[np.int64], number: NDArray[np.int64]
+) -> list[Span]:
+    """Spans of the chosen parts, with scores by `score`: a difference of sums may be off in its last bits.
+
+    chosen: int64[C, 2], number: int64[C], as of Parts.places.
+    """
+    mark, tokens, positions, parts, limit, independent = among
+    first = positions.offsets[document]
+    of_parts = ranges(positions, first + chosen[:, 0], first + chosen[:, 1])
+    of_message = np.full(len(chosen), message)
+    score = mark.score(tokens, of_parts, of_message).astype(np.float64)
+    looks = int(parts.only(np.array([document])).looks(positions.scored[document : document + 1])[0])
+    log10_p = log10_p_of(mark.law, score, of_parts.scored)
+    of_all = log10_in_document(log10_p, looks, limit.messages)
+    own = mark.own(tokens, of_parts, of_message)
+    log10_own = np.full(len(chosen), -np.inf)
+    if own is not None:
+        alone = log10_p_of(mark.law, own.score[:, 0], own.scored)
+        log10_own = corrected(alone, own.tests * looks, limit.keys)
+    log10_global = log10_any_of(of_all, limit.keys)
+    numbers = np.stack((score, log10_p, of_all, log10_global, log10_own), axis=1).tolist()
+    each = zip(chosen.tolist(), numbers, number.tolist(), strict=True)
+    return [Span._make([document, message, *where, *p, independent, segment]) for where, p, segment in each]
+
 
 PROMISING = 0.1
 """Largest probability, by chance, of a message's score in a searched part at which it is scored in every part."""
@@ -101,7 +405,7 @@ def search_parts(
     limit: Limit,
     parts: Parts | None = None,
 ) -> tuple[Found, list[Span]]:
-    """Result of a search of D documents (scanner.watermark.search.search), and their spans.
+    """Result of a search of D documents (scanner.watermark.rule.search), and their spans.
 
     For one message the windows' sums give the documents' scores too, so that no draw is computed twice.
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.detection import open_plan
-from scanner.tokens import Tokenizer
+from scanner.text import Tokenizer
 from scanner.watermark import Tokens
 from tests.support.opened import demo_tokenizer
 

@@ -18,7 +18,7 @@ from scanner.registry import Holders
 from scanner.results.data_files import write_file
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
-from scanner.watermark.pooled import log10_evidence, pooled_positions
+from scanner.watermark.accounts import log10_evidence, pooled_positions
 from scanner.watermark.positions import Positions, Tokens
 from schemas.words import AuditState
 from tests.support.audited_scan import Key, make, pieces

@@ -22,7 +22,7 @@ from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster import calibrate as calibrating
 from scanner.cluster.corpus import Encoding, Part
 from scanner.registry import new_key
-from scanner.tokens import sha256_file
+from scanner.text import sha256_file
 from schemas.audit_tables import AUDIT_KINDS, AUDITS
 from schemas.words import AuditVerdict
 from tests.audit.conftest import DEMO, sample_texts

@@ -16,8 +16,8 @@ from scanner.cluster import audited_filter
 from scanner.cluster.audited_filter import learn_filter
 from scanner.cluster.corpus import Encoding, make_scratch
 from scanner.registry import load_registry, new_key
-from scanner.tokens import sha256_file
-from scanner.watermark import GreenList, Tokens, common_ngrams, joined, ragged, scored_positions
+from scanner.text import sha256_file
+from scanner.watermark import GreenList, Tokens, joined, ngram_filter, ragged, scored_positions
 from scanner.watermark.positions import places
 from tests.audit.conftest import DEMO
 
@@ -39,7 +39,7 @@ TEXTS = 1200
 
 @pytest.fixture(autouse=True)
 def small_sketches(monkeypatch):
-    monkeypatch.setattr(common_ngrams, "CELLS", 1 << 16)
+    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 16)
 
 
 def digests_of(count: int, seed: int = 1) -> np.ndarray:

@@ -12,7 +12,7 @@ from scanner.audit.statistics.judgement import counts, judge
 from scanner.detection import shares
 from scanner.detection.open_plan import open_detector
 from scanner.detection.shares import Weights
-from scanner.watermark import log10_any_of, passing_spans, search
+from scanner.watermark import log10_any_of, rule, span_search
 from schemas.audit_tables import DECISION, DECISION_WHOLE
 from schemas.registry import MasterKey
 from schemas.words import AuditState, AuditVerdict
@@ -64,12 +64,12 @@ def _no_variants(self: Weights, key: MasterKey, keys_tested: int) -> tuple[float
 
 VARIANTS, SPANS = ALL_LOOKS.splitlines()
 DROPPED = {
-    "messages": (ALL_LOOKS, search, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
+    "messages": (ALL_LOOKS, rule, "corrected", lambda p, _, keys=1: log10_any_of(p, keys)),
     "keys": (ALL_LOOKS, MasterKey, "tested_among", lambda self, keys_tested: 1),
     "variants": (VARIANTS, Weights, "tests", _no_variants),
     "units": ("weights = { document = 0.2 }", shares, "as_written", lambda weight: 1),
-    "parts": (SPANS, passing_spans, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
-    "messages of parts": (SPANS, passing_spans, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
+    "parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, messages)),
+    "messages of parts": (SPANS, span_search, "log10_in_document", lambda p, looks, messages: log10_any_of(p, looks)),
 }
 
 

@@ -11,7 +11,7 @@ from scanner.audit.calibration.one_key import key_counts, sampled_messages
 from scanner.audit.statistics import expectation
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.audit.statistics.judgement import counts, judge
-from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, scored_positions, search
+from scanner.watermark import GreenList, Gumbel, Tokens, log10_any_of, log10_greenlist, ragged, rule, scored_positions
 from tests.audit.conftest import DEMO, sample_texts
 from tests.watermark.pairs import format_for, law_of
 
@@ -88,7 +88,7 @@ def test_an_ordinary_key_passes(mark, short):
 
 def test_the_correction_left_out_is_caught(short, monkeypatch):
     """The audit sees the missing correction, although its expectation is computed by the same function."""
-    monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(rule, "log10_any_of", lambda p, _: p)
     some = Tokens(short.ids[: 64 * 2000], short.offsets[:2001])
     found = count(GreenList(SECRET, 4, QUARTER), some, messages=1000)
     assert said(found.by_cluster())[:4] == ["too small"] * 4

@@ -14,9 +14,9 @@ from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.detection import open_plan as plan_module
 from scanner.registry import Holders, add_users, list_users
 from scanner.watermark import Tokens
-from scanner.watermark.abilities import StandsIn
+from scanner.watermark.format import StandsIn
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered import NumberedGreenList
 from schemas.audit_tables import KNOCKOFFS
 from schemas.registry import is_reserved
 from tests import reference2

@@ -24,15 +24,7 @@ from scanner.errors import Refused
 from scanner.registry import load_registry, set_audit_secret
 from scanner.results.data_files import SCHEMAS
 from scanner.results.transactions import Entry, commit
-from scanner.watermark import (
-    GreenList,
-    Tokens,
-    log10_any_of,
-    log10_greenlist,
-    log10_gumbel,
-    scored_positions,
-    search,
-)
+from scanner.watermark import GreenList, Tokens, log10_any_of, log10_greenlist, log10_gumbel, rule, scored_positions
 from scanner.watermark.laws import Normal
 from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.positions import WholeWindows
@@ -253,14 +245,14 @@ def test_dedup_switched_off_is_caught(tmp_path, human_texts, monkeypatch):
 
 
 def test_a_z_test_is_caught(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(search, "log10_p_of", lambda law, s, t: Normal(law).log10_p(s, t))
+    monkeypatch.setattr(rule, "log10_p_of", lambda law, s, t: Normal(law).log10_p(s, t))
     audit, without = sabotaged(tmp_path, human_texts, Key(1))
     assert (audit.state, without.state) == ("alarm", "no decoys")
     assert "decoy" in alarming(audit)
 
 
 def test_the_correction_for_messages_left_out_is_caught(tmp_path, human_texts, monkeypatch):
-    monkeypatch.setattr(search, "log10_any_of", lambda p, _: p)
+    monkeypatch.setattr(rule, "log10_any_of", lambda p, _: p)
     audit, without = sabotaged(tmp_path, human_texts, Key(500), most=1000)
     assert alarming(audit) == {"decision", "decoy_best", "reserved"}
     assert alarming(without) == {"reserved"}  # reserved messages need no decoys

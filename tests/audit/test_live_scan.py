@@ -19,7 +19,7 @@ from scanner.cluster.reports import Busy, Piece, Report
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused
 from scanner.registry import admit_key, load_registry, new_key, read_secret
-from scanner.watermark import search
+from scanner.watermark import rule
 from scanner.watermark.laws import Normal
 from schemas.registry import Admission
 from tests.audit.conftest import DEMO
@@ -44,7 +44,7 @@ class WithZTest(Worker):
 
     def scan(self, piece: Piece) -> Iterator[Busy | Report]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(search, "log10_p_of", lambda law, score, scored: Normal(law).log10_p(score, scored))
+            patch.setattr(rule, "log10_p_of", lambda law, score, scored: Normal(law).log10_p(score, scored))
             yield from super().scan(piece)
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.audit.statistics.intervals import binomial_limits
+from scanner.watermark.accounts import log10_evidence
 from scanner.watermark.laws import Binomial
-from scanner.watermark.pooled import log10_evidence
-from scanner.watermark.search import corrected, passes
+from scanner.watermark.rule import corrected, passes
 
 LAW = Binomial(Fraction(1, 4))
 ALPHA, RATE = 0.01, 1e-6

@@ -21,8 +21,8 @@ import triton
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.choosing import choose, weights
 from scanner.gpu.devices import devices
+from scanner.gpu.gamma import Rule
 from scanner.gpu.greenlist import LEVELS
-from scanner.gpu.rule import Rule
 from scanner.gpu.vectors import Vectors
 from tests.bench.device_checks import Check, Documents, against_the_cpu, draw, of_vectors, on_fresh_documents
 from tests.bench.device_kernels import core

@@ -13,7 +13,7 @@ import torch
 
 from scanner.gpu import greenlist, gumbel
 from scanner.gpu.batch import Batch
-from scanner.gpu.rule import Rule
+from scanner.gpu.gamma import Rule
 from scanner.gpu.vectors import Vectors
 
 ANSWERS = Path(__file__).parent / "device_answers.npz"

@@ -30,9 +30,9 @@ from scanner.registry import new_key, suggested_parameters
 from scanner.results.filter_sketches import SKETCHES_TABLE, write_sketches
 from scanner.results.filters import with_filter
 from scanner.results.tables import Entry, commit, open_tables
-from scanner.tokens import load_tokenizer, sha256_file
-from scanner.watermark.common_ngrams import MOST_NGRAMS
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark.native.version2 import groups_for
+from scanner.watermark.ngram_filter import MOST_NGRAMS
 
 NIGHT = date(2026, 11, 22)
 LONGEST = 256

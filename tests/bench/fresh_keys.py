@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.fft import next_fast_len
 
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens, ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.laws import Law, least_score
-from scanner.watermark.synthid_bits import (
+from scanner.watermark.laws import Law, least_score, log10_normal
+from scanner.watermark.stacks.synthid.bits import (
     EXACT_BELOW,
     FACTOR,
     FEW,
@@ -38,8 +38,7 @@ from scanner.watermark.synthid_bits import (
     variance_limit,
     wide_law,
 )
-from scanner.watermark.three_bricks import _all_greens, _all_sums
-from scanner.watermark.weighted_bits import log10_normal
+from scanner.watermark.stacks.three_bricks.format import _all_greens, _all_sums
 from tests.bench.null_counts import DEMO, pieces_of
 
 LEVELS = 10.0 ** -np.arange(1, 8)

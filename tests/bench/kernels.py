@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from scanner.watermark import GreenList, Gumbel, Positions, Tokens, scored_positions
-from scanner.watermark.abilities import DrawsKeys
-from scanner.watermark.format import Watermark
+from scanner.watermark.format import DrawsKeys, Watermark
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.native.secret import commitment
 from scanner.watermark.native.version2 import groups_for
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.search import log10_p_best
+from scanner.watermark.rule import log10_p_best
 from tests import reference
 from tests.bench.inputs import SECRET, VOCABULARY, WINDOW, documents
 from tests.bench.measure import Comparison, Work, compare

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.version2 import groups_for
 from tests.bench.inputs import SECRET, WINDOW
 from tests.bench.measure import Comparison, Work, compare

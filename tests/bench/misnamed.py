@@ -19,7 +19,7 @@ from scanner.watermark.formats import make_format
 from scanner.watermark.native.numbered import Numbered
 from scanner.watermark.native.runs import Asked, in_two
 from scanner.watermark.native.streams import window_nonces
-from scanner.watermark.search import corrected, passes
+from scanner.watermark.rule import corrected, passes
 from schemas.registry import MOST_NUMBERS
 
 RATES = (1e-2, 1e-3, 1e-4)

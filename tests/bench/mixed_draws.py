@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.intervals import binomial_limits
 from scanner.watermark.laws import Binomial, Law
 from scanner.watermark.positions import places
-from scanner.watermark.search import corrected, log10_p_of
+from scanner.watermark.rule import corrected, log10_p_of
 from scanner.watermark.spans import log10_in_document, looks, running_sums, windows
 
 SHORTEST_WINMAX = 24

@@ -18,7 +18,7 @@ from scipy import stats
 
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.synthid_bits import MANY, hashes, mixed_ones, variance_limit, wide_law
+from scanner.watermark.stacks.synthid.bits import MANY, hashes, mixed_ones, variance_limit, wide_law
 from tests.bench.fresh_keys import p_of_sums, piece, show, tails
 from tests.bench.null_counts import DEMO, pieces_of
 

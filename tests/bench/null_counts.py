@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import FORMATS, make_format
 from scanner.watermark.laws import Law

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.search import log10_p_of
-from scanner.watermark.synthid import PUBLISHED
+from scanner.watermark.rule import log10_p_of
+from scanner.watermark.stacks.synthid.format import PUBLISHED
 from tests.bench.fresh_keys import LEVELS, entropy, show
 from tests.bench.null_counts import DEMO, pieces_of
 

@@ -30,7 +30,7 @@ from scanner.audit.statistics.intervals import binomial_limits
 from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.detection.open_plan import open_detector
 from scanner.detection.under_test import Origin
-from scanner.watermark import search
+from scanner.watermark import rule
 from schemas.audit_tables import KNOCKOFFS
 from schemas.config import ScanAuditConfig
 from schemas.registry import MasterKey, reserved_count
@@ -208,11 +208,11 @@ def refuted(fault: Fault) -> int | None:
         secret.touch(mode=0o600)
         secret.write_bytes((DEMO / "secrets" / "demo-paper.key").read_bytes())
         plan = make(Path(folder) / "scan", ["some text"], Key(MESSAGES - 5625, secret=f"file:{secret}"), Key(1))
-        sound, corrected = search.log10_p_of, search.corrected
+        sound, corrected = rule.log10_p_of, rule.corrected
         if fault.keys != KEYS:
             patch.setattr(MasterKey, "tested_among", lambda self, keys_tested: 1)
         if fault.messages != MESSAGES:
-            patch.setattr(search, "corrected", lambda p, messages, keys=1: corrected(p, 1, keys))
+            patch.setattr(rule, "corrected", lambda p, messages, keys=1: corrected(p, 1, keys))
 
         def changed(law, score, scored):  # type: ignore[no-untyped-def]
             p = sound(law, score, scored)
@@ -225,7 +225,7 @@ def refuted(fault: Fault) -> int | None:
             return np.where(of_long, _inverse(fault.long, p), _inverse(fault.short, p))
 
         detector = open_detector(plan)
-        patch.setattr(search, "log10_p_of", changed)
+        patch.setattr(rule, "log10_p_of", changed)
         texts = sample_texts("marked", "demo-paper")[:40]
         rows = [{"row": row, "text": text.encode()} for row, text in enumerate(texts)]
         verdicts, _ = detector.detect(pa.RecordBatch.from_pylist(rows, DOCUMENTS), Origin("", "", ""))

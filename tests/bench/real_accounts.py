@@ -35,8 +35,8 @@ from scanner.detection.accounts import HALVES, AccountJudge, Posts
 from scanner.detection.open_plan import open_keys
 from scanner.detection.under_test import Origin
 from scanner.registry import Named, load_registry
-from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
-from scanner.watermark.search import corrected, passes
+from scanner.text import Tokenizer, load_tokenizer, sha256_file
+from scanner.watermark.rule import corrected, passes
 from schemas.words import Naming
 from tests.bench.accounts import RATE, share
 from tests.bench.spans import Marked, sample

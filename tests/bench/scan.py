@@ -22,8 +22,8 @@ from scanner.input.documents import Unreadable, read
 from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.results.tables import open_tables
-from scanner.tokens import load_tokenizer, sha256_file
-from scanner.tokens.fast import SAMPLE_TEXTS
+from scanner.text import load_tokenizer, sha256_file
+from scanner.text.fast import SAMPLE_TEXTS
 from tests.bench import cluster
 from tests.bench.configured import (
     ASKED,

@@ -30,15 +30,21 @@ from scanner.cluster.worker import Worker
 from scanner.detection.scan_plan import make_plan
 from scanner.evaluation.attacks import Tools, paste
 from scanner.results.tables import open_tables
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Tokens
 from scanner.watermark.formats import make_format
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.passing_spans import Among, Limit, passing_spans
-from scanner.watermark.search import corrected, passes, search
-from scanner.watermark.segments import Parts, Segments, least_of_parts
-from scanner.watermark.span_search import search_parts, spans_of
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.rule import corrected, passes, search
+from scanner.watermark.span_search import (
+    Among,
+    Limit,
+    Parts,
+    Segments,
+    least_of_parts,
+    passing_spans,
+    search_parts,
+    spans_of,
+)
 from scanner.watermark.spans import SHORTEST, log10_in_document, running_sums
 from tests.bench.configured import FOR_USERS, NO_AUDIT, ONE_MESSAGE, VERSION_2, make_scan
 from tests.bench.inputs import texts

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.search import log10_p_of
+from scanner.watermark.rule import log10_p_of
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 KEYS = 0x9F8A41C27D03E65B, 0x2B64C8D90E17FA35

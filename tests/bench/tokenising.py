@@ -9,11 +9,11 @@ from statistics import median
 
 import numpy as np
 
-from scanner.detection.normalising import normal_forms, normalise
 from scanner.errors import BackendMissing, BackendUnlike
-from scanner.tokens import FastTokenizer, HuggingFaceTokenizer
-from scanner.tokens.fast import SAMPLE_TEXTS
-from scanner.watermark.text_segments import Utf8
+from scanner.text import FastTokenizer, HuggingFaceTokenizer
+from scanner.text.fast import SAMPLE_TEXTS
+from scanner.text.normal_form import normal_forms, normalise
+from scanner.text.quoting import Utf8
 from tests.bench.inputs import size, texts
 from tests.bench.measure import Comparison, Work, compare, rate
 

@@ -18,11 +18,11 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import stats
 
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
 from scanner.watermark import Positions, Tokens, ragged, scored_positions
 from scanner.watermark.formats import make_format
 from scanner.watermark.pvalues import log10_greenlist
-from scanner.watermark.search import log10_p_of
+from scanner.watermark.rule import log10_p_of
 from tests.bench.fresh_keys import show
 from tests.bench.stacks_night import STACKS
 

@@ -31,7 +31,7 @@ from scanner.results import filter_sketches, filters
 from scanner.results.strength import scored_documents
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
-from scanner.watermark import common_ngrams
+from scanner.watermark import ngram_filter
 from schemas.registry import Admission, AuditedFilter
 from tests.support.command_line import call
 from tests.support.two_keys import message_of
@@ -48,7 +48,7 @@ SAME = ("key_id", "scored", "score", "log10_p", "log10_p_global", "message", "us
 @pytest.fixture
 def nightly(night, monkeypatch):
     """A folder of nights whose texts end with the same signature; sketches are small, since texts are few."""
-    monkeypatch.setattr(common_ngrams, "CELLS", 1 << 15)
+    monkeypatch.setattr(ngram_filter, "CELLS", 1 << 15)
     night.configure(more=ON, paths=["in/{date}"])
     return night
 

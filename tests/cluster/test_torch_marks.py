@@ -14,7 +14,7 @@ from scanner.errors import Refused
 from scanner.registry import add_users, admit_key, load_registry, new_key, open_key
 from scanner.watermark import Positions, ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.registry import Admission
 from tests.support.command_line import call
 from tests.support.night import Night

@@ -13,7 +13,7 @@ from scanner.detection.open_plan import open_prover
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, Named, new_key, restore_users
 from scanner.watermark.format import Basis
-from scanner.watermark.search import Found
+from scanner.watermark.rule import Found
 from schemas.tables import DOCUMENTS
 from schemas.user_tables import USER_EVENTS
 from tests.support.opened import opened

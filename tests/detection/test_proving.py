@@ -13,7 +13,7 @@ from scanner.detection.detector import Detector
 from scanner.detection.open_plan import open_keys, open_prover
 from scanner.detection.under_test import Origin
 from scanner.registry import Holders, load_registry, new_key
-from scanner.watermark import GreenList, Tokens, search
+from scanner.watermark import GreenList, Tokens, rule
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
 from scanner.watermark.positions import WholeWindows
@@ -114,7 +114,7 @@ def see_no_second(monkeypatch):
 
 
 def lose_the_correction(monkeypatch):
-    monkeypatch.setattr(search, "corrected", lambda log10_p, *_: np.asarray(log10_p))
+    monkeypatch.setattr(rule, "corrected", lambda log10_p, *_: np.asarray(log10_p))
 
 
 def make_p_too_small(monkeypatch):

@@ -19,7 +19,7 @@ from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.input.documents import Columns, read
 from scanner.input.files import list_files
 from scanner.registry import Holders, load_registry, new_key, open_key, restore_users, tokenizer_path
-from scanner.tokens import load_tokenizer
+from scanner.text import load_tokenizer
 from schemas.tables import QUARANTINE, VERDICTS
 from schemas.user_tables import USER_EVENTS
 

@@ -13,11 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scanner import results
 from scanner.cluster import second_pass, todo
 from scanner.cluster.work import find_work, inspect_input
-from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import make_plan
 from scanner.errors import Refused, ScanFailed, TokenizerError
 from scanner.generation import load_model, token_log_probabilities
 from scanner.input.files import list_files
+from scanner.text.normal_form import normalise
 from scanner.watermark import LogGumbel, neyman_pearson, scored_positions
 from tests import reference2
 from tests.chaos.worker import PLAN, FaultySecondWorker

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from scanner.detection.detector import Detector
-from scanner.detection.normalising import normalise
 from scanner.detection.open_plan import open_prover
 from scanner.detection.scan_plan import make_plan
 from scanner.detection.shares import Weights, recorded_tests
@@ -16,7 +15,8 @@ from scanner.detection.under_test import Origin
 from scanner.errors import Refused
 from scanner.evidence.replaying import replay
 from scanner.registry import Holders
-from scanner.watermark.search import corrected, passes
+from scanner.text.normal_form import normalise
+from scanner.watermark.rule import corrected, passes
 from schemas.tables import DOCUMENTS
 from tests import reference
 from tests.support.command_line import call

@@ -12,12 +12,11 @@ from scanner.detection.located import Located, namings, quoted_shares
 from scanner.detection.open_plan import open_prover
 from scanner.detection.shares import Weights
 from scanner.detection.under_test import Looked, Origin
-from scanner.quoting import parts_of
 from scanner.registry import Holders
-from scanner.watermark import passing_spans
-from scanner.watermark.passing_spans import Span
-from scanner.watermark.search import corrected
-from scanner.watermark.segments import Parts
+from scanner.text.quoting import parts_of
+from scanner.watermark import span_search
+from scanner.watermark.rule import corrected
+from scanner.watermark.span_search import Parts, Span
 from scanner.watermark.spans import looks
 from schemas.evidence_tables import SPANS
 from schemas.tables import DOCUMENTS
@@ -164,9 +163,7 @@ def test_nothing_is_looked_for_unless_it_is_asked(look, users, marked, plain):
 
 def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, plain, monkeypatch):
     """Sabotage: all windows count as one look; the slow path counts them all, and nobody is named."""
-    monkeypatch.setattr(
-        passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
-    )
+    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["proof"], row["naming"], row["user_id"], row["named"]) == ("differs", "unproved", None, None)
@@ -175,9 +172,7 @@ def test_what_the_law_does_not_give_is_proved_by_nothing(look, users, marked, pl
 
 def test_a_part_that_comes_out_otherwise_is_told_by_a_verdict_that_was_proved(look, users, marked, monkeypatch):
     """Exit codes go by verdicts: without a changed verdict the scan would end with 0."""
-    monkeypatch.setattr(
-        passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
-    )
+    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([marked(users["bob"], 200, 9)])
     (row,), (span,) = looked.verdicts.to_pylist(), looked.spans.to_pylist()
     assert (row["flagged"], row["proof"], row["naming"]) == (True, "differs", "unproved")
@@ -197,9 +192,7 @@ def test_a_part_that_may_be_a_strangers_shows_no_message_also_where_it_comes_out
     look, marked, plain, users, monkeypatch
 ):
     monkeypatch.setattr(span_verdicts, "namings", lambda located, *_: [Naming.UNDECIDED] * len(located))
-    monkeypatch.setattr(
-        passing_spans, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages)
-    )
+    monkeypatch.setattr(span_search, "log10_in_document", lambda log10_p, looks, messages: corrected(log10_p, messages))
     looked = look([plain(900, 1) + marked(users["alice"], 80, 2)])
     for row in (*looked.verdicts.to_pylist(), *looked.spans.to_pylist()):
         assert (row["proof"], row["naming"], row["message"]) == ("differs", "unproved", None)

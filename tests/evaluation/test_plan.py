@@ -9,7 +9,7 @@ import pytest
 
 from scanner.errors import Refused, TokenizerError
 from scanner.evaluation.attacks import EVERY
-from scanner.evaluation.evaluation_plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
+from scanner.evaluation.plan import EvaluationPlan, plan_evaluation, read_evaluation, user_messages
 from tests.evaluation.conftest import PROMPTS
 
 ROBUST = (

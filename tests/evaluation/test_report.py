@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from scanner.evaluation.clustered_means import share
-from scanner.evaluation.figures import figure
 from scanner.evaluation.identification import identification_figures
-from scanner.evaluation.paper_report import report
+from scanner.evaluation.means import figure, share
+from scanner.evaluation.report import report
 from scanner.evaluation.scores import Search
 from scanner.evaluation.units import Setting
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat

@@ -17,7 +17,7 @@ from scanner.evaluation.identification import identification_figures, search_tex
 from scanner.evaluation.scores import Search, name, score_each, score_one, search, search_groups
 from scanner.evaluation.units import Setting, key_secret
 from scanner.registry import Named
-from scanner.tokens import sha256_file
+from scanner.text import sha256_file
 from scanner.watermark import GreenList, Gumbel, Tokens, Watermark, log10_any_of, ragged, scored_positions, take
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from scanner.watermark.native.version2 import GreenListFormat2, GumbelFormat2

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.errors import ScanFailed
-from scanner.evaluation.units import Setting, batches, folder_sha256, key_secret
-from scanner.evaluation.written_texts import Texts
+from scanner.evaluation.units import Setting, Texts, batches, folder_sha256, key_secret
 from scanner.watermark import commitment
 from scanner.watermark.native.version1 import GreenListFormat, GumbelFormat
 from schemas.evaluation_tables import TEXTS

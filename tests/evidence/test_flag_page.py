@@ -17,7 +17,7 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import PartSaid, Run, Weighed
-from scanner.quoting import parts_of
+from scanner.text.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
 

@@ -5,9 +5,9 @@ import pytest
 
 from scanner.detection.open_plan import open_keys
 from scanner.evidence.weighing import LEVELS, Run, weigh
-from scanner.quoting import Part
 from scanner.registry import check_secret, load_registry
-from scanner.tokens import load_tokenizer, sha256_file
+from scanner.text import load_tokenizer, sha256_file
+from scanner.text.quoting import Part
 from scanner.watermark.formats import format_of
 from scanner.watermark.native.version2 import GumbelFormat2
 from tests import reference2

@@ -14,7 +14,7 @@ from jobs.demo.bad_rows import BAD_ROWS
 from jobs.demo.demo_keys import HERE, KEYS, TOKENIZER, make_registry
 from jobs.demo.make_sample import string_column
 from scanner.registry import list_users, load_registry, open_key
-from scanner.tokens import load_tokenizer
+from scanner.text import load_tokenizer
 from schemas.registry import RESERVED_EVERY
 
 SAMPLES = sorted(HERE.glob("sample-*.parquet"))

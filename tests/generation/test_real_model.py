@@ -9,7 +9,7 @@ import pytest
 from jobs.demo.demo_keys import TOKENIZER
 from jobs.demo.get_model import DEFAULT_FOLDER
 from scanner.generation import LocalModel, Sampling, complete, load_model
-from scanner.tokens import load_tokenizer
+from scanner.text import load_tokenizer
 from scanner.watermark import GreenList, Gumbel, Watermark, scored_positions
 from tests.generation import compare_scores
 

@@ -10,8 +10,8 @@ from scanner.errors import Refused
 from scanner.generation import Sampling, complete, marking_of
 from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.search import log10_p_of
-from scanner.watermark.sglang_users import user_key
+from scanner.watermark.rule import log10_p_of
+from scanner.watermark.stacks.sglang.user_keys import user_key
 from tests.generation import slow
 from tests.generation.conftest import VOCABULARY
 from tests.watermark.sglang import reference as sglang

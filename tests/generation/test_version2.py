@@ -9,9 +9,8 @@ import torch
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.generation.mark import Sampling, complete
 from scanner.watermark import ragged, scored_positions
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.search import search
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
+from scanner.watermark.rule import search
 from tests import reference, reference2
 from tests.generation import slow
 from tests.generation.batches import LENGTHS, SAMPLING, SECRET, batch

@@ -20,7 +20,7 @@ from scanner.audit.calibration.synthetic_texts import CHOICES, favoured
 from scanner.registry import admit_key, load_registry, new_key, open_key, restore_users, set_canaries
 from scanner.watermark import Watermark
 from scanner.watermark.formats import FORMATS, make_format
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.registry import Admission, Canaries, Canary
 from schemas.user_tables import USER_EVENTS
 from tests.fixed import fix_secrets

@@ -11,9 +11,9 @@ from scanner.input.documents import Columns
 from scanner.input.files import InputFile
 from scanner.input.shards import Range, shard_id, what_decides
 from scanner.registry import load_registry, new_key, registry_sha256, retire_key
-from scanner.watermark.abilities import DrawsKeys
+from scanner.watermark.format import DrawsKeys
 from scanner.watermark.formats import FORMATS, format_of
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.registry import MasterKey
 
 OLD = """\

@@ -16,7 +16,7 @@ from scanner.errors import Refused
 from scanner.registry import Holders, add_users, keys, load_registry, new_key, registry_sha256
 from scanner.registry.weights import SETTING_UP, with_weights
 from scanner.watermark import log10_greenlist
-from scanner.watermark.search import corrected
+from scanner.watermark.rule import corrected
 from schemas.registry import MasterKey, TokenizerFile
 from schemas.tables import DOCUMENTS
 from tests import reference

@@ -14,7 +14,7 @@ import pytest
 from scanner import results
 from scanner.exports.one_flag import item_id
 from scanner.exports.sending import Answer, Outbox, Receiver
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from tests.review.conftest import FLAGS
 from tests.support.coop import WEBHOOK, action, coop
 from tests.support.reviewing import loaded, opened

@@ -23,7 +23,7 @@ from scanner.review import inbox, webhook
 from scanner.review.signature import Signatures
 from scanner.review.webhook import MOST_BYTES, WebhookServer
 from scanner.storage.toml import read_toml
-from scanner.watermark.opened import Held
+from scanner.watermark.stacks.shared import Held
 from schemas.config import ScanConfig
 from tests.support.command_line import call
 from tests.support.coop import WEBHOOK, Coop, action, coop

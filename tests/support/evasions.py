@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from string import ascii_letters, ascii_lowercase, ascii_uppercase
 
-from scanner.normalise import STYLED
+from scanner.characters import STYLED
 
 Evasion = Callable[[str], str]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scanner.detection.under_test import KeyUnderTest
 from scanner.registry import load_registry, open_key, tokenizer_path
-from scanner.tokens import Tokenizer, load_tokenizer, sha256_file
+from scanner.text import Tokenizer, load_tokenizer, sha256_file
 from tests.support.two_keys import TOKENIZER
 
 

@@ -14,8 +14,8 @@ from scanner.cluster import Worker
 from scanner.watermark.format import Answers, Columns, Format
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Binomial
-from scanner.watermark.opened import Held
 from scanner.watermark.positions import WholeWindows
+from scanner.watermark.stacks.shared import Held
 
 
 class ToyFormat(Format):

@@ -24,9 +24,9 @@ from scanner.cluster.reports import PackReport, Piece, Report
 from scanner.cluster.worker import Worker
 from scanner.errors import Refused
 from scanner.input.shards import Shard
-from scanner.tokens import load
-from scanner.tokens.fast import FastTokenizer
-from scanner.tokens.reference import HuggingFaceTokenizer
+from scanner.text import loading
+from scanner.text.fast import FastTokenizer
+from scanner.text.reference import HuggingFaceTokenizer
 from tests.support.inspection import INSPECTOR
 
 
@@ -140,12 +140,12 @@ def _on_actors(
 
 def open_once(patch: pytest.MonkeyPatch) -> None:
     """Open each tokenizer once, since its check takes half a second, and make one inspector."""
-    patch.setattr(load, "HuggingFaceTokenizer", _reference)
-    patch.setattr(load, "FastTokenizer", _fast)
+    patch.setattr(loading, "HuggingFaceTokenizer", _reference)
+    patch.setattr(loading, "FastTokenizer", _fast)
     patch.setattr(work, "Inspector", lambda: contextlib.nullcontext(INSPECTOR))
 
 
-_REAL = load.HuggingFaceTokenizer, load.FastTokenizer
+_REAL = loading.HuggingFaceTokenizer, loading.FastTokenizer
 
 
 @functools.cache

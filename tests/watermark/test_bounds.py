@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.watermark.native import bounds
+from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.ciphers import GROUP
 from tests.watermark.one_message_path import assert_best_of_the_one_message_path
 from tests.watermark.pairs import gumbel, ragged, scores_of_all
@@ -17,9 +17,9 @@ UNIT = np.log(2) / 2**11
 def over_exact(draws: np.ndarray) -> np.ndarray:
     """Excess of the bound of one term over −ln(1−r)."""
     sums = np.zeros(len(draws), np.uint32)
-    bounds._add_bits(draws, sums)
+    gumbel_runs._add_bits(draws, sums)
     exact = -np.log((2.0**32 - draws.astype(np.float64)) * 2.0**-32)
-    return (bounds.MOST_OF_A_TERM - sums.astype(np.int64)) * UNIT - exact
+    return (gumbel_runs.MOST_OF_A_TERM - sums.astype(np.int64)) * UNIT - exact
 
 
 @pytest.mark.seconds
@@ -37,16 +37,16 @@ def test_one_term():
 
 def test_what_rounding_costs_is_less_than_the_room_for_it():
     """Rounding makes a bound too small by LONGEST · 2^-24 at most over all positions; the bound has room for 1 unit."""
-    assert bounds.LONGEST * 2.0**-24 < UNIT
+    assert gumbel_runs.LONGEST * 2.0**-24 < UNIT
     assert (
-        bounds.LONGEST * ((bounds.MOST_OF_A_TERM >> 1) + 1) < 2**32
+        gumbel_runs.LONGEST * ((gumbel_runs.MOST_OF_A_TERM >> 1) + 1) < 2**32
     )  # sums fit 32 bits: a float below 2^33 has half of it
 
 
 def sums_of(pair, tokens, positions, count, first=0):
     nonces, ids = pair.fast._nonces(tokens, positions), tokens.ids[positions.index]
     sums = np.empty(count + 2 * GROUP, np.uint32)
-    bounds.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
+    gumbel_runs.sum_bits(pair.fast._keys.chacha, ids, nonces, first, sums)
     return sums[GROUP : GROUP + count].copy(), nonces, ids
 
 
@@ -62,7 +62,7 @@ def test_sums_are_those_of_the_draws(text, count, first):
     wanted = np.zeros(count, np.uint32)
     if len(ids):
         for draws in pair.fast.draws(nonces, ids.astype(np.int64) + first, count):
-            bounds._add_bits(draws, wanted)
+            gumbel_runs._add_bits(draws, wanted)
     np.testing.assert_array_equal(sums, wanted)
 
 
@@ -75,7 +75,7 @@ def test_no_message_that_reaches_a_score_is_left_out(batch, count):
         positions = pair.positions(tokens, "none")
         sums, _, ids = sums_of(pair, tokens, positions, count)
         for score, own in zip(scores_of_all(pair, tokens, positions, count)[0], sums, strict=True):
-            assert own <= bounds.largest_sum_of(score, len(ids))
+            assert own <= gumbel_runs.largest_sum_of(score, len(ids))
 
 
 def test_most_messages_are_left_out():
@@ -83,18 +83,20 @@ def test_most_messages_are_left_out():
     positions = pair.positions(tokens)
     best = pair.fast.best_two(tokens, positions, 20_000)
     sums, _, ids = sums_of(pair, tokens, positions, 20_000)
-    limit = bounds.largest_sum_of(best.second_score[0], len(ids))
+    limit = gumbel_runs.largest_sum_of(best.second_score[0], len(ids))
     assert 2 <= (sums <= limit).sum() < 200
 
 
-@pytest.mark.parametrize("scored", [bounds.LONGEST - 1, bounds.LONGEST, bounds.LONGEST + 1])
+@pytest.mark.parametrize("scored", [gumbel_runs.LONGEST - 1, gumbel_runs.LONGEST, gumbel_runs.LONGEST + 1])
 @pytest.mark.parametrize("count", [2, 3, 255, 257])
 def test_where_long_documents_begin(scored, count):
     (document,) = random_documents(scored, [scored])
     assert_best_of_the_one_message_path(gumbel(0), [np.arange(len(document)) + document[0]], count)
 
 
-@pytest.mark.parametrize("count", [bounds.TILE - 1, bounds.TILE, bounds.TILE + 1, 2 * bounds.TILE + 5])
+@pytest.mark.parametrize(
+    "count", [gumbel_runs.TILE - 1, gumbel_runs.TILE, gumbel_runs.TILE + 1, 2 * gumbel_runs.TILE + 5]
+)
 def test_tiles(count):
     batch = [*random_documents(count, [3, 12]), [5] * 4]
     assert_best_of_the_one_message_path(gumbel(0), batch, count)

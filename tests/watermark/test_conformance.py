@@ -9,10 +9,9 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import Positions, installation, ragged
-from scanner.watermark.abilities import Commits, DrawsKeys, Proves, ProvesOwn, Searches
-from scanner.watermark.format import format_name
+from scanner.watermark.format import Commits, DrawsKeys, Proves, ProvesOwn, Searches, format_name
 from scanner.watermark.formats import FORMATS, make_format
-from scanner.watermark.search import log10_p_of
+from scanner.watermark.rule import log10_p_of
 from tests.support.key_bytes import forms
 
 PARAMETERS = {

@@ -9,9 +9,9 @@ import pytest
 from scipy import integrate, stats
 
 from scanner.audit.statistics.intervals import binomial_limits
+from scanner.watermark.accounts import SHARES, by_post, log10_evidence, pooled_positions
 from scanner.watermark.laws import GREENER, RATES, Binomial, Gamma, NegativeGamma
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.pooled import SHARES, by_post, log10_evidence, pooled_positions
+from scanner.watermark.native.numbered import NumberedGreenList
 from scanner.watermark.positions import WholeWindows
 from tests.watermark.pairs import SECRET, ragged
 

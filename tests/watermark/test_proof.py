@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import scanner.watermark
-from scanner.watermark.native.native_proof import GreenListProof, GumbelProof
+from scanner.watermark.native.proof import GreenListProof, GumbelProof
 from scanner.watermark.proof import floored, log10_any_of, log10_binomial, log10_gamma, log10_two_gammas
-from scanner.watermark.sglang_proof import SglangProof
-from scanner.watermark.vllm_proof import VllmProof
+from scanner.watermark.stacks.sglang.proof import SglangProof
+from scanner.watermark.stacks.vllm.proof import VllmProof
 from tests import reference, reference2
 from tests.watermark.mpmath_oracle import series
 from tests.watermark.sglang import reference as sglang
@@ -30,10 +30,10 @@ def text(draw: random.Random, length: int = 40) -> list[int]:
 
 def test_it_shares_no_code_with_what_scores():
     """The proof imports nothing of ours but its own files and `Held`, which hides secrets."""
-    assert [path.name for path in FILES] == [
-        *("native_proof.py", "proof.py", "seeded_proof.py", "sglang_proof.py", "vllm_proof.py")
-    ]
-    own = {"scanner.watermark.proof": None, "scanner.watermark.opened": ["Held"]}
+    found = [str(path.relative_to(HERE)) for path in FILES]
+    stacks = ("seeded_proof.py", "sglang/proof.py", "vllm/proof.py")
+    assert found == ["native/proof.py", "proof.py", *(f"stacks/{name}" for name in stacks)]
+    own = {"scanner.watermark.proof": None, "scanner.watermark.stacks.shared": ["Held"]}
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

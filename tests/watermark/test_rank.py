@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from scanner.watermark import Positions, Tokens, ragged
-from scanner.watermark.abilities import RanksAmongDecoys
-from scanner.watermark.format import Basis
+from scanner.watermark.format import Basis, RanksAmongDecoys
 from scanner.watermark.formats import FORMATS
 from scanner.watermark.laws import Gamma
-from scanner.watermark.opened import StackFormat
 from scanner.watermark.positions import WholeWindows, spread_out
-from scanner.watermark.rank import FEWEST, MOST, most_ranked, ranked
-from scanner.watermark.search import DECOYS, LEAST_RANK, decide, search
+from scanner.watermark.rule import DECOYS, FEWEST, LEAST_RANK, MOST, decide, most_ranked, ranked, search
+from scanner.watermark.stacks.shared import StackFormat
 
 STACKS = [
     entry(**({"vocab_size": 1000} if "vocab_size" in entry.model_fields else {}))

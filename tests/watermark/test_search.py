@@ -5,12 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from scanner.watermark.abilities import Candidates, Own
-from scanner.watermark.format import Basis
+from scanner.watermark.format import Basis, Candidates, Own
 from scanner.watermark.laws import Floored, Gamma
 from scanner.watermark.positions import Positions, Tokens
 from scanner.watermark.pvalues import log10_any_of
-from scanner.watermark.search import Found, choose, corrected, decide, long_enough, passes, search
+from scanner.watermark.rule import Found, choose, corrected, decide, long_enough, passes, search
 from tests.watermark.pairs import ragged
 
 RATE = 1e-6

@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.passing_spans import Limit
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.positions import only
-from scanner.watermark.search import search
-from scanner.watermark.segments import Parts, Segments, joined_segments, least_of_parts, of_positions
-from scanner.watermark.span_search import search_parts
+from scanner.watermark.rule import search
+from scanner.watermark.span_search import (
+    Limit,
+    Parts,
+    Segments,
+    joined_segments,
+    least_of_parts,
+    of_positions,
+    search_parts,
+)
 from scanner.watermark.spans import log10_in_document, looks, running_sums
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, ragged

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark import GreenList, Gumbel, passing_spans, span_search
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
-from scanner.watermark.passing_spans import Limit
+from scanner.watermark import GreenList, Gumbel, span_search
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.positions import Positions, only
-from scanner.watermark.search import search
-from scanner.watermark.segments import Parts
-from scanner.watermark.span_search import spans_of
+from scanner.watermark.rule import search
+from scanner.watermark.span_search import Limit, Parts, spans_of
 from scanner.watermark.spans import (
     best_of_scales,
     least_log10_p,
@@ -166,7 +163,7 @@ def test_two_marked_parts_are_two_spans(name):
 
 
 def test_many_marked_parts_are_told_up_to_a_number(monkeypatch):
-    monkeypatch.setattr(passing_spans, "MOST_SPANS", 2)
+    monkeypatch.setattr(span_search, "MOST_SPANS", 2)
     mark = MARKS["gumbel-v2"]()
     generator = np.random.default_rng(8)
     text: list[int] = []

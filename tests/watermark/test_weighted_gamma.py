@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from scanner.watermark.laws import Gamma, WeightedGamma
-from scanner.watermark.weighted_gamma import log10_weighted_gamma
+from scanner.watermark.laws import Gamma, WeightedGamma, log10_weighted_gamma
 from tests.watermark.mpmath_oracle import series
 
 SCALES = (1e-6, 0.01, 0.5, 0.9, 1.0, 1.1, 1.5, 3.0, 6.0, 16.0)

@@ -11,8 +11,8 @@ import torch
 
 from brickscan_vllm.served_key import ServedKey
 from scanner.gpu.choosing import Sampling, choose, weights_of_rows
+from scanner.gpu.gamma import Rule
 from scanner.gpu.plain import PlainVectors
-from scanner.gpu.rule import Rule
 
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from brickscan_vllm.settings import Settings
 from scanner.errors import Refused, SecretError, TokenizerError
-from scanner.gpu.rule import Rule
+from scanner.gpu.gamma import Rule
 from scanner.registry.secrets import read_secret
 from scanner.storage.permissions import writable_by_others
 from scanner.storage.toml import read_toml

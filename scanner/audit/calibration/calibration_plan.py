@@ -19,7 +19,7 @@ from scanner.registry import find_key, load_registry, open_key, tokenizer_path
 from scanner.storage.canonical import digest
 from scanner.storage.locations import refuse_password
 from scanner.storage.toml import read_toml
-from scanner.tokens import load_tokenizer
+from scanner.text import load_tokenizer
 from scanner.watermark import Format
 from scanner.watermark.native.version2 import of_the_paper
 from schemas.calibration import CalibrationConfig, RegistryAuditConfig

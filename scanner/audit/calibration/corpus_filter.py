@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark import Tokens
-from scanner.watermark.common_ngrams import TEXTS_A_CELL, Sketch
+from scanner.watermark.ngram_filter import TEXTS_A_CELL, Sketch
 
 HALVES = 2
 """Halves of a corpus, each of which teaches the other."""

@@ -17,7 +17,7 @@ from scanner.audit.statistics.expectation import levels_up_to, randomised_p
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format, Tokens
-from scanner.watermark.abilities import CountsHits, DrawsKeys
+from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.laws import Law
 
 _STEP = 64  # so that nearly equal longest texts share a table of levels

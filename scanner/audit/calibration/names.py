@@ -21,9 +21,9 @@ from scanner.audit.statistics.expectation import chances
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Format
-from scanner.watermark.abilities import DrawsKeys
+from scanner.watermark.format import DrawsKeys
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.search import decide, search
+from scanner.watermark.rule import decide, search
 
 DEDUP: Dedup = "ngram"
 """Repeats are left out as in a scan by default."""

@@ -15,9 +15,9 @@ from scanner.audit.statistics.expectation import chances
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.errors import Refused
 from scanner.watermark import Dedup, Positions, Tokens, Watermark
-from scanner.watermark.common_ngrams import CommonNgrams
 from scanner.watermark.laws import Law
-from scanner.watermark.search import log10_p_of, search
+from scanner.watermark.ngram_filter import CommonNgrams
+from scanner.watermark.rule import log10_p_of, search
 
 EXCESS_AT = 1e-3
 """Largest p-value under one message of documents whose n-grams are counted."""

@@ -19,8 +19,8 @@ from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.detection.accounts import Pooled, Posts
 from scanner.detection.under_test import KeyUnderTest, Origin
 from scanner.watermark import only
-from scanner.watermark.pooled import by_post, log10_evidence
-from scanner.watermark.search import log10_p_best
+from scanner.watermark.accounts import by_post, log10_evidence
+from scanner.watermark.rule import log10_p_best
 
 _LOG10_ALPHA = np.log10(THRESHOLDS)
 

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from scanner.audit.statistics.expectation import THRESHOLDS, Remembered, chances
 from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Detector
-from scanner.detection.normalising import normalise
 from scanner.detection.scan_plan import Plan
 from scanner.detection.span_verdicts import SPAN
 from scanner.detection.under_test import Origin, Seen
 from scanner.registry import Named
+from scanner.text.normal_form import normalise
 from scanner.watermark import Format, Watermark
-from scanner.watermark.abilities import CountsHits, DrawsKeys
+from scanner.watermark.format import CountsHits, DrawsKeys
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
 from schemas.audit_tables import DECISION, DECISION_WHOLE

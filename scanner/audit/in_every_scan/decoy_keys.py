@@ -16,7 +16,7 @@ from scanner.audit.statistics.expectation import DEEP, THRESHOLDS, Remembered, c
 from scanner.detection.scan_plan import Plan
 from scanner.registry import Holders, read_secret
 from scanner.watermark import Format, Watermark
-from scanner.watermark.abilities import DrawsKeys, StandsIn
+from scanner.watermark.format import DrawsKeys, StandsIn
 from scanner.watermark.formats import format_of
 from scanner.watermark.laws import Law
 from schemas.registry import MasterKey

@@ -28,12 +28,9 @@ from scanner.audit.statistics.intervals import Moments, moments
 from scanner.detection.detector import Detector
 from scanner.detection.under_test import KeyUnderTest, Origin, Seen
 from scanner.watermark import only
-from scanner.watermark.abilities import CountsHits, ScoresParts, StandsIn
-from scanner.watermark.format import Columns
-from scanner.watermark.passing_spans import Limit
-from scanner.watermark.search import log10_p_best, log10_p_of, search
-from scanner.watermark.segments import least_of_parts
-from scanner.watermark.span_search import spans_of
+from scanner.watermark.format import Columns, CountsHits, ScoresParts, StandsIn
+from scanner.watermark.rule import log10_p_best, log10_p_of, search
+from scanner.watermark.span_search import Limit, least_of_parts, spans_of
 from scanner.watermark.spans import log10_in_document, running_sums, totals
 from schemas.audit_tables import AUDIT_COUNTS, KNOCKOFFS
 

@@ -15,7 +15,7 @@ from scanner.audit.in_every_scan.traffic import with_text_of
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
 from scanner.detection.scan_plan import Plan
-from scanner.watermark.search import corrected, passes
+from scanner.watermark.rule import corrected, passes
 from schemas.audit_tables import CANARY_KINDS as KINDS
 from schemas.registry import Canaries, Canary
 from schemas.words import AuditVerdict, Naming

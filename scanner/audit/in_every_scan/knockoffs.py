@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scanner.watermark import Positions, Tokens, Watermark
-from scanner.watermark.abilities import StandsIn
+from scanner.watermark.format import StandsIn
 from schemas.audit_tables import KNOCKOFFS
 
 OTHERS = 19

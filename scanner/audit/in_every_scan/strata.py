@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.tokens import Tokenizer
+from scanner.text import Tokenizer
 from schemas.audit_tables import PARTS
 
 LETTERS = 64

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from scanner.watermark.laws import Law
-from scanner.watermark.search import corrected
+from scanner.watermark.rule import corrected
 
 THRESHOLDS = tuple(10.0**-k for k in range(1, 9))
 """Thresholds that are judged: every power of ten down to 1e-8."""

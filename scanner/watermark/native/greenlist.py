@@ -15,7 +15,7 @@ from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Binomial
 from scanner.watermark.native import secret
 from scanner.watermark.native.ciphers import LANES, chacha8_group
-from scanner.watermark.native.counters import add3, bit_length, first_bits, largest
+from scanner.watermark.native.green_runs import add3, bit_length, first_bits, largest
 from scanner.watermark.native.keyed import Best, Keyed
 from scanner.watermark.native.one_message import NOT_ASKED, below, count_green
 from scanner.watermark.positions import Positions, Tokens

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.laws import Gamma, Law, NegativeGamma
-from scanner.watermark.native.bounds import LONGEST, largest_sum_of, sum_bits
-from scanner.watermark.native.bounds import TILE as BOUND_TILE
 from scanner.watermark.native.choice import choose
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_group
 from scanner.watermark.native.ciphers import GROUP as GROUP
+from scanner.watermark.native.gumbel_runs import LONGEST, largest_sum_of, sum_bits
+from scanner.watermark.native.gumbel_runs import TILE as BOUND_TILE
 from scanner.watermark.native.keyed import Best, Keyed
 from scanner.watermark.native.one_message import NOT_ASKED, draws_of_chunk, log_term, score_under, term
 from scanner.watermark.positions import Positions, Tokens

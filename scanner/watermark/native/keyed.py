@@ -7,8 +7,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from scanner.watermark.abilities import Candidates
-from scanner.watermark.format import Basis
+from scanner.watermark.format import Basis, Candidates
 from scanner.watermark.laws import Law
 from scanner.watermark.native import secret, streams
 from scanner.watermark.positions import Positions, Tokens, WholeWindows

@@ -11,12 +11,10 @@ import numpy as np
 from scanner.watermark.format import Case, Pairs, Watermark
 from scanner.watermark.native import choice, gumbel, secret, streams
 from scanner.watermark.native.greenlist import GreenList
-from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel, NumberedLogGumbel
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel, NumberedLogGumbel
 from scanner.watermark.native.runs import is_group_step
 from scanner.watermark.positions import ragged, scored_positions
-from scanner.watermark.search import log10_p_of, search
+from scanner.watermark.rule import log10_p_of, search
 
 
 def _chacha8(case: Case) -> Pairs:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.abilities import Hits
+from scanner.watermark.format import Hits
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native import run_nulls
-from scanner.watermark.native.counters import at_least, bit_length, first_bits
+from scanner.watermark.native.green_runs import at_least, bit_length, first_bits
 from scanner.watermark.native.greenlist import ROWS, count_tile, levels, strip_words
 from scanner.watermark.native.greenlist import TILE as GREENLIST_TILE
 from scanner.watermark.native.gumbel import GROUP, TERM_ERROR, UNIT, draws_at, sum_scores, sum_tile

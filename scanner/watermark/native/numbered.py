@@ -1,24 +1,39 @@
-"""Version 2 of the native watermark under a key: which number a message reads at each step, scores and searches.
+"""Version 2 of the native watermark under a key: its numbers, its marking, and its two marks.
+
+Version 2 of the native watermark under a key: which number a message reads at each step, scores and searches.
 
 Without groups message m reads number m everywhere. With B groups of B users, message g·B + v reads number g in group
 steps, which its group shares, and g·2^16 + v in user steps, which nobody shares (SPEC_2 §2).
+
+Marking a step under version 2 (SPEC_2 §1): every candidate token reads its own run, one block a token.
+
+The green list of version 2 under a key.
+
+The Gumbel mark of version 2 under a key, by its weighted score and by the unweighted one.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
+from numpy import uint64
 from numpy.typing import NDArray
 
-from scanner.watermark.abilities import Candidates, Own
-from scanner.watermark.laws import least_score
-from scanner.watermark.native import secret
+from scanner.watermark.format import Candidates, Own
+from scanner.watermark.kernel import kernel
+from scanner.watermark.laws import Binomial, Gamma, Law, NegativeGamma, least_score
+from scanner.watermark.native import green_runs, gumbel_runs, secret
+from scanner.watermark.native.choice import cheapest
+from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
+from scanner.watermark.native.gumbel_runs import BITS, PER_LN2
 from scanner.watermark.native.keyed import Best, Sealed
-from scanner.watermark.native.one_message import NOT_ASKED
-from scanner.watermark.native.runs import Asked, Steps, chosen, in_two, is_group_step, steps_of
-from scanner.watermark.native.window_search import Keyed, Windows, standing_out
+from scanner.watermark.native.one_message import NOT_ASKED, below, count_green, score_under
+from scanner.watermark.native.runs import Asked, Steps, begin_run, chosen, in_two, is_group_step, steps_of
+from scanner.watermark.native.streams import log2
+from scanner.watermark.native.windows import Keyed, Windows, best_green, best_gumbel, standing_out
 from scanner.watermark.positions import Positions, Tokens
 from schemas.registry import MOST_NUMBERS
 
@@ -91,7 +106,7 @@ class Numbered(Sealed, ABC):
     def best_of_windows(
         self, steps: Steps, windows: Windows, count: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """See scanner.watermark.native.window_search.BestOfWindows."""
+        """See scanner.watermark.native.windows.BestOfWindows."""
 
     def in_windows(
         self, tokens: Tokens, positions: Positions, windows: Windows, count: int, share: float
@@ -266,3 +281,182 @@ class Numbered(Sealed, ABC):
             found = least_score(self.law, np.array(missing, np.int64), _ROOM - np.log10(count))
             self._floors.update({(count, t): floor for t, floor in zip(missing, found.tolist(), strict=True)})
         return np.array([self._floors[count, t] for t in distinct.tolist()], np.float64)[which]
+
+
+@kernel
+def green_tokens(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    numbers: NDArray[np.int64],
+    rule: tuple[int, int, int],
+    tokens: int,
+) -> NDArray[np.bool_]:
+    """Which of the tokens 0 … V−1 are green in each step, for the number that is read there: bool[R, V].
+
+    Args:
+        key: uint32[8].
+        nonces: uint64[R], of the steps' windows.
+        numbers: int64[R].
+        rule: n, b and planes of γ = n / 2^b.
+        tokens: V.
+    """
+    n, bits, planes = rule
+    height = 16 // planes
+    out = np.empty((len(nonces), tokens), np.bool_)
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, same, row = np.empty(CHUNK, np.uint32), np.empty(CHUNK, np.uint64), np.empty(CHUNK, np.uint32)
+    for r in range(len(nonces)):
+        number = numbers[r]
+        same[:] = nonces[r]
+        for first in range(0, tokens, CHUNK):
+            lanes = min(CHUNK, tokens - first)
+            for i in range(lanes):
+                ids[i] = first + i
+            begin_run(ids[:lanes], same, number, 5 + log2(height), inputs)
+            chacha8_lanes(key, inputs, lanes, block)
+            below(n, bits, height * CHUNK, block[((number >> 5) & (height - 1)) * CHUNK :], row[:lanes])
+            for i in range(lanes):
+                out[r, first + i] = (row[i] >> np.uint32(number & 31)) & np.uint32(1) != 0
+    return out
+
+
+@kernel
+def choose_token(key: NDArray[np.uint32], nonce: uint64, number: int, weights: NDArray[np.float64]) -> int:
+    """Token of one step: the least −ln(r)/p_v among those with p_v > 0, ties to the smallest id; −1: there is none.
+
+    Args:
+        key: uint32[8].
+        nonce: of the step's window.
+        number: that is read there.
+        weights: float64[V], p up to a factor.
+    """
+    inputs, block = np.empty(4 * CHUNK, np.uint32), np.empty(16 * CHUNK, np.uint32)
+    ids, own, same = np.empty(CHUNK, np.uint32), np.empty(CHUNK), np.full(CHUNK, nonce)
+    draws = block[(number & 15) * CHUNK :]
+    chosen, cost, lanes = -1, math.inf, 0
+    for token in range(len(weights)):
+        if weights[token] > 0.0:
+            ids[lanes], own[lanes] = token, weights[token]
+            lanes += 1
+        if lanes == CHUNK or (lanes and token == len(weights) - 1):
+            begin_run(ids[:lanes], same, number, BITS, inputs)
+            chacha8_lanes(key, inputs, lanes, block)
+            place, cost = cheapest(draws[:lanes], own[:lanes], 0, -1, cost)
+            if place >= 0:
+                chosen = int(ids[place])
+            lanes = 0
+    return chosen
+
+
+class NumberedGreenList(Numbered):
+    """The green list of version 2.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        gamma: share of green tokens, n / 2^b in lowest terms, b ≤ 8.
+        groups: B; None: no groups.
+
+    Raises:
+        ValueError: a secret, window, γ or number of groups out of range.
+    """
+
+    def __init__(self, secret_bytes: bytes, window: int, gamma: Fraction, groups: int | None = None) -> None:
+        secret.check_gamma(gamma)
+        super().__init__(secret_bytes, "greenlist-v2", window, gamma, groups)
+        self.gamma, self.law = gamma, Binomial(gamma)
+        self._rule = (gamma.numerator, gamma.denominator.bit_length() - 1, secret.planes_of(gamma))
+
+    def green(self, nonces: NDArray[np.uint64], messages: NDArray[np.int64], tokens: int) -> NDArray[np.bool_]:
+        """Which of the tokens 0 … V−1 are green in each step for its message: bool[R, V] (SPEC_2 §1)."""
+        numbers = self.numbers(nonces, messages)
+        return green_tokens(self._keys.chacha, nonces, numbers, self._rule, tokens)
+
+    def _score(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        numbers: NDArray[np.int64],
+        terms: NDArray[np.float64] = NOT_ASKED,
+    ) -> NDArray[np.int64]:
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return count_green(keys.chacha, keys.sip, *where, numbers, self.window, self._rule, 2, terms)
+
+    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Best numbers of runs and their counts: int64[R, most] both."""
+        return green_runs.best_of_runs(self._keys.chacha, steps, asked, self._rule)
+
+    def best_of_windows(
+        self, steps: Steps, windows: Windows, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Counts are no bounds, but exact."""
+        number, counted = best_green(self._keys.chacha, steps, *windows, count, self._rule)
+        return number, counted.astype(np.float64)
+
+
+class NumberedGumbel(Numbered):
+    """The Gumbel mark of version 2.
+
+    Args:
+        secret_bytes: the master key, 16 to 64 bytes.
+        window: h.
+        groups: B; None: no groups.
+
+    Raises:
+        ValueError: a secret, window or number of groups out of range.
+    """
+
+    law: Law = Gamma()
+    _unweighted: ClassVar[bool] = False
+
+    def __init__(self, secret_bytes: bytes, window: int, groups: int | None = None) -> None:
+        super().__init__(secret_bytes, "gumbel-v2", window, None, groups)
+
+    def choose(self, nonce: np.uint64, message: int, weights: NDArray[np.float64]) -> int:
+        """The token to write at a step: the least −ln(r)/p, −1 when every weight is 0 (SPEC §2, SPEC_2 §1).
+
+        Args:
+            nonce: of the step's window.
+            message: m.
+            weights: float64[V], the probabilities up to a factor.
+        """
+        number = int(self.numbers(np.array([nonce], np.uint64), np.array([message], np.int64))[0])
+        return choose_token(self._keys.chacha, nonce, number, weights)
+
+    def draws_of(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.uint32]:
+        """The draw that each scored token meets under its document's message: uint32[P].
+
+        Raises:
+            ValueError: a message that the key does not have.
+        """
+        wanted, nonces = np.repeat(self._each(messages, positions), positions.scored), self._nonces(tokens, positions)
+        ids = tokens.ids[positions.index].astype(np.int64)
+        return gumbel_runs.draws_at(self._keys.chacha, ids, nonces, self.numbers(nonces, wanted))
+
+    def _score(
+        self,
+        tokens: Tokens,
+        positions: Positions,
+        numbers: NDArray[np.int64],
+        terms: NDArray[np.float64] = NOT_ASKED,
+    ) -> NDArray[np.float64]:
+        keys, where = self._keys, (tokens.ids, positions.index, positions.offsets)
+        return score_under(keys.chacha, keys.sip, *where, numbers, self.window, self._unweighted, 2, terms)
+
+    def best_of_runs(self, steps: Steps, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Best numbers of runs, int64[R, most], and their scores, float64[R, most]."""
+        return gumbel_runs.best_of_runs(self._keys.chacha, steps, asked)
+
+    def best_of_windows(
+        self, steps: Steps, windows: Windows, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """By the leading bits of draws, which bound scores."""
+        number, units = best_gumbel(self._keys.chacha, steps, *windows, count)
+        return number, units / PER_LN2
+
+
+class NumberedLogGumbel(NumberedGumbel):
+    """The unweighted score Σ ln r over the same streams. One message only: it is not searched."""
+
+    law: Law = NegativeGamma()
+    _unweighted: ClassVar[bool] = True

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK
-from scanner.watermark.native.lanes import (
+from scanner.watermark.native.streams import (
     blocks_of_messages,
     blocks_of_words,
     messages_of_positions,

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, chacha8_lanes
-from scanner.watermark.native.counters import at_least, first_bits
-from scanner.watermark.native.green_runs import count_run, levels_of, words_of
+from scanner.watermark.native.green_runs import at_least, count_run, first_bits, levels_of, words_of
 from scanner.watermark.native.gumbel import TERM_ERROR, UNIT, approximate_terms
-from scanner.watermark.native.gumbel_runs import score_of_number
-from scanner.watermark.native.run_bounds import BITS
+from scanner.watermark.native.gumbel_runs import BITS, score_of_number
 from scanner.watermark.native.runs import Steps, begin_run, next_block
 from schemas.registry import MOST_NUMBERS
 

@@ -1,14 +1,21 @@
-"""From sub-keys to one step's secret vector (SPEC §1): nonces of windows, and words of streams computed alone.
+"""Streams of the native watermark: from sub-keys to a step's secret vector, and blocks of many positions at a time.
+
+From sub-keys to one step's secret vector (SPEC §1): nonces of windows, and words of streams computed alone.
 
 Words of version 2 as well (SPEC_2 §1); its nonces are those of version 1.
+
+From scored positions to their blocks of the stream, CHUNK at a time, so that nothing leaves the cache.
+
+Most positions of a text are scored, so windows are hashed for CHUNK tokens in a row: they stand in order then, and no
+lane has to collect its own.
 """
 
 import numpy as np
+from numpy import uint32, uint64
 from numpy.typing import NDArray
 
 from scanner.watermark.kernel import kernel
 from scanner.watermark.native.ciphers import CHUNK, LANES, chacha8_lanes, siphash_lanes
-from scanner.watermark.native.lanes import nonces_of_positions
 from scanner.watermark.native.secret import SubKeys
 
 
@@ -63,3 +70,228 @@ def chacha8_block(key: NDArray[np.uint32], counter: int, nonce: int) -> NDArray[
     inputs[::CHUNK] = np.array([counter, nonce], np.uint64).view(np.uint32)
     chacha8_lanes(key, inputs, 1, out)
     return out[::CHUNK].copy()
+
+
+@kernel
+def end_of_chunk(index: NDArray[np.int64], p: int) -> int:
+    """The first scored position that lies beyond the chunk of position p, or before its own: p < end ≤ p + CHUNK."""
+    stop, most = index[p] + CHUNK, min(p + CHUNK, len(index))
+    end = p + 1
+    while end < most and index[end - 1] < index[end] < stop:
+        end += 1
+    return end
+
+
+@kernel
+def nonces_of_chunk(
+    key: NDArray[np.uint64],
+    ids: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    window: int,
+    scratch: NDArray[np.uint64],
+    out: NDArray[np.uint64],
+) -> None:
+    """Window nonces of one chunk (SPEC §1).
+
+    Args:
+        key: uint64[2].
+        ids: uint32[N], flat tokens.
+        places: int64[L], positions in ids, of one chunk.
+        window: h.
+        scratch: uint64[6 · CHUNK].
+        out: uint64[CHUNK], the first L are written.
+    """
+    run = scratch[5 * CHUNK : 5 * CHUNK + places[-1] + 1 - places[0]]
+    siphash_lanes(key, ids[places[0] - window :], 1, window, scratch, run)
+    for i in range(len(places)):
+        out[i] = run[places[i] - places[0]]
+
+
+@kernel
+def nonces_of_positions(
+    key: NDArray[np.uint64], ids: NDArray[np.uint32], index: NDArray[np.int64], window: int
+) -> NDArray[np.uint64]:
+    """Window nonces of scored positions: uint64[P] for int64[P] (SPEC §1)."""
+    nonces = np.empty(len(index) + CHUNK, np.uint64)
+    scratch = np.empty(6 * CHUNK, np.uint64)
+    p = 0
+    while p < len(index):
+        end = end_of_chunk(index, p)
+        nonces_of_chunk(key, ids, index[p:end], window, scratch, nonces[p:])
+        p = end
+    return nonces[: len(index)]
+
+
+@kernel
+def steps_of_positions(
+    sip: NDArray[np.uint64],
+    ids: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    window: int,
+    hashed: NDArray[np.int64],
+    scratch: NDArray[np.uint64],
+    nonces: NDArray[np.uint64],
+    entries: NDArray[np.int64],
+) -> None:
+    """Nonces and tokens of the next scored positions, fastest where they come in order from call to call.
+
+    Args:
+        sip: uint64[2].
+        ids: uint32[N], flat tokens.
+        places: int64[L], positions in ids, L ≤ CHUNK.
+        window: h.
+        hashed: int64[2], from and to where the windows in scratch were hashed; zeros at first.
+        scratch: uint64[6 · CHUNK].
+        nonces: uint64[CHUNK], the first L are written.
+        entries: int64[CHUNK], the first L are written.
+    """
+    run = scratch[5 * CHUNK :]
+    begin, stop = hashed[0], hashed[1]
+    for i in range(len(places)):
+        place = places[i]
+        if place >= stop or place < begin:
+            begin, stop = place, min(place + CHUNK, len(ids))
+            siphash_lanes(sip, ids[place - window :], 1, window, scratch, run[: stop - place])
+        nonces[i] = run[uint64(place - begin)]  # unsigned: no look at whether it counts from the end
+        entries[i] = np.int64(ids[uint64(place)])
+    hashed[0], hashed[1] = begin, stop
+
+
+@kernel
+def messages_of_positions(
+    offsets: NDArray[np.int64],
+    messages: NDArray[np.int64],
+    p: int,
+    end: int,
+    document: int,
+    out: NDArray[np.int64],
+) -> None:
+    """The message m of positions p … end−1; p is of `document`. messages: int64[D], or int64[1]."""
+    if len(messages) == 1:
+        for i in range(end - p):
+            out[i] = messages[0]
+        return
+    at, d = p, document
+    while at < end:
+        stop = max(min(offsets[d + 1], end), at)
+        for i in range(at - p, stop - p):
+            out[i] = messages[d]
+        at = stop
+        d += 1
+
+
+@kernel
+def blocks_of_words(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    words: NDArray[np.int64],
+    height: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """The block that holds word i of a stream (SPEC §1), a lane for each nonce and word.
+
+    Word i of plane q then stands at CHUNK · (q · height + row_of_word(i, height)) + lane of out.
+
+    Args:
+        key: uint32[8].
+        nonces: uint64[L], L ≤ CHUNK.
+        words: int64[L].
+        height: words of a plane in a block, P of SPEC §1, a power of two.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+    """
+    shift = 4
+    while LANES * height >> shift > 1:
+        shift += 1
+    for i in range(len(words)):
+        counter = ((words[i] >> shift) << 4) | (words[i] & 15)
+        inputs[i], inputs[CHUNK + i] = uint32(counter), uint32(counter >> 32)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonces[i]), uint32(nonces[i] >> uint64(32))
+    chacha8_lanes(key, inputs, len(words), out)
+
+
+@kernel
+def blocks_of_runs(
+    key: NDArray[np.uint32],
+    nonces: NDArray[np.uint64],
+    tokens: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    bits: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+) -> None:
+    """The block that holds entry x·2^32 + d of a stream of version 2 (SPEC_2 §1), a lane for each token x and number d.
+
+    Word i of plane q then stands at CHUNK · (q · height + i mod height) + lane of out.
+
+    Args:
+        key: uint32[8].
+        nonces: uint64[L], L ≤ CHUNK.
+        tokens: int64[L], x.
+        numbers: int64[L], d.
+        bits: log2 of the numbers that a block holds.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+    """
+    low, high = uint32(32 - bits), uint32(bits)
+    for i in range(len(tokens)):
+        token, nonce = uint32(tokens[i]), nonces[i]
+        inputs[i], inputs[CHUNK + i] = uint32(token << low) | uint32(uint32(numbers[i]) >> high), uint32(token >> high)
+        inputs[2 * CHUNK + i], inputs[3 * CHUNK + i] = uint32(nonce), uint32(nonce >> uint64(32))
+    chacha8_lanes(key, inputs, len(tokens), out)
+
+
+@kernel
+def row_of_word(word: int, height: int) -> uint64:
+    """Which word of its plane in a block word i of a stream is; unsigned: no look at the sign of an index is needed."""
+    return uint64((word >> 4) & (height - 1))
+
+
+@kernel
+def blocks_of_messages(
+    key: NDArray[np.uint32],
+    version: int,
+    nonces: NDArray[np.uint64],
+    tokens: NDArray[np.int64],
+    entries: NDArray[np.int64],
+    each: int,
+    height: int,
+    inputs: NDArray[np.uint32],
+    out: NDArray[np.uint32],
+    places: NDArray[np.int64],
+) -> None:
+    """The block that holds what token x reads under message m, a lane for each: where the two versions differ.
+
+    Args:
+        key: uint32[8].
+        version: 1 or 2.
+        nonces: uint64[L], L ≤ CHUNK.
+        tokens: int64[L], x.
+        entries: int64[L], m; becomes the number whose last `each` bits say which entry of its word is read.
+        each: log2 of the entries of a word.
+        height: words of a plane in a block.
+        inputs: uint32[4 · CHUNK], scratch.
+        out: uint32[16 · CHUNK], written.
+        places: int64[L], written: where in out the word of plane 0 stands.
+    """
+    if version == 1:
+        for i in range(len(tokens)):
+            entries[i] += tokens[i]
+            places[i] = entries[i] >> each
+        blocks_of_words(key, nonces, places, height, inputs, out)
+        for i in range(len(tokens)):
+            places[i] = np.int64(row_of_word(places[i], height)) * CHUNK + i
+        return
+    blocks_of_runs(key, nonces, tokens, entries, each + log2(height), inputs, out)
+    for i in range(len(tokens)):
+        places[i] = ((entries[i] >> each) & (height - 1)) * CHUNK + i
+
+
+@kernel
+def log2(power: int) -> int:
+    """log2 of a power of two."""
+    bits = 0
+    while power >> bits > 1:
+        bits += 1
+    return bits

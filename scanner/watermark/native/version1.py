@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from scanner.watermark.abilities import Hits, Proof
-from scanner.watermark.format import Answers, Columns, Format
+from scanner.watermark.format import Answers, Columns, Format, Hits, Proof
 from scanner.watermark.laws import Binomial, Gamma, Law
 from scanner.watermark.native import nulls, secret
 from scanner.watermark.native.greenlist import GreenList
 from scanner.watermark.native.gumbel import Gumbel
 from scanner.watermark.native.known_answers import GROUPS
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.positions import Dedup, Positions, Tokens, WholeWindows
 from schemas.registry import MAX_WINDOW, parse_gamma
 from schemas.registry import Gamma as GammaText
@@ -152,7 +150,7 @@ class GreenListFormat(Native):
 
     def proof(self, secret_bytes: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.native.native_proof import GreenListProof  # flags alone need mpmath
+        from scanner.watermark.native.proof import GreenListProof  # flags alone need mpmath
 
         gamma = parse_gamma(self.gamma)
         return GreenListProof(secret_bytes, self.label(), self.version, self.window, gamma, self._groups)
@@ -194,7 +192,7 @@ class GumbelFormat(Native):
 
     def proof(self, secret_bytes: bytes) -> Proof:
         """See Proves."""
-        from scanner.watermark.native.native_proof import GumbelProof
+        from scanner.watermark.native.proof import GumbelProof
 
         return GumbelProof(secret_bytes, self.label(), self.version, self.window, self._groups)
 

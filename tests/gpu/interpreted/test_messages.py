@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from scanner.gpu import gumbel as device_gumbel
+from scanner.gpu.gamma import Rule
 from scanner.gpu.greenlist import _launch, best_two
 from scanner.gpu.marks import BEST_TWO, rule_of
-from scanner.gpu.rule import Rule
 from tests.gpu.interpreted.sides import assert_same, laid_out, on_device
 from tests.watermark import brute_force
 from tests.watermark.pairs import greenlist, gumbel, scores_of_all, split, sum_error

@@ -8,8 +8,7 @@ import torch
 
 from scanner.generation import GreenListProcessor, GumbelProcessor
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 
 SECRET = bytes(range(32))
 MESSAGES, LENGTHS, VOCABULARY = [0, 17, 2**31 - 2], [5, 3, 4], 700

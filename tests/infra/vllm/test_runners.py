@@ -17,7 +17,7 @@ from scanner.gpu.choosing import Sampling
 from scanner.registry import load_registry
 from scanner.registry import open_key as open_registered
 from scanner.watermark import GreenList
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
+from scanner.watermark.native.numbered import NumberedGreenList
 from tests import reference, reference2
 from tests.generation import slow
 from tests.infra.vllm.conftest import KINDS

@@ -13,7 +13,7 @@ from scanner.audit.calibration.synthetic_texts import Ids, Messages, after, by_t
 from scanner.audit.calibration.synthetic_texts import write_marked as write
 from scanner.watermark import Watermark
 from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.search import decide, search
+from scanner.watermark.rule import decide, search
 from tests.watermark.pairs import ragged
 
 

@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel, NumberedLogGumbel
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel, NumberedLogGumbel
 from tests import reference2
 from tests.watermark.pairs import SECRET, ragged
 

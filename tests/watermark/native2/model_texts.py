@@ -14,9 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered import Numbered
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import Numbered, NumberedGreenList, NumberedGumbel
 from tests.watermark.pairs import SECRET
 
 STORED = Path(__file__).with_name("model_texts.parquet")

@@ -11,8 +11,7 @@ import pytest
 from scipy import stats
 
 from scanner.watermark import GreenList, Gumbel
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from tests.watermark.native2 import attacks
 from tests.watermark.native2.known2 import SECRET
 

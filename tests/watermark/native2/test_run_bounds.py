@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.watermark import scored_positions
-from scanner.watermark.native import run_bounds
+from scanner.watermark.native import gumbel_runs
 from scanner.watermark.native.ciphers import LANES
-from scanner.watermark.native.run_bounds import PER_LN2, PRODUCT, STEPS, bound_run, units_of
+from scanner.watermark.native.gumbel_runs import PER_LN2, PRODUCT, STEPS, bound_run, units_of
 from scanner.watermark.native.runs import steps_of
 from tests.watermark.native2.known2 import pair
 from tests.watermark.pairs import ragged
@@ -29,7 +29,7 @@ def bounds_of(mark, document, blocks, first=0):
     tokens = ragged([document])
     positions = scored_positions(tokens, mark.window, "ngram")
     steps = steps_of(tokens, positions, mark._nonces(tokens, positions))
-    bounds = np.empty(blocks << run_bounds.BITS, np.int64)
+    bounds = np.empty(blocks << gumbel_runs.BITS, np.int64)
     bound_run(mark.sub_keys.chacha, steps.ids, steps.nonces, first, bounds)
     return bounds, len(steps.ids)
 
@@ -63,15 +63,15 @@ def test_no_score_is_larger_and_none_smaller_by_much(scored):
 @given(st.lists(draws, min_size=1, max_size=3 * PRODUCT))
 def test_any_draws_of_one_lane(drawn):
     """Among them those that no stream need ever hold: 2^32 − 1, whose score is 22, seven times in a row."""
-    products = np.full(16 * LANES, run_bounds._START, np.uint32)
+    products = np.full(16 * LANES, gumbel_runs._START, np.uint32)
     logarithms = np.zeros(17 * LANES, np.uint32)
     for place, draw in enumerate(drawn):
         if place and place % PRODUCT == 0:
-            run_bounds._look(products, logarithms)
-        products[0] = run_bounds._times(products[0], np.uint32(draw), np.uint32(1))
-        products[1:] = run_bounds._times(products[1], np.uint32(draw), ~np.uint32(0))
+            gumbel_runs._look(products, logarithms)
+        products[0] = gumbel_runs._times(products[0], np.uint32(draw), np.uint32(1))
+        products[1:] = gumbel_runs._times(products[1], np.uint32(draw), ~np.uint32(0))
     looks = (len(drawn) - 1) // PRODUCT
-    run_bounds._add_lanes(products, logarithms)
+    gumbel_runs._add_lanes(products, logarithms)
     bound = (LANES * (32 * len(drawn) + looks + 1) << 11) - int(logarithms[0])
     exact = math.fsum(32.0 - math.log2(2**32 - draw) for draw in drawn) * 2**11
     assert exact - len(drawn) * 2.0**-11 <= bound

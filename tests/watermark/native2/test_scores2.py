@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.watermark import scored_positions
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from tests import reference2
 from tests.watermark.native2.known2 import SECRET, pair
 from tests.watermark.pairs import ragged, sum_error

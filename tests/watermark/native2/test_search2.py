@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from scanner.watermark import scored_positions
-from scanner.watermark.native.counters import bit_length
-from scanner.watermark.native.green_runs import MANY, SIDE, count_run, words_of
-from scanner.watermark.native.run_bounds import STEPS
+from scanner.watermark.native.green_runs import MANY, SIDE, bit_length, count_run, words_of
+from scanner.watermark.native.gumbel_runs import STEPS
 from scanner.watermark.native.runs import chosen, in_two, is_group_step, steps_of
 from scanner.watermark.native.secret import planes_of
 from tests.watermark.native2.known2 import SECRET, marked, pair

@@ -5,13 +5,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from scanner.watermark.abilities import SearchesWindows
-from scanner.watermark.coarse_windows import coarse_of, ranges
-from scanner.watermark.native import window_search
-from scanner.watermark.native.numbered_greenlist import NumberedGreenList
-from scanner.watermark.native.numbered_gumbel import NumberedGumbel
+from scanner.watermark.format import SearchesWindows
+from scanner.watermark.native import windows as kernels
+from scanner.watermark.native.numbered import NumberedGreenList, NumberedGumbel
 from scanner.watermark.native.runs import steps_of
 from scanner.watermark.positions import only
+from scanner.watermark.spans import coarse_of, ranges
 from tests.watermark.marked_tokens import marked_tokens, plain_tokens
 from tests.watermark.pairs import SECRET, ragged
 
@@ -86,7 +85,7 @@ def test_a_marked_window_is_told_with_its_message(name, groups):
 @every_mark
 @pytest.mark.parametrize("groups", [None, 30])
 def test_a_document_says_the_same_whatever_stands_beside_it(name, groups, monkeypatch):
-    monkeypatch.setattr(window_search, "GROUPS_BY_CHANCE", 1.0)
+    monkeypatch.setattr(kernels, "GROUPS_BY_CHANCE", 1.0)
     mark, tokens = MARKS[name](groups), texts(4, [300, 40, 3, 200])
     positions = mark.rule.positions(tokens, "ngram")
     count = 900 if groups else 300

@@ -1,4 +1,4 @@
-"""The slow, plain reference of SGLang's marks: what scanner.watermark.sglang must agree with.
+"""The slow, plain reference of SGLang's marks: what scanner.watermark.stacks.sglang.format must agree with.
 
 Python integers, struct, math and mpmath, one function a sentence of the description of SGLang 0.5.23's code; no code is
 shared with the fast path. `detect` is SGLang's own detector; `safe_score` is the score that verdicts go by.

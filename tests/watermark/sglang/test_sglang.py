@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.watermark import Positions, only, ragged
-from scanner.watermark.sglang import (
+from scanner.watermark.stacks.sglang.format import (
     AnswerPositions,
     SglangOneKeyFormat,
     SglangTwoKeysFormat,

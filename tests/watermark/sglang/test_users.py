@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.watermark import ragged
-from scanner.watermark.sglang_users import SglangUserKeysFormat, best_two, exact_scores, scores_under, user_key
+from scanner.watermark.stacks.sglang.user_keys import (
+    SglangUserKeysFormat,
+    best_two,
+    exact_scores,
+    scores_under,
+    user_key,
+)
 from tests.watermark.known import cases, wrong
 from tests.watermark.sglang import reference
 

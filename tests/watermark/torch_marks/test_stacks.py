@@ -7,9 +7,9 @@ from transformers.generation.logits_process import SynthIDTextWatermarkLogitsPro
 
 from scanner.watermark import Positions, ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.huggingface import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
-from scanner.watermark.synthid import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
-from scanner.watermark.three_bricks import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
+from scanner.watermark.stacks.huggingface.format import CACHE_BYTES, KgwLefthashFormat, KgwSelfhashFormat
+from scanner.watermark.stacks.synthid.format import PUBLISHED, SynthIdMixedFormat, SynthIdTableFormat
+from scanner.watermark.stacks.three_bricks.format import ThreeBricksMarylandFormat, ThreeBricksOpenaiFormat
 from tests.watermark.known import cases, wrong
 
 FORMS = {

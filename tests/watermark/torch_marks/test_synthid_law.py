@@ -11,8 +11,17 @@ from scipy import stats
 
 from scanner.watermark import ragged
 from scanner.watermark.formats import make_format
-from scanner.watermark.seeded_proof import SynthIdProof, log_urn
-from scanner.watermark.synthid_bits import FEW, MANY, MixedBits, hashes, mixed_ones, points, variance_limit, wide_law
+from scanner.watermark.stacks.seeded_proof import SynthIdProof, log_urn
+from scanner.watermark.stacks.synthid.bits import (
+    FEW,
+    MANY,
+    MixedBits,
+    hashes,
+    mixed_ones,
+    points,
+    variance_limit,
+    wide_law,
+)
 from tests.bench import fresh_keys, mixed_law
 
 FACTOR = 6364136223846793005
@@ -82,9 +91,9 @@ def test_the_variance_is_one_of_the_text_alone():
 
 def test_a_long_text_is_measured_at_fewer_points(monkeypatch):
     states, few = states_of(ORDINARY), variance_limit(states_of(ORDINARY), FEW)
-    monkeypatch.setattr("scanner.watermark.synthid_bits.MOST_BITS", 600 * len(states))
+    monkeypatch.setattr("scanner.watermark.stacks.synthid.bits.MOST_BITS", 600 * len(states))
     assert variance_limit(states, MANY) == variance_limit(states, 600)
-    monkeypatch.setattr("scanner.watermark.synthid_bits.MOST_BITS", 1)
+    monkeypatch.setattr("scanner.watermark.stacks.synthid.bits.MOST_BITS", 1)
     assert variance_limit(states, MANY) == few
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from scanner.watermark import ragged
-from scanner.watermark.synthid import SynthIdMixedFormat, SynthIdTableFormat
-from scanner.watermark.synthid_bits import layer_law
-from scanner.watermark.weighted_bits import log_tail
+from scanner.watermark.laws import log_tail
+from scanner.watermark.stacks.synthid.bits import layer_law
+from scanner.watermark.stacks.synthid.format import SynthIdMixedFormat, SynthIdTableFormat
 
 
 def counted(weights, ways) -> dict[int, int]:

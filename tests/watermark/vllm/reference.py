@@ -1,4 +1,4 @@
-"""The slow, plain reference of vLLM's marks: what scanner.watermark.vllm must agree with.
+"""The slow, plain reference of vLLM's marks: what scanner.watermark.stacks.vllm.format must agree with.
 
 Python integers, hashlib, math and mpmath, one function a sentence of the description of vLLM 0.33's code; no code is
 shared with the fast path. `detect` is vLLM's own detector; `safe_score` is the score that verdicts go by.

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scanner.watermark import Positions, Tokens, only, ragged
-from scanner.watermark.philox import sum_terms, words_of_positions
-from scanner.watermark.vllm import (
+from scanner.watermark.stacks.random_numbers import sum_terms, words_of_positions
+from scanner.watermark.stacks.vllm.format import (
     ResponsePositions,
     VllmDualKeyFormat,
     VllmGumbelFormat,

@@ -1,0 +1,316 @@
+"""An evaluation before it begins: the texts to be written and compared, with every check that can refuse it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from scanner.errors import Refused
+from scanner.evaluation.attacks import EVERY, Tools
+from scanner.evaluation.exams import Exam, exams
+from scanner.evaluation.identification import groups_of
+from scanner.evaluation.units import Setting, Unit, batches
+from scanner.input.files import resolve
+from scanner.storage.toml import read_toml
+from scanner.text import load_tokenizer, sha256_file
+from scanner.watermark.native.version2 import of_the_paper
+from schemas.evaluation import MESSAGES, EvaluationConfig, IdentificationConfig
+from schemas.registry import MOST_NUMBERS
+
+PAPER_SIZE = {
+    "robustness": {"prompts": 1000, "keys": 10, "keys_a_prompt": 10},
+    "identification": {"users": 1000, "texts": 100},
+    "utility": {"documents": None},
+}
+"""Sizes of the paper's tables; for Table 1, all documents."""
+
+USER_MESSAGES = 1_000_000
+"""Number of messages from which users with texts get theirs."""
+
+PROMPT_STRIDE = 7
+"""Distance between the first prompts of one user and of the next."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Texts of one setting: all units, in order; searched: numbers of messages that they are searched among."""
+
+    setting: Setting
+    units: tuple[Unit, ...]
+    searched: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The whole plan of an evaluation.
+
+    results, model: folders; tokenizer_sha256: digest of the model's tokenizer.json; human: the corpus that marked text
+    is pasted into, resolved; robustness, identification: cells of marked texts; unmarked: two samples for each of their
+    temperatures; exams: exams of utility.
+    """
+
+    config: EvaluationConfig
+    base: Path
+    results: Path
+    model: Path
+    tokenizer_sha256: str
+    human: tuple[str, ...]
+    robustness: tuple[Cell, ...]
+    unmarked: tuple[tuple[Cell, Cell], ...]
+    identification: tuple[Cell, ...]
+    exams: tuple[Exam, ...]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The model's tokenizer.json, with which its marks are read."""
+        return self.model / "tokenizer.json"
+
+    @property
+    def sentence_model(self) -> Path | None:
+        """Folder of the sentence model."""
+        how = self.config.robustness
+        return None if how is None or how.sentence_model is None else self.base / how.sentence_model
+
+    @property
+    def other_tokenizer(self) -> Path | None:
+        """tokenizer.json that texts pass through when they are attacked with retokenise."""
+        how = self.config.robustness
+        if how is not None and how.other_tokenizer is not None:
+            return self.base / how.other_tokenizer
+        return None if self.sentence_model is None else self.sentence_model / "tokenizer.json"
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks on marked texts, besides none."""
+        how = self.config.robustness
+        if how is None:
+            return ()
+        if how.attacks is not None:
+            return how.attacks
+        have = {"paste": how.human is not None, "retokenise": self.other_tokenizer is not None}
+        return tuple(attack for attack in EVERY if have.get(attack.partition(":")[0], True))
+
+    def units(self) -> Iterator[Unit]:
+        """Everything that is to be written, in order of importance."""
+        for cell in self.identification:
+            yield from cell.units
+        references, baselines = zip(*self.unmarked, strict=True) if self.unmarked else ((), ())
+        for cell in (*references, *self.robustness, *baselines):
+            yield from cell.units
+
+
+def read_evaluation(config_file: Path, paper_size: bool) -> EvaluationConfig:
+    """Read a configuration; paper_size: with the sizes of the paper's tables instead of its own.
+
+    Raises:
+        Refused: file, field, value and what is allowed.
+    """
+    config = read_toml(config_file, EvaluationConfig)
+    if not paper_size:
+        return config
+    sections = {name: getattr(config, name) for name in PAPER_SIZE}
+    return config.model_copy(
+        update={name: section.model_copy(update=PAPER_SIZE[name]) for name, section in sections.items() if section}
+    )
+
+
+def plan_evaluation(config: EvaluationConfig, base: Path, prompts: Sequence[str]) -> EvaluationPlan:
+    """Decide which texts are written, and open once every file that is named.
+
+    Args:
+        config: the configuration.
+        base: folder at which its relative paths start.
+        prompts: the prompts of the configured file.
+
+    Raises:
+        Refused: something cannot be right; names field, value and what is allowed.
+    """
+    if "://" in config.results:
+        raise Refused(f"results = {config.results!r}: texts are kept in a folder; give the path of one")
+    model = base / config.model
+    if not (model / "config.json").is_file():
+        raise Refused(f"model = {config.model!r}: no config.json in {model}; name a folder that save_pretrained wrote")
+    plan = EvaluationPlan(
+        config=config,
+        base=base,
+        results=base / config.results,
+        model=model,
+        tokenizer_sha256=_tokenizer_sha256(model / "tokenizer.json"),
+        human=_human(config, base),
+        robustness=tuple(_robustness(config, prompts)),
+        unmarked=tuple(_unmarked(config, prompts)),
+        identification=tuple(_identification(config, prompts)),
+        exams=tuple(exams(config, base)),
+    )
+    for exam in plan.exams:
+        if not exam.file.is_file():
+            raise Refused(f"utility.tasks: there is no file {exam.file}; name a task file of lm_eval")
+    if plan.sentence_model is not None and not (plan.sentence_model / "config.json").is_file():
+        raise Refused(f"robustness.sentence_model: no config.json in {plan.sentence_model}; name a model's folder")
+    if "retokenise" in plan.attacks:
+        Tools.load(plan.tokenizer, plan.other_tokenizer)
+    _check_prompts(plan, prompts)
+    return plan
+
+
+def _check_prompts(plan: EvaluationPlan, prompts: Sequence[str]) -> None:
+    """Raise Refused when a prompt is shorter than a window under which it is continued, or too long for the model.
+
+    Lengths count all tokens that the model is given, its chat template included.
+    """
+    from scanner.generation import prompt_lengths  # imports torch, which workers that only count do not need
+
+    widest: dict[str, int] = {}
+    for unit in plan.units():
+        for prompt in unit.prompts:
+            mark = unit.setting.format
+            widest[prompt] = max(widest.get(prompt, 0), mark.rule().context if mark else 0)
+    if not widest:  # only exams
+        return
+    lengths, positions = prompt_lengths(plan.model, list(widest))
+    new = plan.config.max_new_tokens
+    for (prompt, window), length in zip(widest.items(), lengths, strict=True):
+        what = f"prompts = {plan.config.prompts!r}: prompt {prompts.index(prompt)} (of 0 to {len(prompts) - 1}),"
+        what += f" {prompt[:40]!r}, has {length} tokens"
+        if length < window:
+            raise Refused(
+                f"{what}, fewer than the window of {window}; make it longer or leave it out, or choose narrower windows"
+            )
+        if positions is not None and length + new > positions:
+            raise Refused(
+                f"{what}, and these and max_new_tokens = {new} do not fit the model's {positions} positions; shorten"
+                " one of them"
+            )
+
+
+def _tokenizer_sha256(path: Path) -> str:
+    """SHA-256 of a tokenizer.json, which is opened once."""
+    sha256 = sha256_file(path) if path.is_file() else "0" * 64
+    load_tokenizer(path, sha256)
+    return sha256
+
+
+def _human(config: EvaluationConfig, base: Path) -> tuple[str, ...]:
+    how = config.robustness
+    return () if how is None or how.human is None else tuple(resolve(path, base, None) for path in how.human.paths)
+
+
+def _robustness(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
+    """A cell for each window and strength; every prompt under some of the keys, in turn."""
+    how = config.robustness
+    if how is None:
+        return
+    chosen = _first(prompts, how.prompts, "robustness.prompts")
+    rows = [
+        (prompt, (number + turn) % how.keys, 0)
+        for turn in range(how.keys_a_prompt)
+        for number, prompt in chosen.items()
+    ]
+    ends = (config.top_p, config.max_new_tokens)
+    for window in how.windows:
+        green, gumbel = of_the_paper([how.gamma], [window], config.version)
+        for setting in (
+            *(Setting(gumbel, None, temperature, *ends) for temperature in how.temperatures),
+            *(Setting(green, delta, how.greenlist_temperature, *ends) for delta in how.deltas),
+        ):
+            yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)))
+
+
+def _unmarked(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[tuple[Cell, Cell]]:
+    """Two samples of the same prompts for each temperature that marked texts are written at."""
+    how = config.robustness
+    if how is None:
+        return
+    rows = [(prompt, 0, 0) for prompt in _first(prompts, how.prompts, "robustness.prompts").values()]
+    for temperature in dict.fromkeys((*([how.greenlist_temperature] if how.deltas else ()), *how.temperatures)):
+        setting = Setting(None, None, temperature, config.top_p, config.max_new_tokens)
+        first, second = (
+            Cell(setting, tuple(batches(setting, config.seed, rows, config.batch, sample=sample))) for sample in (0, 1)
+        )
+        yield first, second
+
+
+def _identification(config: EvaluationConfig, prompts: Sequence[str]) -> Iterator[Cell]:
+    """Cells of each method: each user writes with prompts of its own, and with one message under one key.
+
+    Under version 2, more messages than a key without groups has are searched in separate texts, under a key with enough
+    groups for the largest number.
+    """
+    how = config.identification
+    if how is None:
+        return
+    counts = MESSAGES[config.version] if how.messages is None else how.messages
+    many = tuple(count for count in counts if config.version == 2 and count > MOST_NUMBERS)
+    few = tuple(count for count in counts if count not in many)
+    if few:
+        yield from _named_cells(config, how, prompts, None, user_messages(config.seed, how.users), few)
+    if many:
+        groups = groups_of(max(many))
+        messages = messages_in_groups(config.seed, how.users, groups_of(min(many)), groups)
+        yield from _named_cells(config, how, prompts, groups, messages, many)
+
+
+def _named_cells(
+    config: EvaluationConfig,
+    how: IdentificationConfig,
+    prompts: Sequence[str],
+    groups: int | None,
+    messages: Sequence[int],
+    counts: tuple[int, ...],
+) -> Iterator[Cell]:
+    """A cell a method, of users who hold these messages."""
+    chosen = _first(prompts, how.texts, "identification.texts", least=True)
+    rows = [
+        (chosen[(PROMPT_STRIDE * user + text) % len(chosen)], 0, messages[user])
+        for text in range(how.texts)
+        for user in range(how.users)
+    ]
+    green, gumbel = of_the_paper([how.gamma], [how.window], config.version, groups)
+    ends = (config.top_p, config.max_new_tokens)
+    for setting in (
+        Setting(gumbel, None, how.gumbel_temperature, *ends),
+        Setting(green, how.delta, how.greenlist_temperature, *ends),
+    ):
+        yield Cell(setting, tuple(batches(setting, config.seed, rows, config.batch)), counts)
+
+
+def user_messages(seed: str, users: int) -> list[int]:
+    """The messages of users with texts, all different. For more users, the first messages stay the same.
+
+    Raises:
+        Refused: there are more users than messages.
+    """
+    return _drawn(seed, users, USER_MESSAGES)
+
+
+def messages_in_groups(seed: str, users: int, first: int, groups: int) -> list[int]:
+    """Messages of users under a key with groups: of its first groups and their first users.
+
+    Every search under the key looks into these groups.
+
+    Args:
+        seed: as configured.
+        users: how many.
+        first: how many of the first groups.
+        groups: the key's number of groups.
+
+    Raises:
+        Refused: there are more users than messages.
+    """
+    return [place // first * groups + place % first for place in _drawn(seed, users, first**2)]
+
+
+def _drawn(seed: str, users: int, places: int) -> list[int]:
+    if users > places // 2:
+        raise Refused(f"identification.users = {users}: at most {places // 2} users have texts")
+    order = np.random.default_rng(list(seed.encode("ascii"))).permutation(places)
+    return [int(place) for place in order[:users]]
+
+
+def _first(prompts: Sequence[str], count: int, field: str, least: bool = False) -> dict[int, str]:
+    """The first distinct prompts, by their numbers: so many of them, or all when that is the least."""
+    distinct = list(dict.fromkeys(prompts))
+    if len(distinct) < count:
+        raise Refused(f"{field} = {count}: the file of prompts has {len(distinct)} distinct ones; ask for fewer or add")
+    return dict(enumerate(distinct if least else distinct[:count]))

@@ -1,0 +1,12 @@
+"""Text to tokens, with the exact tokenizer of a key: a tokenizer.json pinned by the SHA-256 of its bytes.
+
+Text is never trusted: a literal `<s>` in a post is tokenised as the three characters that it is. The scan needs only
+the protocol `Tokenizer`; which backend runs changes its speed, never its tokens.
+"""
+
+from scanner.text.fast import FastTokenizer
+from scanner.text.loading import load_tokenizer, sha256_file
+from scanner.text.offsets import Standing
+from scanner.text.reference import HuggingFaceTokenizer, Tokenizer
+
+__all__ = ["FastTokenizer", "HuggingFaceTokenizer", "Standing", "Tokenizer", "load_tokenizer", "sha256_file"]

@@ -1,0 +1,266 @@
+"""The fast backend, and the golden strings that it must tokenise as the reference does.
+
+Golden strings: a backend must tokenise them as the reference does before it is trusted with texts.
+
+Every assigned block of Unicode, phrases in many scripts, emoji, literals of control tokens, white space in runs, broken
+bytes, very long words, and mixtures of all of them: where tokenizers differ, they differ here.
+
+The fast backend, `fastokens` (the extra `fast`): flat buffers instead of Python lists, tens of times as fast.
+
+It is trusted only as far as it was seen to agree with the reference: on golden strings when it is loaded, and on a
+sample of the first texts. The reference tokenises every text that it refuses.
+"""
+
+import importlib
+import json
+import logging
+import os
+import unicodedata
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.errors import BackendMissing, BackendUnlike
+from scanner.text.reference import HuggingFaceTokenizer
+from scanner.watermark import Tokens, joined
+
+LAST_CHARACTER = 0x1FFFF
+BLOCK = 0x80
+
+PHRASES = (
+    "The quick brown fox jumps over the lazy dog. It's 3.14, isn't it? I'LL say SO; we've GONE.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich — „Straße“, 1.234,56 €",
+    "Voix ambiguë d’un cœur qui au zéphyr préfère les jattes de kiwis ; où ça ?",
+    "El pingüino Wenceslao hizo kilómetros bajo exhaustiva lluvia; ¿qué más? ¡Año!",
+    "Pchnąć w tę łódź jeża lub ośm skrzyń fig. Příliš žluťoučký kůň úpěl ďábelské ódy.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю. Їжак, ґанок, ўсё.",
+    "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. Ἐν ἀρχῇ ἦν ὁ λόγος",
+    "いろはにほへと ちりぬるを。コンピュータで文字を扱う、2026年11月20日（金）。",
+    "我能吞下玻璃而不伤身体。我能吞下玻璃而不傷身體，「你好」，世界！",
+    "키스의 고유조건은 입술끼리 만나야 하고 특별한 기술은 필요치 않다.",
+    "نص حكيم له سر قاطع وذو شأن عظيم مكتوب على ثوب أخضر، ١٢٣٤",
+    "דג סקרן שט בים מאוכזב ולפתע מצא לו חברה, שָׁלוֹם",
+    "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा रावण का सर्वनाश। १२३",
+    "আমি কাঁচ খেতে পারি, তাতে আমার কোনো ক্ষতি হয় না।",
+    "நான் கண்ணாடி சாப்பிடுவேன், అది నాకు హాని చేయదు, ನನಗೆ, എനിക്ക്",
+    "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า ຂ້ອຍກິນແກ້ວໄດ້ ខ្ញុំ မြန်မာ",
+    "გთხოვთ ახლავე. Կրնամ ապակի ուտել. የሰው ሀገር",
+    "def f(x: int) -> str:\n    return f'{x!r:>10}'  # TODO(#42)\n\tif (a&&b) { i++; }\r\n",
+    "https://example.org/a_b-c?q=%20&x=1#y user.name+tag@mail.example 192.168.0.1 C:\\Temp\\x.txt",
+    "camelCase PascalCase snake_case SCREAMING_CASE kebab-case x86_64 v1.2.3-rc1 1e-9 0xDEADBEEF 1,000,000",
+    '<div class="a">&amp;</div> {"k": [1, null, true]} $\\frac{a}{b}$ | a | b |\n|---|---|',
+)
+
+EMOJI = "😀 👍🏽 👩‍👩‍👧‍👦 🇩🇪🇫🇷 1️⃣ ❤️‍🔥 🏴󠁧󠁢󠁳󠁣󠁴󠁿 ☺︎ ☺️ ⚧ 🫠🫨"
+
+SPACES = (" ", "\t", "\n", "\r\n", "\r", "\u00a0", "\u3000", "\u2003", "\u200b", "\u2028", "\ufeff", "\x85", "\v", "\f")
+
+CONTROLS = (
+    "<s>", "</s>", "<unk>", "<pad>", "<mask>", "[INST]", "[/INST]", "<<SYS>>", "<|endoftext|>", "<|im_start|>",
+    "<|im_end|>", "<|eot_id|>", "<|begin_of_text|>", "<0x0A>", "<0xFF>", "▁", "▁▁", "Ġ", "Ċ", "ĠĠ", "##ing", "</w>",
+)  # fmt: skip
+
+BROKEN = (
+    "\ufffd",
+    "a\ufffd\ufffdb",
+    "\0",
+    "a\0b",
+    "\0\0\0",
+    "\x01\x1f\x7f\x80\x9f",
+    "\ufffe\uffff",
+    "\U0010ffff",
+    "\ue000",
+)
+
+
+def golden_strings(tokenizer_json: bytes) -> list[str]:
+    """Several hundred strings, and the literals of a tokenizer's own added tokens in several places."""
+    own = [str(token["content"]) for token in json.loads(tokenizer_json).get("added_tokens") or ()]
+    strings = ["", *PHRASES, *EMOJI.split(), EMOJI, EMOJI.replace(" ", ""), *_blocks(), *_white_space(), *_long_words()]
+    for literal in dict.fromkeys((*CONTROLS, *own[:50])):
+        strings += [literal, f"a {literal} b", f"a{literal}b{literal}{literal}", f" {literal}\n{literal[:-1]}"]
+    strings += [*BROKEN, bytes(range(256)).decode(errors="replace"), bytes(range(256)).decode("latin-1")]
+    for phrase in PHRASES:
+        strings += [phrase.upper(), f"  {phrase} ", phrase.replace(" ", ""), *_other_forms(phrase)]
+        cut = phrase.encode()
+        strings += [cut[1:-1].decode(errors="replace"), cut[: len(cut) // 2].decode(errors="replace")]
+    return strings + _mixtures(strings)
+
+
+def _blocks() -> list[str]:
+    """Every assigned character up to LAST_CHARACTER, a block at a time, side by side and one by one."""
+    found = []
+    for start in range(0, LAST_CHARACTER, BLOCK):
+        block = [chr(c) for c in range(start, start + BLOCK) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+        if block and not 0x3500 <= start < 0x9F00 and not 0xAD00 <= start < 0xD700 and not 0x17080 <= start < 0x18C80:
+            found += ["".join(block), " ".join(block[:: 1 if start < 0x3000 else 4])]
+    return found
+
+
+def _white_space() -> list[str]:
+    runs = [space * count for space in SPACES for count in (1, 2, 3, 4, 7, 8, 15, 16, 31, 33, 64, 300)]
+    pairs = [f"a{first}{second}{second}b{second}" for first, second in product(SPACES, SPACES)]
+    return runs + [f"x{run}y" for run in runs[::3]] + pairs
+
+
+def _long_words() -> list[str]:
+    letters = np.random.default_rng(0).integers(97, 123, 3000, dtype=np.uint8).tobytes().decode()
+    words = [
+        "0" * 999,
+        "…" * 500,
+        "a" * 5000,
+        "ab" * 2000,
+        letters,
+        letters.upper(),
+        letters.title(),
+        "é" * 2000,
+        "漢" * 1500,
+        "🙂" * 700,
+    ]
+    return [
+        *words,
+        "1234567890" * 200,
+        "0" * 999,
+        "=" * 1500,
+        "-" * 80,
+        "…" * 500,
+        "'" * 300,
+        "ا" * 1500,
+        "e\u0301" * 800,
+        "🙂" * 700,
+    ]
+
+
+def _other_forms(phrase: str) -> list[str]:
+    forms = {unicodedata.normalize(form, phrase) for form in ("NFC", "NFD", "NFKC", "NFKD")} - {phrase}
+    return sorted(forms)
+
+
+def _mixtures(strings: list[str]) -> list[str]:
+    """Pieces of other strings put together."""
+    generator = np.random.default_rng(1)
+    mixtures = []
+    for _ in range(150):
+        pieces = []
+        for place in generator.integers(len(strings), size=6).tolist():
+            source = strings[place]
+            begin = int(generator.integers(max(len(source) - 12, 1)))
+            pieces.append(source[begin : begin + 12])
+        mixtures.append("".join(pieces))
+    return mixtures
+
+
+SAMPLE_TEXTS, SAMPLE_CHARACTERS = 256, 200_000
+"""First texts that both backends tokenise, and characters of them."""
+
+_log = logging.getLogger(__name__)
+Scalar = TypeVar("Scalar", np.uint32, np.int64)
+
+
+class FastTokenizer:
+    """A tokenizer that was found to agree with the reference.
+
+    Args:
+        data: the bytes of a tokenizer.json.
+        reference: loaded from the same bytes.
+
+    Raises:
+        BackendMissing: `fastokens` is not installed.
+        BackendUnlike: it cannot load these bytes, or gives other tokens for a golden string.
+    """
+
+    def __init__(self, data: bytes, reference: HuggingFaceTokenizer) -> None:
+        os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # a worker has one core; read when the library is loaded
+        try:
+            library: Any = importlib.import_module("fastokens")
+        except ImportError:
+            raise BackendMissing("fastokens is not installed; the extra `fast` brings it, and faster scans") from None
+        try:
+            self._inner: Any = library.Tokenizer.from_json_str(data.decode())
+            self._inner.no_truncation()
+        except BaseException as error:
+            _end_if_told_to(error)
+            raise BackendUnlike(f"fastokens cannot load it ({type(error).__name__}: {str(error)[:200]})") from None
+        self.vocab_size = reference.vocab_size
+        self.reference = reference
+        self._trusted = True
+        self._texts, self._characters = SAMPLE_TEXTS, SAMPLE_CHARACTERS  # still to be compared
+        self._compare(golden_strings(data))
+
+    @property
+    def backend(self) -> str:
+        """The library that is trusted now."""
+        return "fastokens" if self._trusted else self.reference.backend
+
+    def encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise D texts without special tokens: ids uint32[N], offsets int64[D+1]. Texts must hold no surrogates."""
+        sample = self._sample(texts) if self._trusted else []
+        if sample:
+            try:
+                self._compare(sample)
+            except BackendUnlike as error:
+                _log.warning("%s; Hugging Face tokenizers is used instead, which is slower", error)
+                self._trusted = False
+        return self._encode(texts) if self._trusted else self.reference.encode(texts)
+
+    def _sample(self, texts: Sequence[str]) -> list[str]:
+        """The texts that still belong to the sample, a long one cut to its beginning."""
+        sample: list[str] = []
+        for text in texts[: self._texts]:
+            if self._characters <= 0:
+                break
+            sample.append(text[: self._characters])
+            self._characters -= len(text)
+        self._texts -= len(sample)
+        return sample
+
+    def _encode(self, texts: Sequence[str]) -> Tokens:
+        """Tokenise texts. The reference reads texts that the backend refuses, as for a byte not in the vocabulary."""
+        try:
+            ids, offsets = self._inner.encode_batch_flat(list(texts), False, True)
+        except BaseException as error:
+            _end_if_told_to(error)
+            if len(texts) == 1:
+                return self.reference.encode(texts)
+            half = len(texts) // 2
+            return joined([self._encode(texts[:half]), self._encode(texts[half:])])
+        return Tokens(_array(ids, np.uint32), _array(offsets, np.int64))
+
+    def _compare(self, texts: Sequence[str]) -> None:
+        expected, found = self.reference.encode(texts), self._encode(texts)
+        if np.array_equal(expected.ids, found.ids) and np.array_equal(expected.offsets, found.offsets):
+            return
+        for i, text in enumerate(texts):
+            a, b = (tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]].tolist() for tokens in (expected, found))
+            if a != b:
+                raise BackendUnlike(f"fastokens reads {text[:40]!r} as {b[:8]}, not as {a[:8]}")
+
+
+def _array(buffer: bytes, kind: type[Scalar]) -> NDArray[Scalar]:
+    """A buffer as an array, without a copy.
+
+    It is marked writable, though nobody writes to it, since numba compiles kernels anew for read-only arrays. An empty
+    one is made anew, since it has no place in memory.
+    """
+    read_only = np.frombuffer(buffer, kind)
+    if not len(read_only):
+        return read_only.copy()
+    said = read_only.__array_interface__ | {"data": (read_only.__array_interface__["data"][0], False)}
+    return np.asarray(_Held(said, read_only))
+
+
+class _Held:
+    """A buffer that numpy makes an array of (its array interface, version 3) and keeps alive as long as the array."""
+
+    def __init__(self, said: dict[str, Any], buffer: object) -> None:
+        self.__array_interface__ = said
+        self._buffer = buffer
+
+
+def _end_if_told_to(error: BaseException) -> None:
+    """Raise again whatever ends the process. A panic of the library is no Exception, but the fault of one text."""
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+        raise error

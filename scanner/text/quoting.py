@@ -1,0 +1,353 @@
+"""Quoted lines, own words and paragraphs of a text: by characters, and the same for a batch of texts by bytes.
+
+The parts of a text, by its form alone: lines that quote others, own words, and paragraphs of these.
+
+A quoted line begins with `>` (mail, Markdown); text between `<blockquote>` and its end is quoted too. The form is
+chosen without a look at any key, so a p-value of a part holds as a text's does.
+
+Segments of a batch of texts by their bytes: quotations, and paragraphs of own words.
+
+The functions above define the same segments. A scan cuts every text, and Python would take longer for a paragraph than
+a tokenizer does; so kernels go from newline to newline of the whole batch.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.kernel import kernel
+from scanner.watermark.positions import Tokens
+from scanner.watermark.span_search import Segments
+
+Kind = Literal["own", "quoted"]
+
+Form = Literal["paragraph", "quotation"]
+
+_LINE = re.compile(r"[^\n]*\n?")
+_QUOTED_LINE = re.compile(r"[ \t]{0,3}(?:>|&gt;)")
+# a name ends as HTML says; no "<" within a tag, since many tags that never end take hours
+_TAG = re.compile(r"<(/?)blockquote(?=[ \t\n\f\r/>])[^<>]*>", re.IGNORECASE | re.ASCII)
+_BLANK = re.compile(r"\n(?:[ \t\r]*\n)+")
+
+
+class Part(NamedTuple):
+    """Characters begin … end−1 of a text."""
+
+    kind: Kind
+    begin: int
+    end: int
+
+
+class Segment(NamedTuple):
+    """Characters begin … end−1 of a text: a quotation, or a paragraph of own words."""
+
+    form: Form
+    begin: int
+    end: int
+
+
+def segments_of(text: str) -> Iterator[Segment]:
+    """Quotations and, between them, paragraphs of own words, which blank lines part; in order.
+
+    One after the other: a hostile text has one in three characters, whose list would take far more than the text.
+    """
+    for part in _joined(_pieces(text)):
+        if part.kind == "quoted":
+            yield Segment("quotation", part.begin, part.end)
+            continue
+        begin = part.begin
+        for blank in _BLANK.finditer(text, part.begin, part.end):
+            if begin < blank.start():
+                yield Segment("paragraph", begin, blank.start())
+            begin = blank.end()
+        if begin < part.end:
+            yield Segment("paragraph", begin, part.end)
+
+
+def parts_of(text: str) -> list[Part]:
+    """The parts of a text, in order; neighbours differ in kind, and together they are the text."""
+    return [*_joined(_pieces(text))]
+
+
+def own_words(text: str) -> str:
+    """A text without the lines that quote others."""
+    return "".join(text[part.begin : part.end] for part in _joined(_pieces(text)) if part.kind == "own")
+
+
+def _joined(pieces: Iterable[Part]) -> Iterator[Part]:
+    """Pieces without those of no length; neighbours of one kind are one."""
+    last: Part | None = None
+    for piece in pieces:
+        if piece.begin >= piece.end:
+            continue
+        if last is not None and last.kind == piece.kind:
+            last = last._replace(end=piece.end)
+        else:
+            if last is not None:
+                yield last
+            last = piece
+    if last is not None:
+        yield last
+
+
+def _pieces(text: str) -> Iterator[Part]:
+    """Lines that are quoted or own, and what of own lines stands in blocks, in order."""
+    blocks = deque(_blocks(text))  # a deque, since pop(0) of a list moves all other items
+    for line in _LINE.finditer(text):
+        begin = line.start()
+        if begin == line.end():
+            break
+        while blocks and blocks[0][1] <= begin:
+            blocks.popleft()
+        if _QUOTED_LINE.match(line.group()):
+            yield Part("quoted", begin, line.end())
+            continue
+        for first, last in blocks:
+            if first >= line.end():
+                break
+            yield Part("own", begin, max(begin, first))
+            yield Part("quoted", max(begin, first), min(last, line.end()))
+            begin = min(last, line.end())
+        yield Part("own", begin, line.end())
+
+
+def _blocks(text: str) -> list[tuple[int, int]]:
+    """Text between the tags of quotations, the outermost of nested ones; one that never ends goes to the text's end."""
+    found, depth, begin = [], 0, 0
+    for tag in _TAG.finditer(text):
+        if not tag.group(1):
+            begin = begin if depth else tag.end()
+            depth += 1
+        elif depth:
+            depth -= 1
+            if not depth:
+                found.append((begin, tag.start()))
+    return [*found, (begin, len(text))] if depth else found
+
+
+LEAST_BYTES = 6
+"""Fewest bytes of a segment: no tokenizer makes SHORTEST tokens of fewer."""
+
+_TAB, _NEWLINE, _FORM_FEED, _RETURN, _SPACE, _SLASH, _LESS, _MORE = b"\t\n\f\r /<>"
+_NAME = np.frombuffer(b"blockquote", np.uint8)
+_ESCAPED = np.frombuffer(b"&gt;", np.uint8)
+_LETTER_CASE = 0x20
+
+
+class Utf8(NamedTuple):
+    """D texts as UTF-8. data: uint8[N]; offsets: int64[D+1], places in data, in order."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+
+def segments_of_texts(texts: Utf8) -> Segments:
+    """Segments, in bytes of their text; each has LEAST_BYTES at least and is less than the whole text."""
+    data, offsets = texts
+    begin, end = offsets[[0, -1]].tolist()
+    edges = np.empty(((end - begin) // LEAST_BYTES, 3), np.int64)
+    newlines, tags = (begin + np.flatnonzero(data[begin:end] == byte) for byte in (_NEWLINE, _LESS))
+    first = _cut(data, offsets, newlines, *_blocks_of_bytes(data, offsets, tags), edges)
+    return Segments(first, *edges[: first[-1]].T.copy())
+
+
+@kernel
+def _blocks_of_bytes(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], tags: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges of data between tags of quotations, int64[B, 2], and each text's part of them, int64[D+1].
+
+    tags: where tags may begin.
+    """
+    found, many, tag = np.empty((len(tags), 2), np.int64), 0, 0
+    first = np.zeros(len(offsets), np.int64)
+    for d in range(len(offsets) - 1):
+        begin, depth = 0, 0
+        while tag < len(tags) and tags[tag] < offsets[d + 1]:
+            at = tags[tag]
+            end = _tag_end(data, at, offsets[d + 1])
+            tag += 1
+            if end == at:
+                continue
+            closes = data[at + 1] == _SLASH
+            if not closes and not depth:
+                begin = end
+            if closes and depth == 1:
+                found[many, 0], found[many, 1] = begin, at
+                many += 1
+            depth = max(depth - 1, 0) if closes else depth + 1
+        if depth:
+            found[many, 0], found[many, 1] = begin, offsets[d + 1]
+            many += 1
+        first[d + 1] = many
+    return found[:many], first
+
+
+@kernel
+def _tag_end(data: NDArray[np.uint8], begin: int, last: int) -> int:
+    """The end of the tag of a quotation that begins at a place; the place itself, if no tag begins there."""
+    i = begin + 1
+    if i < last and data[i] == _SLASH:
+        i += 1
+    for letter in _NAME:
+        if i == last or data[i] | _LETTER_CASE != letter:
+            return begin
+        i += 1
+    if i == last or not (_is_blank(data[i]) or data[i] in (_NEWLINE, _FORM_FEED, _SLASH, _MORE)):
+        return begin
+    while i < last and data[i] != _LESS and data[i] != _MORE:
+        i += 1
+    return i + 1 if i < last and data[i] == _MORE else begin
+
+
+@kernel
+def _cut(
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    newlines: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    first_block: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Write begin, end and number of segments into `edges`. Returns each text's part of them, int64[D+1]."""
+    first, many, line = np.zeros(len(offsets), np.int64), 0, 0
+    for d in range(len(offsets) - 1):
+        begin, last = offsets[d], offsets[d + 1]
+        block, number = first_block[d], 0
+        part, part_line, quoted, at = begin, line, False, begin
+        while at < last:
+            ends = line < len(newlines) and newlines[line] < last
+            line_end = newlines[line] + 1 if ends else last
+            of_line = _is_quoted(data, at, line_end)
+            while at < line_end:
+                while block < first_block[d + 1] and blocks[block, 1] <= at:
+                    block += 1
+                here, end = of_line, line_end
+                if not of_line and block < first_block[d + 1]:
+                    here = blocks[block, 0] <= at
+                    end = min(end, blocks[block, 1 if here else 0])
+                if here != quoted:
+                    many, number = _part(
+                        data, newlines[part_line:line], (begin, last), (part, at), quoted, edges, many, number
+                    )
+                    part, part_line, quoted = at, line, here
+                at = end
+            line += ends
+        many, number = _part(data, newlines[part_line:line], (begin, last), (part, last), quoted, edges, many, number)
+        first[d + 1] = many
+    return first
+
+
+@kernel
+def _is_blank(byte: int) -> bool:
+    return byte in (_SPACE, _TAB, _RETURN)
+
+
+@kernel
+def _is_quoted(data: NDArray[np.uint8], at: int, end: int) -> bool:
+    """Whether a line begins with the sign of a quotation, after three blanks at most."""
+    most = min(at + 3, end)
+    while at < most and (data[at] == _SPACE or data[at] == _TAB):
+        at += 1
+    if at < end and data[at] == _MORE:
+        return True
+    for letter in _ESCAPED:
+        if at == end or data[at] != letter:
+            return False
+        at += 1
+    return True
+
+
+@kernel
+def _part(
+    data: NDArray[np.uint8],
+    newlines: NDArray[np.int64],
+    text: tuple[int, int],
+    part: tuple[int, int],
+    quoted: bool,
+    edges: NDArray[np.int64],
+    many: int,
+    number: int,
+) -> tuple[int, int]:
+    """Write the segments of a part. Returns how many are written, and how many the text has so far.
+
+    newlines: places of the part's newlines.
+    """
+    begin, last = part
+    line = len(newlines) if quoted else 0
+    while line < len(newlines):
+        end = newlines[line]
+        line += 1
+        while line < len(newlines) and _all_blank(data, newlines[line - 1] + 1, newlines[line]):
+            line += 1
+        if newlines[line - 1] > end:  # blank lines between segments
+            many, number = _write((begin, end), text, edges, many, number)
+            begin = newlines[line - 1] + 1
+    return _write((begin, last), text, edges, many, number)
+
+
+@kernel
+def _all_blank(data: NDArray[np.uint8], begin: int, end: int) -> bool:
+    while begin < end and _is_blank(data[begin]):
+        begin += 1
+    return begin == end
+
+
+@kernel
+def _write(
+    segment: tuple[int, int], text: tuple[int, int], edges: NDArray[np.int64], many: int, number: int
+) -> tuple[int, int]:
+    size = segment[1] - segment[0]
+    if size <= 0:
+        return many, number
+    if LEAST_BYTES <= size < text[1] - text[0]:
+        edges[many, 0], edges[many, 1], edges[many, 2] = segment[0] - text[0], segment[1] - text[0], number
+        many += 1
+    return many, number + 1
+
+
+@kernel
+def tokens_before(
+    segments: Segments, tokens: Tokens, bytes_of: NDArray[np.int32], more: int, sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Numbers of tokens that begin before each segment's begin and end, by the bytes of tokens: int64[S] each.
+
+    The third result, bool[D], says for which documents both are right: their tokens have as many bytes as they should.
+
+    Args:
+        segments: of D documents, by bytes.
+        tokens: of these documents.
+        bytes_of: number of bytes of each token id; ids beyond it have none.
+        more: bytes that the tokens of a document have beyond its own, in front.
+        sizes: int64[D], bytes of documents.
+    """
+    begin, end, right = np.empty_like(segments.begin), np.empty_like(segments.end), np.ones(len(sizes), np.bool_)
+    for d in range(len(sizes)):
+        if segments.offsets[d] == segments.offsets[d + 1]:
+            continue
+        first, last = tokens.offsets[d], tokens.offsets[d + 1]
+        token, at = first, 0
+        for s in range(segments.offsets[d], segments.offsets[d + 1]):
+            edge = segments.begin[s] + more if segments.begin[s] else 0
+            while token < last and at < edge:
+                at += _size(tokens.ids[token], bytes_of)
+                token += 1
+            begin[s] = token - first
+            edge = segments.end[s] + more if segments.end[s] else 0
+            while token < last and at < edge:
+                at += _size(tokens.ids[token], bytes_of)
+                token += 1
+            end[s] = token - first
+        for rest in tokens.ids[token:last]:
+            at += _size(rest, bytes_of)
+        right[d] = at == sizes[d] + more
+    return begin, end, right
+
+
+@kernel
+def _size(token: int, bytes_of: NDArray[np.int32]) -> int:
+    return bytes_of[token] if token < len(bytes_of) else 0

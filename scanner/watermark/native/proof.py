@@ -1,0 +1,195 @@
+"""Proofs of both versions of the native watermark (SPEC §1, §3; SPEC_2 §1, §2).
+
+SipHash-2-4 and ChaCha8 in plain numpy, one lane a scored position.
+"""
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.proof import counted, log10_binomial, log10_gamma
+from scanner.watermark.stacks.shared import Held
+
+Words = NDArray[np.uint32]
+Nonces = NDArray[np.uint64]
+
+_COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
+_DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
+_SIP_START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+
+
+def _rotated32(x: Words, by: int) -> Words:
+    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+
+def _rotated64(x: Nonces, by: int) -> Nonces:
+    return (x << np.uint64(by)) | (x >> np.uint64(64 - by))
+
+
+def _sip_rounds(v: list[Nonces], rounds: int) -> None:
+    for _ in range(rounds):
+        for a, b, by in ((0, 1, 13), (2, 3, 16)):
+            v[a] = v[a] + v[b]
+            v[b] = _rotated64(v[b], by) ^ v[a]
+        v[0] = _rotated64(v[0], 32)
+        for a, b, by in ((2, 1, 17), (0, 3, 21)):
+            v[a] = v[a] + v[b]
+            v[b] = _rotated64(v[b], by) ^ v[a]
+        v[2] = _rotated64(v[2], 32)
+
+
+def siphash24(key: bytes, windows: Words) -> Nonces:
+    """SipHash-2-4 (Aumasson and Bernstein 2012) of each window's tokens, 4 bytes each: uint64[P] for uint32[P, h]."""
+    lanes, width = windows.shape
+    k = [int.from_bytes(key[i : i + 8], "little") for i in (0, 8)] * 2
+    v = [np.full(lanes, start ^ half, np.uint64) for start, half in zip(_SIP_START, k, strict=True)]
+    tokens = [windows[:, i].astype(np.uint64) for i in range(width)]
+    last = np.full(lanes, (4 * width % 256) << 56, np.uint64)
+    words = [tokens[i] | (tokens[i + 1] << np.uint64(32)) for i in range(0, width - 1, 2)]
+    for word in [*words, (last | tokens[-1]) if width % 2 else last]:
+        v[3] = v[3] ^ word
+        _sip_rounds(v, 2)
+        v[0] = v[0] ^ word
+    v[2] = v[2] ^ np.uint64(0xFF)
+    _sip_rounds(v, 4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+def chacha8(key: bytes, counters: Nonces, nonces: Nonces) -> list[Words]:
+    """One ChaCha block of 8 rounds a lane: 16 words, each uint32[P]. Counter and nonce have 64 bits each."""
+    fixed = b"expand 32-byte k" + key
+    start = [np.full(len(nonces), int.from_bytes(fixed[i : i + 4], "little"), np.uint32) for i in range(0, 48, 4)]
+    for values in (counters, nonces):
+        start += [values.astype(np.uint32), (values >> np.uint64(32)).astype(np.uint32)]
+    s = list(start)
+    for _ in range(4):
+        for a, b, c, d in _COLUMNS + _DIAGONALS:
+            for x, y, z, by in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                s[x] = s[x] + s[y]
+                s[z] = _rotated32(s[z] ^ s[x], by)
+    return [x + y for x, y in zip(s, start, strict=True)]
+
+
+def _of_group(nonces: Nonces) -> NDArray[np.bool_]:
+    """Which windows make steps that a group shares (SPEC_2 §2)."""
+    return np.asarray(((nonces >> np.uint64(32)) * np.uint64(3)) >> np.uint64(32) == 0)
+
+
+class _Proof(ABC):
+    """What both marks share: their sub-keys, and the words that tokens meet. Its repr shows nothing of them.
+
+    Args:
+        secret: the master key.
+        label: the format's label.
+        version: 1, where message m reads entry x + m for token x, or 2, where it reads entry x·2^32 + m (SPEC_2 §1).
+        window: h.
+        groups: B of version 2, whose messages read the number of a group or of a user instead of m; None: no groups.
+    """
+
+    def __init__(self, secret: bytes, label: str, version: int, window: int, groups: int | None = None) -> None:
+        person = f"watermark-v{version}".encode("ascii")
+        digest = hashlib.blake2b(label.encode("ascii"), key=secret, digest_size=48, person=person).digest()
+        self._chacha, self._sip = Held(digest[:32]), Held(digest[32:])
+        self._version, self._window, self._groups = version, window, groups
+
+    def scores(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof."""
+        _, _, terms = self._each(tokens, messages, dedup, left_out)
+        return terms.shape[1], [math.fsum(of_one) for of_one in terms.tolist()]
+
+    def own(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float], int] | None:
+        """See scanner.watermark.format.ProvesOwn: scores of the user steps, among the users of a group."""
+        if self._groups is None:
+            return None
+        _, nonces, terms = self._each(tokens, messages, dedup, left_out)
+        own = terms[:, ~_of_group(nonces)]
+        return own.shape[1], [math.fsum(of_one) for of_one in own.tolist()], self._groups
+
+    def parts(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_] | None, int]:
+        """See scanner.watermark.format.ProvesParts."""
+        places, nonces, terms = self._each(tokens, messages, dedup, left_out)
+        own = None if self._groups is None else ~_of_group(nonces)
+        return places, terms, own, self._groups or 1
+
+    def _each(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int]
+    ) -> tuple[NDArray[np.int64], Nonces, NDArray[np.float64]]:
+        """The P scored positions, their nonces, and what each adds to each of M messages: float64[M, P]."""
+        ids, window = tokens.tolist(), self._window
+        whole = range(window, len(ids))
+        contexts = [tuple(ids[t - window : t]) for t in whole]
+        kept = counted(whole, contexts, ids[window:], dedup, left_out)
+        places = np.array([whole[i] for i in kept], np.int64)
+        nonces = siphash24(self._sip.value, tokens[places[:, None] + np.arange(-window, 0)])
+        first = tokens[places].astype(np.uint64) << np.uint64(0 if self._version == 1 else 32)
+        numbers = np.stack([self._numbers(nonces, message) for message in messages])
+        entries = (first + numbers).ravel()  # message by message, side by side
+        return places, nonces, self._terms(np.tile(nonces, len(messages)), entries).reshape(len(messages), -1)
+
+    def _numbers(self, nonces: Nonces, message: int) -> Nonces:
+        """Which number a message reads at each position."""
+        if self._groups is None:
+            return np.full(len(nonces), message, np.uint64)
+        group, user = divmod(message, self._groups)
+        return np.where(_of_group(nonces), np.uint64(group), np.uint64(group * 2**16 + user))
+
+    @abstractmethod
+    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
+        """What each position adds to the score of a message."""
+
+    def _words(self, nonces: Nonces, planes: int, digits: int, index: Nonces) -> list[Words]:
+        """Word `index` of the first `digits` of so many planes that lie side by side in a block."""
+        height = 16 // planes
+        if self._version == 1:  # sixteen blocks at a time hold a word each, then the next
+            group, r = np.divmod(index, np.uint64(16 * height))
+            row, beside = np.divmod(r, np.uint64(16))
+            counters = np.uint64(16) * group + beside
+        else:  # one block after the other
+            counters, row = np.divmod(index, np.uint64(height))
+        blocks, lane = np.stack(chacha8(self._chacha.value, counters, nonces)), np.arange(len(nonces))
+        return [blocks[plane * height + row.astype(np.int64), lane] for plane in range(digits)]
+
+
+class GreenListProof(_Proof):
+    """The proof of the green list."""
+
+    def __init__(
+        self, secret: bytes, label: str, version: int, window: int, gamma: Fraction, groups: int | None = None
+    ) -> None:
+        super().__init__(secret, label, version, window, groups)
+        self._gamma = gamma
+
+    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
+        digits = self._gamma.denominator.bit_length() - 1
+        planes = next(power for power in (1, 2, 4, 8) if power >= digits)
+        number = np.zeros(len(entries), np.int64)
+        for word in self._words(nonces, planes, digits, entries // np.uint64(32)):  # most significant first
+            number = 2 * number + ((word >> (entries % np.uint64(32)).astype(np.uint32)) & np.uint32(1))
+        return (number < self._gamma.numerator).astype(np.float64)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return log10_binomial(round(score), scored, self._gamma)
+
+
+class GumbelProof(_Proof):
+    """The proof of the Gumbel mark."""
+
+    def _terms(self, nonces: Nonces, entries: Nonces) -> NDArray[np.float64]:
+        (words,) = self._words(nonces, 1, 1, entries)
+        return np.array([-math.log1p(-word / 2**32) for word in words.tolist()])
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return log10_gamma(score, scored)

@@ -1,0 +1,361 @@
+"""THE rule, once: positions, best messages, their p, any of M messages, any of K keys, who passes, who is named.
+
+The rule, once: positions → best messages → their p → any of M messages → any of K keys → who passes → who is named.
+
+Scans, experiments, audits and plans all decide by it (SPEC §3, §4; version 2, §3). A missing p-value is NaN everywhere:
+where no law is known, where there is no further message, where a document is not scored. NaN never passes.
+
+The rank of a key among decoys: no law is asked, so it holds however the format's hash behaves.
+
+If a text owes nothing to a key, the key and 999 decoy keys of its format are exchangeable, and it has the largest score
+of all with probability 1/1000. Decoys are drawn one after another until one scores as high (J. Besag and P. Clifford,
+Sequential Monte Carlo p-values, 1991): after the l-th, p_rank = 1/l is exact, and unmarked text is done after a few.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from scanner.watermark.format import Basis, Candidates, RanksAmongDecoys, Searches, Watermark
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import Positions, Tokens, only, spread_out
+from scanner.watermark.pvalues import log10_any_of
+from schemas.words import Naming
+
+DECOYS = 999
+"""Decoy keys that a key must beat if its p-values are not proven over the whole key (scanner.watermark.rule)."""
+
+LEAST_RANK = 1.0 / (DECOYS + 1)
+"""Rank of a key that beat all decoys."""
+
+
+class Found(NamedTuple):
+    """What one key says of D documents, C candidates of each, best first.
+
+    scored: int64[D]; message: int64[D, C], −1: there is none, or the document is not scored; score: float64[D, C];
+    log10_p: of that message alone, log10_p_global: corrected for all messages of all keys, log10_p_own: by what it
+    shares with no other message, corrected alike (−∞ where nothing more is asked): float64[D, C]; independent: as of
+    Candidates; basis: of the key; p_rank: among decoy keys, NaN where it was not asked for: float64[D, C].
+    """
+
+    scored: NDArray[np.int64]
+    message: NDArray[np.int64]
+    score: NDArray[np.float64]
+    log10_p: NDArray[np.float64]
+    log10_p_global: NDArray[np.float64]
+    log10_p_own: NDArray[np.float64]
+    independent: bool
+    basis: Basis
+    p_rank: NDArray[np.float64]
+
+    @property
+    def stands(self) -> NDArray[np.bool_]:
+        """Where no rank is needed, or no decoy key scored as high: bool[D, C]."""
+        return np.full(self.message.shape, True) if self.basis.proven else np.asarray(self.p_rank <= LEAST_RANK)
+
+    def among(self, documents: NDArray[np.int64], scored: NDArray[np.int64]) -> "Found":
+        """The same findings for all documents of a batch: values for `documents`, int64[d], none for the others.
+
+        Args:
+            documents: which of the D these are.
+            scored: int64[D], scored positions of all.
+        """
+
+        def spread(values: NDArray[Any], fill: float) -> NDArray[Any]:
+            out = np.full((len(scored), values.shape[1]), fill, values.dtype)
+            out[documents] = values
+            return out
+
+        return self._each(spread)._replace(scored=scored)
+
+    def of_width(self, candidates: int) -> "Found":
+        """The same with room for so many candidates of each document, C or more."""
+        more = ((0, 0), (0, candidates - self.message.shape[1]))
+        return self._each(lambda values, fill: np.pad(values, more, constant_values=fill))
+
+    def _each(self, change: Callable[[NDArray[Any], float], NDArray[Any]]) -> "Found":
+        """The same with what has a value a candidate changed; beside it stands what means that there is none."""
+        return self._replace(
+            message=change(self.message, -1),
+            score=change(self.score, 0.0),
+            log10_p=change(self.log10_p, np.nan),
+            log10_p_global=change(self.log10_p_global, np.nan),
+            log10_p_own=change(self.log10_p_own, np.nan),
+            p_rank=change(self.p_rank, np.nan),
+        )
+
+
+class Decision(NamedTuple):
+    """What all keys together say of D documents.
+
+    key: int64[D], which gives the verdict, and candidate: int64[D], of it: the named one of smallest corrected p, the
+    best of all where nobody is; flagged: bool[D]; named: of each key bool[D, C], candidates to be named;
+    naming: object[D], of a flagged document `named`, or why nobody is: `ambiguous` (several messages pass, and one
+    mark raises the scores of others), `undecided` (none passes by what it shares with no other), `assumed`; or `none`.
+    """
+
+    key: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+    flagged: NDArray[np.bool_]
+    named: list[NDArray[np.bool_]]
+    naming: NDArray[np.object_]
+
+
+def long_enough(positions: Positions, least: int) -> tuple[NDArray[np.int64], Positions]:
+    """The documents of at least so many scored positions, int64[d], and their positions: others cost nothing."""
+    enough = positions.scored >= least
+    documents = np.flatnonzero(enough)
+    return documents, positions if enough.all() else only(positions, documents)
+
+
+def log10_p_of(law: Law | None, score: ArrayLike, scored: ArrayLike) -> NDArray[np.float64]:
+    """log10 p of scores under a law, float64 of their common shape; NaN where there is no law."""
+    if law is None:
+        return np.full(np.broadcast_shapes(np.shape(score), np.shape(scored)), np.nan)
+    return law.log10_p(score, scored)
+
+
+def corrected(log10_p: ArrayLike, messages: int, keys: ArrayLike = 1) -> NDArray[np.float64]:
+    """log10 p of the best of M messages, corrected for all of them, then for K tests (SPEC §3).
+
+    K is how many keys there are, or 1 over the product of the weights of key, unit and variant: no whole number then.
+    """
+    return log10_any_of(log10_any_of(log10_p, messages), keys)
+
+
+def log10_p_best(
+    law: Law | None, score: ArrayLike, scored: ArrayLike, messages: int, keys: float = 1
+) -> NDArray[np.float64]:
+    """The p in a verdict for the best of M messages: its own p, corrected for all messages and for K keys."""
+    return corrected(log10_p_of(law, score, scored), messages, keys)
+
+
+def passes(log10_p: ArrayLike, rate: ArrayLike) -> NDArray[np.bool_]:
+    """Whether p-values are at most a rate. NaN does not pass."""
+    return np.asarray(np.asarray(log10_p, np.float64) <= np.log10(rate), np.bool_)
+
+
+def candidates(mark: Watermark, tokens: Tokens, positions: Positions, messages: int) -> Candidates:
+    """The best of the messages 0 … M−1 of each document.
+
+    Raises:
+        ValueError: more than one message, of a watermark that cannot tell them apart.
+    """
+    if isinstance(mark, Searches):
+        return mark.search(tokens, positions, messages)
+    if messages != 1:
+        raise ValueError(f"{mark.label}: cannot be searched for {messages} messages; a key of it has 1")
+    score = mark.score(tokens, positions, 0)
+    alone = np.broadcast_to(np.array([0, -1]), (len(score), 2))
+    return Candidates(alone, np.stack([score, np.zeros_like(score)], axis=1))
+
+
+def search(mark: Watermark, tokens: Tokens, positions: Positions, messages: int, keys: float = 1) -> Found:
+    """Search documents for the messages of a key.
+
+    Args:
+        mark: the opened key.
+        tokens: of the batch.
+        positions: of the D documents to be searched.
+        messages: M.
+        keys: K.
+    """
+    return found_of(mark, candidates(mark, tokens, positions, messages), positions.scored, messages, keys)
+
+
+def found_of(mark: Watermark, best: Candidates, scored: NDArray[np.int64], messages: int, keys: float = 1) -> Found:
+    """What candidates of D documents say: the p-values of their scores.
+
+    Args:
+        mark: the opened key.
+        best: of the documents.
+        scored: int64[D], positions.
+        messages: M, among which they are the best.
+        keys: K.
+    """
+    there = best.message >= 0
+    log10_p = np.where(there, log10_p_of(mark.law, best.score, scored[:, None]), np.nan)
+    own = np.where(there, -np.inf, np.nan)
+    if best.own is not None:
+        log10_own = log10_p_of(mark.law, best.own.score, best.own.scored[:, None])
+        own = np.where(there, corrected(log10_own, best.own.tests, keys), np.nan)
+    return Found(
+        scored=scored,
+        message=best.message,
+        score=best.score.astype(np.float64),
+        log10_p=log10_p,
+        log10_p_global=corrected(log10_p, messages, keys),
+        log10_p_own=own,
+        independent=best.independent,
+        basis=mark.basis,
+        p_rank=np.full(best.message.shape, np.nan),
+    )
+
+
+def instead(found: Found, other: Found, documents: NDArray[np.int64], taken: NDArray[np.bool_]) -> Found:
+    """What a key found in D texts, with the findings of other texts in place of some documents'.
+
+    Args:
+        found: of all D.
+        other: of the other texts of V documents.
+        documents: int64[V], which of the D these are.
+        taken: bool[V], whose other text counts.
+    """
+    width = max(found.message.shape[1], other.message.shape[1])
+    found, other = found.of_width(width), other.of_width(width)
+
+    def put(name: str) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(found, name).copy()
+        values[documents[taken]] = getattr(other, name)[taken]
+        return values
+
+    return found._replace(
+        scored=put("scored"),
+        message=put("message"),
+        score=put("score"),
+        log10_p=put("log10_p"),
+        log10_p_global=put("log10_p_global"),
+        log10_p_own=put("log10_p_own"),
+        p_rank=put("p_rank"),
+    )
+
+
+def passing(found: Sequence[Found], document: int, false_positive_rate: float) -> set[tuple[int, int]]:
+    """Keys, by their place, and messages of a document that pass."""
+    return {
+        (key, int(under_key.message[document, c]))
+        for key, under_key in enumerate(found)
+        for c in np.flatnonzero(
+            passes(under_key.log10_p_global[document], false_positive_rate) & under_key.stands[document]
+        )
+    }
+
+
+def choose(found: Sequence[Found]) -> NDArray[np.int64]:
+    """Key that gives each document its verdict: int64[D].
+
+    The smallest corrected p among the keys that scored it, ties to the first, and any p before none. When no key scored
+    it, the key with the most scored positions.
+    """
+    scoring = np.stack([under_key.message[:, 0] for under_key in found]) >= 0
+    p = np.stack([under_key.log10_p_global[:, 0] for under_key in found])
+    smallest = np.where(scoring, np.where(np.isnan(p), 1.0, p), np.inf).argmin(axis=0)
+    most: NDArray[np.int64] = np.stack([under_key.scored for under_key in found]).argmax(axis=0)
+    return np.where(scoring.any(axis=0), smallest, most)
+
+
+def decide(found: Sequence[Found], false_positive_rate: float, misnaming_rate: float | None = None) -> Decision:
+    """From what each key found to one decision a document.
+
+    Args:
+        found: of all keys, on the same D documents.
+        false_positive_rate: at or below it a corrected p passes.
+        misnaming_rate: the same for what a candidate shares with no other message; None: the false-positive rate.
+    """
+    misnaming_rate = false_positive_rate if misnaming_rate is None else misnaming_rate
+    passed = [passes(under_key.log10_p_global, false_positive_rate) & under_key.stands for under_key in found]
+    count = np.sum([of_key.sum(axis=1) for of_key in passed], axis=0)
+    alone = (count == 1)[:, None]
+    own = [passes(under_key.log10_p_own, misnaming_rate) for under_key in found]
+    named = [
+        of_key & (own_passes if under_key.independent else alone) & (not under_key.basis.assumed)
+        for under_key, of_key, own_passes in zip(found, passed, own, strict=True)
+    ]
+    shared, proven = (
+        np.any([of_key.any(axis=1) & fact for of_key, fact in zip(passed, facts, strict=True)], axis=0)
+        for facts in (
+            [not under_key.independent for under_key in found],
+            [not under_key.basis.assumed for under_key in found],
+        )
+    )
+    naming = np.full(len(count), Naming.NONE, object)
+    naming[count > 0] = Naming.UNDECIDED
+    naming[shared & (count > 1)] = Naming.AMBIGUOUS
+    naming[(count > 0) & ~proven] = Naming.ASSUMED
+    naming[np.any([of_key.any(axis=1) for of_key in named], axis=0)] = Naming.NAMED
+    key, candidate = _best_named(found, named)
+    # the best of such a key passes with its group alone, so it may be a stranger, whatever passes under other keys
+    independent = np.array([under_key.independent for under_key in found])
+    naming[(naming == Naming.AMBIGUOUS) & independent[key]] = Naming.UNDECIDED
+    return Decision(key, candidate, count > 0, named, naming)
+
+
+def _best_named(
+    found: Sequence[Found], named: Sequence[NDArray[np.bool_]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Key and candidate of each verdict: who is named by the smallest p, or whoever is best where nobody is."""
+    first = [of_key.argmax(axis=1) for of_key in named]  # candidates come best first
+    documents = np.arange(len(first[0]))
+    p = np.stack(
+        [
+            np.where(of_key.any(axis=1), under_key.log10_p_global[documents, place], np.inf)
+            for under_key, of_key, place in zip(found, named, first, strict=True)
+        ]
+    )
+    anybody = p.min(axis=0) < np.inf
+    key: NDArray[np.int64] = np.where(anybody, p.argmin(axis=0), choose(found))
+    return key, np.where(anybody, np.stack(first)[key, documents], 0)
+
+
+SECONDS = 300.0
+"""Most seconds for ranking a text, by its format's generous count. Without a limit, whoever can make a mark could keep
+a worker busy for hours with one text.
+"""
+
+FEWEST, MOST = 256, 2**16
+"""Fewest and most scored positions of a text that are ranked."""
+
+
+def most_ranked(seconds: float) -> int:
+    """How many positions of a text are ranked when each takes so many seconds under a key."""
+    return int(min(max(SECONDS / (DECOYS * seconds), FEWEST), MOST))
+
+
+def ranked(
+    found: Found,
+    mark: Watermark,
+    tokens: Tokens,
+    positions: Positions,
+    messages: int,
+    false_positive_rate: float,
+    most: int = MOST,
+) -> Found:
+    """What a key found, with its rank where it would be flagged; where the law is proven, no rank is computed.
+
+    In a long text `most` evenly spaced positions are ranked: the key and the decoys meet the same ones. The p-value for
+    all keys of a candidate that a decoy equals is at least its rank. A format that cannot draw decoys has no rank, and
+    is not flagged. The cost of a candidate that beats all of them is that of searching its text DECOYS times.
+
+    Args:
+        found: findings of the D documents.
+        mark: the opened key.
+        tokens: of the batch.
+        positions: of the D documents.
+        messages: M: a decoy's best message of so many is compared.
+        false_positive_rate: at or below it a corrected p would pass.
+        most: of the scored positions of a text that are looked at.
+    """
+    if mark.basis.proven or not isinstance(mark, RanksAmongDecoys):
+        return found
+    left = np.array(passes(found.log10_p_global, false_positive_rate))
+    p_rank = np.where(left, LEAST_RANK, np.nan)
+    score = found.score
+    long = np.flatnonzero(left.any(axis=1) & (positions.scored > most))
+    if len(long):
+        positions, score = spread_out(positions, most), score.copy()
+        for c in range(left.shape[1]):
+            some = long[left[long, c]]
+            score[some, c] = mark.score(tokens, only(positions, some), found.message[some, c])
+    for number in range(1, DECOYS + 1):
+        documents = np.flatnonzero(left.any(axis=1))
+        if not len(documents):
+            break
+        best = candidates(mark.decoy(number), tokens, only(positions, documents), messages).score[:, :1]
+        beaten = left[documents] & (best.astype(np.float64) >= score[documents])
+        p_rank[documents] = np.where(beaten, 1.0 / number, p_rank[documents])
+        left[documents] &= ~beaten
+    beaten = p_rank > LEAST_RANK
+    no_smaller = np.maximum(found.log10_p_global, np.log10(np.where(beaten, p_rank, 1.0)))
+    return found._replace(p_rank=p_rank, log10_p_global=np.where(beaten, no_smaller, found.log10_p_global))

@@ -1,0 +1,340 @@
+"""The green lists of Hugging Face transformers, `WatermarkingConfig` with lefthash or selfhash, as 5.23 makes them.
+
+A seed names a permutation of the vocabulary whose first int(γ·|V|) tokens are green (Kirchenbauer et al.). In lefthash
+the previous token alone decides the seed, whatever the context width. In selfhash all tokens of the window decide it,
+the scored token included. A position counts once for each seed and token: leaving out repeated windows, as the library
+can, leaves the same draw in many places, and made p-values of human text 78 times too small at 1e-4.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.resources import files
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy import int64, uint32, uint64
+from numpy.typing import NDArray
+from pydantic import Field
+
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.kernel import kernel
+from scanner.watermark.laws import Binomial, Floored, Law
+from scanner.watermark.positions import WIDEST, Dedup, PositionRule, Positions, Tokens, ragged
+from scanner.watermark.stacks.random_numbers import first_of_permutation, is_among_first, permutation, product_mod
+from scanner.watermark.stacks.shared import (
+    BySeed,
+    GreenListFormat,
+    Held,
+    Opened,
+    Seeds,
+    check_message,
+    seeded_positions,
+    told_apart,
+    without,
+)
+
+SEED_BITS = 32
+"""Bits of a generator's seed."""
+
+TABLE = 1_000_003
+"""Entries of the library's selfhash table."""
+
+CACHE_BYTES = 2**26
+"""Bytes of green lists that an opened key caches by seed: 10,900 lists of 49,152 tokens."""
+
+_WORTH_A_CACHE = 2048  # scored positions; decoys and single texts are done sooner without one
+
+
+@kernel
+def left_seeds(ids: NDArray[np.uint32], key: uint64) -> NDArray[np.uint32]:
+    """Low 32 bits of key·(the token before) mod 2^64−1 at each place, uint32[N]; 0 at the first."""
+    out = np.zeros(len(ids), np.uint32)
+    for i in range(1, len(ids)):
+        out[i] = uint32(product_mod(key, uint64(ids[i - 1]), uint64(0)))
+    return out
+
+
+@kernel
+def self_seeds(ids: NDArray[np.uint32], key: int64, table: NDArray[np.int32], width: int) -> NDArray[np.uint32]:
+    """Low 32 bits of the least key·(T[x]+1)·(T[last]+1) of the `width` tokens that end at each place: uint32[N].
+
+    Products wrap around as signed 64-bit numbers, and the least is taken mod 2^64−1 as Python takes it. Where a window
+    begins before the batch, 0.
+    """
+    out = np.zeros(len(ids), np.uint32)
+    for i in range(width - 1, len(ids)):
+        last = int64(table[ids[i] % uint32(TABLE)]) + int64(1)
+        least = int64(9223372036854775807)
+        for k in range(i - width + 1, i + 1):
+            least = min(least, key * (int64(table[ids[k] % uint32(TABLE)]) + int64(1)) * last)
+        out[i] = uint32(uint64(least) - uint64(1) if least < 0 else uint64(least))
+    return out
+
+
+@kernel
+def _green_one_by_one(
+    seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], size: int, first: int
+) -> NDArray[np.bool_]:
+    out = np.zeros(len(seeds), np.bool_)
+    for i in range(len(seeds)):
+        out[i] = tokens[i] < size and is_among_first(seeds[i], tokens[i], size, first)
+    return out
+
+
+@kernel
+def _green_by_lists(
+    seeds: NDArray[np.uint32],
+    tokens: NDArray[np.uint32],
+    first: int,
+    identity: NDArray[np.int32],
+    known: NDArray[np.int64],
+    lists: NDArray[np.uint64],
+) -> NDArray[np.bool_]:
+    """As `_green_one_by_one`, by cached lists. known: int64[S], places of seeds in lists, uint64[S, |V|/64], or −1."""
+    out = np.zeros(len(seeds), np.bool_)
+    green = np.empty(first, np.int32)
+    for i in range(len(seeds)):
+        if tokens[i] >= len(identity):
+            continue
+        slot = int64(uint64(uint64(seeds[i]) * uint64(0x9E3779B97F4A7C15) >> uint64(32)) % uint64(len(known)))
+        if known[slot] != int64(seeds[i]):
+            known[slot] = int64(seeds[i])
+            first_of_permutation(seeds[i], first, identity, green)
+            lists[slot] = uint64(0)
+            for token in green:
+                lists[slot, token >> 6] |= uint64(1) << uint64(token & 63)
+        out[i] = (lists[slot, tokens[i] >> uint32(6)] >> uint64(tokens[i] & uint32(63))) & uint64(1) != uint64(0)
+    return out
+
+
+class GreenLists:
+    """The green lists of a vocabulary, with a cache of at most CACHE_BYTES for lists that were met.
+
+    Args:
+        size: |V|, the width of the logits.
+        first: how many tokens are green.
+    """
+
+    def __init__(self, size: int, first: int) -> None:
+        self._size, self._first, self.kept = size, first, True
+        self._lists: tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint64]] | None = None
+
+    def green(self, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Whether tokens, uint32[P], are green under seeds, uint32[P]: bool[P]; a token beyond |V| is not."""
+        if self._lists is None and self.kept and len(seeds) >= _WORTH_A_CACHE:
+            words = -(-self._size // 64)
+            slots = max(1, CACHE_BYTES // (8 * words))
+            identity = np.arange(self._size, dtype=np.int32)
+            self._lists = identity, np.full(slots, -1, np.int64), np.empty((slots, words), np.uint64)
+        if self._lists is None:
+            return _green_one_by_one(seeds, tokens, self._size, self._first)
+        return _green_by_lists(seeds, tokens, self._first, *self._lists)
+
+
+@dataclass(frozen=True)
+class AfterOneToken:
+    """Positions of lefthash.
+
+    Each pair of a token and the previous token counts once, since the pair decides the draw; after token 0 every key's
+    seed is 0.
+    """
+
+    width: int
+
+    @property
+    def context(self) -> int:
+        """The context width; only one token of it decides the seed."""
+        return self.width
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        before = np.concatenate([np.zeros(min(1, len(tokens.ids)), np.uint32), tokens.ids[:-1]])
+        found = seeded_positions(tokens, before, self.width, dedup)
+        return without(found, before[found.index] == 0)
+
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
+        """See PositionRule."""
+        return tuple(tokens.ids[place - 1 : place + 1].tolist())
+
+
+class _KgwFormat(GreenListFormat):
+    """What both seedings share."""
+
+    secret_bytes = range(8, 9)
+    seeding: ClassVar[Literal["lefthash", "selfhash"]]
+    greenlist_ratio: float = Field(default=0.25, gt=0, lt=1)
+    context_width: int = Field(default=1, ge=1, le=WIDEST)
+
+    def share(self) -> float:
+        """Share of green tokens."""
+        return self.greenlist_ratio
+
+    def label(self) -> str:
+        """See Format."""
+        share = f"greenlist_ratio={self.greenlist_ratio!r}"
+        return f"{self.name};vocab_size={self.vocab_size};{share};context_width={self.context_width}"
+
+    def law(self) -> Law:
+        """The law of draws without replacement within a seed; its tail is below the binomial's where it matters."""
+        return Floored(Binomial(Fraction(self.green, self.vocab_size)), SEED_BITS)
+
+    def basis(self) -> Basis:
+        """32 bits of a seed, drawn by a generator that is no cipher."""
+        return Basis(SEED_BITS, assumed=True)
+
+    def columns(self) -> Columns:
+        """See Format."""
+        return Columns(self.name, self.context_width, str(self.greenlist_ratio))
+
+    def decoy_key(self, entropy: bytes) -> bytes:
+        """An odd number below 2^63, as 8 bytes."""
+        return (int.from_bytes(entropy[:8], "big") >> 1 | 1).to_bytes(8, "big")
+
+    def seconds(self, messages: int) -> float:
+        """Ten times the time of a shuffle."""
+        return 1e-5 + 1e-8 * self.green
+
+    @abstractmethod
+    def under(self, secret: bytes, table: NDArray[np.int32]) -> "Kgw":
+        """The format opened with a secret and a selfhash table: the key's own table or, for a decoy, another key's."""
+
+    def _proof(self, secret: bytes) -> Proof:
+        from scanner.watermark.stacks.seeded_proof import KgwProof  # flags alone need mpmath
+
+        return KgwProof(secret, self.seeding, self.context_width, self.vocab_size, self.green)
+
+
+class Kgw(Opened):
+    """A key of either seeding.
+
+    Args:
+        form: the format.
+        rule: which positions it scores.
+        secret: the key.
+        seeds: the function that gives the seed of each place in a batch.
+        table: the selfhash table. Decoys share one, since 999 tables of a million entries are too many.
+    """
+
+    def __init__(
+        self, form: "_KgwFormat", rule: PositionRule, secret: bytes, seeds: Seeds, table: NDArray[np.int32]
+    ) -> None:
+        super().__init__(form, rule, secret)
+        self._of_format, self._table = form, Held(table)
+        self._seeds, self._lists = Held(seeds), GreenLists(form.vocab_size, form.green)
+
+    def _open_decoy(self, secret: bytes) -> "Kgw":
+        decoy = self._of_format.under(secret, self._table.value)
+        decoy._lists.kept = False  # there are many decoys, and few texts
+        return decoy
+
+    def seeds(self, tokens: Tokens) -> NDArray[np.uint32]:
+        """Seed of each place in a batch: uint32[N]."""
+        return self._seeds.value(tokens)
+
+    def green(self, tokens: Tokens, positions: Positions) -> NDArray[np.bool_]:
+        """Whether the scored tokens are green: bool[P]."""
+        return self._lists.green(self.seeds(tokens)[positions.index], tokens.ids[positions.index])
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """See Watermark; the mark has the message 0 alone."""
+        check_message(messages)
+        counts = np.zeros(len(positions.index) + 1, np.int64)
+        np.cumsum(self.green(tokens, positions), out=counts[1:])
+        return np.diff(counts[positions.offsets])
+
+
+def _detection(case: Case) -> Pairs:
+    """What the library's detector reports. Its p-value is a normal tail and is not compared."""
+    width, left = case["context_width"], case["seeding_scheme"] == "lefthash"
+    form = (KgwLefthashFormat if left else KgwSelfhashFormat)(
+        vocab_size=case["vocab_size"], greenlist_ratio=case["greenlist_ratio"], context_width=width
+    )
+    mark, tokens = form.open(int(case["hashing_key"]).to_bytes(8, "big")), ragged([case["tokens"]])
+    skip = width if left else width - 1
+    index = np.arange(skip, len(tokens.ids))
+    if case["ignore_repeated_ngrams"]:
+        windows = [tuple(case["tokens"][i - skip : i + 1]) for i in index]
+        index = np.array([i for n, i in enumerate(index) if windows[n] not in windows[:n]])
+    positions = Positions(index, np.array([0, len(index)]))
+    green = mark.green(tokens, positions)
+    out = case["out"]
+    yield "num_tokens_scored", out["num_tokens_scored"], float(len(index))
+    yield "num_green_tokens", out["num_green_tokens"], float(mark.score(tokens, positions, 0)[0])
+    if not case["ignore_repeated_ngrams"]:
+        yield "green_mask", out["green_mask"], green.astype(int).tolist()[: len(out["green_mask"])]
+    low = [int(seed) & 0xFFFFFFFF for seed in out["first_seeds"]]
+    yield "first_seeds", low, mark.seeds(tokens)[skip : skip + len(low)].tolist()
+    yield "fixed_table", out["fixed_table_first8"], permutation(int(case["hashing_key"]), TABLE)[:8].tolist()
+
+
+class KgwLefthashFormat(_KgwFormat):
+    """Seeded by the token before."""
+
+    name = "hf-lefthash"
+    title = "Hugging Face transformers, green list, lefthash"
+    seeding = "lefthash"
+    answers = Answers(files(__package__) / "hf_lefthash.json", {"hf_lefthash": _detection})
+
+    def rule(self) -> AfterOneToken:
+        """Which positions are scored."""
+        return AfterOneToken(self.context_width)
+
+    def open(self, secret: bytes) -> Kgw:
+        """A secret is the hashing key's 8 bytes, big-endian."""
+        return self.under(secret, np.empty(0, np.int32))
+
+    def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
+        """As `open`; there is no table."""
+        key = uint64(key_of(secret))
+        return Kgw(self, self.rule(), secret, lambda tokens: left_seeds(tokens.ids, key), table)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret)
+
+
+class KgwSelfhashFormat(_KgwFormat):
+    """Seeded by the window that ends with the scored token."""
+
+    name = "hf-selfhash"
+    title = "Hugging Face transformers, green list, selfhash"
+    seeding = "selfhash"
+    answers = Answers(files(__package__) / "hf_selfhash.json", {"hf_selfhash": _detection})
+
+    def rule(self) -> BySeed:
+        """The rule under hashing key 1; each opened key has its own."""
+        secret = (1).to_bytes(8, "big")
+        return self._rule(secret, permutation(1, TABLE))
+
+    def open(self, secret: bytes) -> Kgw:
+        """A secret is the hashing key's 8 bytes, big-endian."""
+        return self.under(secret, permutation(key_of(secret), TABLE))
+
+    def under(self, secret: bytes, table: NDArray[np.int32]) -> Kgw:
+        """As `open`, with the given table."""
+        rule = self._rule(secret, table)
+        return Kgw(self, rule, secret, rule.seeds.value, table)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret)
+
+    def _rule(self, secret: bytes, table: NDArray[np.int32]) -> BySeed:
+        key, before = key_of(secret), self.context_width - 1
+        seeds = Held[Seeds](lambda tokens: self_seeds(tokens.ids, int64(key), table, before + 1))
+        return BySeed(before, before, told_apart(self.name, secret), seeds)
+
+
+def key_of(secret: bytes) -> int:
+    """The hashing key of 8 bytes, big-endian.
+
+    Raises:
+        ValueError: a secret of another length, or a key that names one seed for different tokens.
+    """
+    if len(secret) != 8:
+        raise ValueError(f"a hashing key has 8 bytes; this secret has {len(secret)}")
+    key = int.from_bytes(secret, "big")
+    if key >= 2**63 or key % 2**12 == 0:
+        raise ValueError("a hashing key is at least 1, below 2^63, and no multiple of 4,096")
+    return key

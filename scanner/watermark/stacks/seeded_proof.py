@@ -1,0 +1,275 @@
+"""Proofs of the marks that torch's CPU generator draws, and of SynthID: plain Python, and numpy's own Mersenne Twister.
+
+numpy seeds it as torch does when it is seeded by one number of 32 bits, as old versions did.
+"""
+
+import hashlib
+import math
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve  # type: ignore[import-untyped]
+from scipy.special import logsumexp  # type: ignore[import-untyped]
+from scipy.stats import norm  # type: ignore[import-untyped]
+
+from scanner.watermark.proof import counted, floored, log10_binomial, log10_gamma
+from scanner.watermark.stacks.shared import Held
+
+_64 = 2**64
+_MOD = 2**64 - 1
+_TABLE = 1_000_003
+_LCG = 6_364_136_223_846_793_005
+
+
+def words(seed: int, count: int) -> list[int]:
+    """The first words of the generator."""
+    drawn: list[int] = np.random.RandomState(seed % 2**32).randint(0, 2**32, count, np.uint32).tolist()
+    return drawn
+
+
+def shuffled(seed: int, size: int, steps: int) -> list[int]:
+    """The first values of a permutation of size values, after so many swaps."""
+    values = list(range(size))
+    for i, word in enumerate(words(seed, steps)):
+        j = i + word % (size - i)
+        values[i], values[j] = values[j], values[i]
+    return values[:steps]
+
+
+def signed(number: int) -> int:
+    """The number as signed 64 bits."""
+    return (number + 2**63) % _64 - 2**63
+
+
+class KgwProof:
+    """The proof of a hashing key's mark. Its repr shows nothing of the key."""
+
+    def __init__(self, secret: bytes, seeding: str, width: int, size: int, green: int) -> None:
+        self._key, self._left, self._width = Held(int.from_bytes(secret, "big")), seeding == "lefthash", width
+        self._size, self._green = size, green
+        self._table = Held([] if self._left else shuffled(self._key.value, _TABLE, _TABLE))
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof; the mark has one message."""
+        ids, before = tokens.tolist(), self._width if self._left else self._width - 1
+        places = [t for t in range(before, len(ids)) if not self._left or ids[t - 1] != 0]
+        seeds = [self._seed(ids[t - before : t + 1]) % 2**32 for t in places]
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
+        lists = {seed: set(shuffled(seed, self._size, self._green)) for seed in {seeds[i] for i in kept}}
+        return len(kept), [float(sum(ids[places[i]] in lists[seeds[i]] for i in kept))] * len(messages)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
+
+    def _seed(self, window: list[int]) -> int:
+        if self._left:
+            return self._key.value * window[-2] % _MOD
+        entries = [self._table.value[token % _TABLE] + 1 for token in window]
+        return min(signed(self._key.value * entry * entries[-1]) for entry in entries) % _MOD
+
+
+class ThreeBricksProof:
+    """The proof of the mark of a seed and a salt; without green tokens it is the Gumbel mark.
+
+    Its repr shows nothing of them.
+    """
+
+    def __init__(self, secret: bytes, window: int, seeding: str, table_seed: int, size: int, green: int) -> None:
+        self._key = Held((int.from_bytes(secret[:8], "big"), int.from_bytes(secret[8:], "big")))
+        self._window, self._seeding, self._size, self._green = window, seeding, size, green
+        self._table = [] if seeding == "hash" else shuffled(table_seed, _TABLE, _TABLE)
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof."""
+        ids, h = tokens.tolist(), self._window
+        places = [t for t in range(h + 1, len(ids)) if ids[t] < self._size and self._keyed(ids[t - h : t])]
+        seeds = [self._seed(ids[t - h : t]) % 2**32 for t in places]
+        kept = counted(places, seeds, [ids[t] for t in places], dedup, left_out)
+        sums = np.zeros((len(messages), len(kept)))
+        for n, i in enumerate(kept):
+            met = [(ids[places[i]] + message) % self._size for message in messages]
+            if self._green:
+                green = set(shuffled(seeds[i], self._size, self._green))
+                sums[:, n] = [token in green for token in met]
+            else:
+                drawn = words(seeds[i], self._size)
+                sums[:, n] = [-math.log1p(-(drawn[token] % 2**24) / 2**24) for token in met]
+        return len(kept), [math.fsum(row) for row in sums]
+
+    def _keyed(self, window: list[int]) -> bool:
+        """Whether a window's seed changes with the key."""
+        seed = self._seed(window) % 2**32
+        return seed != self._table[0] if self._table else self._key.value[0] != 0 or seed >= self._size
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        if self._green:
+            return floored(log10_binomial(int(score), scored, Fraction(self._green, self._size)), 32)
+        return floored(log10_gamma(score, scored), 32)
+
+    def _seed(self, window: list[int]) -> int:
+        seed, salt = self._key.value
+        if self._seeding == "hash":
+            for token in window:
+                seed = (seed * salt + token) % _MOD
+            return seed
+        if self._seeding == "min":
+            return min(self._table[signed(salt * token) % _TABLE] for token in window)
+        return self._table[signed(salt * (sum(window) if self._seeding == "additive" else window[0])) % _TABLE]
+
+
+def log_urn(scored: int, variance: float) -> NDArray[np.float64]:
+    """ln of the chance of each number of heads that an urn of two kinds of coins gives, which grows with every draw.
+
+    It grows so fast that the number of heads varies as stated, over that of an urn that does not grow.
+    """
+    alike = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)
+    growth = alike / (1.0 - alike)
+    k = np.arange(scored)
+    more = np.log((scored - k) / (k + 1.0)) + np.log((0.5 + k * growth) / (0.5 + (scored - k - 1.0) * growth))
+    log_law = np.concatenate([[0.0], np.cumsum(more)])
+    return np.asarray(log_law - logsumexp(log_law), np.float64)
+
+
+class SynthIdProof:
+    """The proof of the mark of a list of keys, 8 bytes each. Its repr shows nothing of them.
+
+    Args:
+        secret: the keys.
+        depth: how many.
+        length: of n-grams.
+        weighted: whether layers have weights.
+        table: seed and size of the table; None: of the git version's rounds.
+        bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(
+        self, secret: bytes, depth: int, length: int, weighted: bool, table: tuple[int, int] | None, bits: int
+    ) -> None:
+        keys = [int.from_bytes(secret[8 * i : 8 * i + 8], "big") for i in range(depth)]
+        packed = b"".join(key.to_bytes(8, "little") for key in keys)
+        start = 1 if table else int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
+        self._key, self._length, self._bits = Held((keys, start)), length, bits
+        self._table = np.array(words(*table)) % 2 if table else None
+        steps = [Fraction(10) - Fraction(9 * i, depth - 1) for i in range(depth)] if weighted and depth > 1 else []
+        scale = math.lcm(*(step.denominator for step in steps)) if steps else 1
+        whole = [int(step * scale) for step in steps] or [1] * depth
+        self._weights = [weight // math.gcd(*whole) for weight in whole]
+
+    def scores(
+        self, tokens: NDArray[np.uint32], messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof; the mark has one message, and its score is −ln p."""
+        ids, before = tokens.tolist(), self._length - 1
+        places = range(before, len(ids))
+        contexts = [tuple(ids[t - before : t]) for t in places]
+        unit = "none" if dedup == "none" else "context"
+        kept = counted(places, contexts, [ids[t] for t in places], unit, left_out)
+        if not kept:
+            return 0, [0.0] * len(messages)
+        keys, start = self._key.value
+        states = [self._hash(start, [*contexts[i], ids[places[i]]]) for i in kept]
+        ones = [sum(self._bit(state, key) for state in states) for key in keys]
+        score = sum(weight * count for weight, count in zip(self._weights, ones, strict=True))
+        return len(kept), [self._surprise(score, states)] * len(messages)
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return floored(-score / math.log(10.0), self._bits) if scored else 0.0
+
+    def _hash(self, state: int, values: list[int]) -> int:
+        for value in values:
+            state = ((state + value) * _LCG + 1) % _64
+        return state
+
+    def _bit(self, state: int, key: int) -> int:
+        state = self._hash(state, [key])
+        if self._table is not None:
+            return int(self._table[state % len(self._table)])
+        for _ in range(12):
+            state = signed(self._hash(state, [1])) >> 5
+        return (state >> 30) % 2
+
+    def _surprise(self, score: int, states: list[int]) -> float:
+        """−ln p by the law that belongs to a score: a normal one of some variance, or the layers' laws folded.
+
+        The normal law whose variance is little larger than the bits' decides which one it is.
+        """
+        if self._table is not None:
+            normal = self._normal(score, len(states), 1.0 + 5.0 / math.sqrt(len(self._table)))
+            return normal if normal < 3.0 * math.log(10.0) else self._folded(score, self._log_law(self._table, states))
+        narrowest = self._normal(score, len(states), 1.0)
+        if narrowest < 2.0 * math.log(10.0):
+            return min(self._normal(score, len(states), wider) for wider in (3.0, 1.0 / 3.0))
+        if narrowest < 3.0 * math.log(10.0):
+            return self._normal(score, len(states), self._most_variance(states, 512))
+        return self._folded(score, log_urn(len(states), self._most_variance(states, 16_384)))
+
+    def _normal(self, score: int, scored: int, wider: float) -> float:
+        """−ln p by a normal law whose variance is that of independent bits times `wider`."""
+        share = 0.5 if self._table is None else max(0.5, float(self._table.mean()))
+        mean, squares = share * sum(self._weights), sum(weight**2 for weight in self._weights)
+        spread = math.sqrt(wider * share * (1.0 - share) * squares * scored)
+        return -float(norm.logsf((score - 1 - mean * scored) / spread))
+
+    def _most_variance(self, states: list[int], points: int) -> float:
+        """The upper 99 % limit of a layer's variance over that of independent bits, under numbers in place of keys."""
+        fixed = np.frombuffer(hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * 16_384), "<i8")
+        fixed = fixed[: max(512, min(points, 2**27 // len(states)))]
+        more = np.zeros(len(fixed), np.int64)
+        for state in states:
+            x = (fixed + signed(state - states[0])) * _LCG + 1
+            for _ in range(12):
+                x = ((x + 1) * _LCG + 1) >> 5
+            more += np.where(x & 2**30, 1, -1)
+        squares = [excess * excess / len(states) for excess in more.tolist()]
+        mean = math.fsum(squares) / len(squares)
+        apart = math.fsum((square - mean) ** 2 for square in squares) / (len(squares) - 1)
+        return max(1.0, mean + float(norm.ppf(0.99)) * math.sqrt(apart / len(squares)))
+
+    def _folded(self, score: int, log_law: NDArray[np.float64]) -> float:
+        """−ln p: laws of the layers, tilted until their sum's mean is near the score, folded one after the other."""
+        values = np.arange(len(log_law))
+        tilt = self._tilt(score, values, log_law)
+        sums, begin, log_scale = np.ones(1), 0, 0.0
+        for weight in self._weights:
+            power = log_law + tilt * weight * values
+            total = logsumexp(power)
+            log_scale += total
+            law = np.zeros(weight * (len(log_law) - 1) + 1)
+            law[:: max(weight, 1)] = np.exp(power - total)
+            sums = np.clip(fftconvolve(sums, law), 0.0, None)
+            there = np.flatnonzero(sums > 1e-19 * sums.max())
+            begin, sums = begin + int(there[0]), sums[there[0] : there[-1] + 1]
+        over = np.arange(len(sums)) + begin - score
+        enough = over >= 0
+        return float(tilt * score - log_scale - math.log((sums[enough] * np.exp(-tilt * over[enough])).sum()))
+
+    def _log_law(self, table: NDArray[np.int64], states: list[int]) -> NDArray[np.float64]:
+        """ln of the chance of each number of ones of a layer by the table, −∞ where there is none."""
+        size = len(table)
+        sums = np.zeros(size, np.int64)
+        twice = np.concatenate([table, table])
+        for state in states:
+            at = self._hash(state, [0]) % size
+            sums += twice[at : at + size]
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(np.bincount(sums, minlength=len(states) + 1) / size), np.float64)
+
+    def _tilt(self, score: int, values: NDArray[np.int64], log_law: NDArray[np.float64]) -> float:
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            mean = 0.0
+            for weight in self._weights:
+                power = log_law + middle * weight * values
+                mean += weight * float((np.exp(power - logsumexp(power)) * values).sum())
+            low, high = (middle, high) if mean < score else (low, middle)
+        return low

@@ -1,0 +1,92 @@
+"""Proofs of SGLang's marks: MurmurHash3 (x86, 32 bits) in plain numpy, one lane a scored position."""
+
+import hmac
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scanner.watermark.proof import counted, floored, log10_gamma
+from scanner.watermark.stacks.shared import Held
+
+Words = NDArray[np.uint32]
+
+
+def _times(x: Words, factor: int) -> Words:
+    return x * np.uint32(factor)
+
+
+def _rotated(x: Words, by: int) -> Words:
+    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+
+def murmur3(columns: Sequence[Words]) -> Words:
+    """MurmurHash3_x86_32, seed 0, of each lane's words: uint32[P]."""
+    h = np.zeros(len(columns[0]), np.uint32)
+    for column in columns:
+        h = _times(_rotated(h ^ _times(_rotated(_times(column, 0xCC9E2D51), 15), 0x1B873593), 13), 5)
+        h = h + np.uint32(0xE6546B64)
+    h = h ^ np.uint32(4 * len(columns))
+    h = _times(h ^ (h >> np.uint32(16)), 0x85EBCA6B)
+    h = _times(h ^ (h >> np.uint32(13)), 0xC2B2AE35)
+    return h ^ (h >> np.uint32(16))
+
+
+class SglangProof:
+    """The proof of one key's mark, or of two keys' where a coin names one at each context.
+
+    Its repr shows nothing of them.
+
+    Args:
+        secret: 8 bytes of each key, big-endian.
+        width: of the context.
+        share: of the contexts that the first of two keys marks.
+        bits: no p-value is below 2^-bits.
+    """
+
+    def __init__(self, secret: bytes, width: int, share: float, bits: int) -> None:
+        self._keys = Held([int.from_bytes(secret[i : i + 8], "big") for i in range(0, len(secret), 8)])
+        self._width, self._share, self._bits = width, share, bits
+
+    def scores(
+        self, tokens: Words, messages: Sequence[int], dedup: str, left_out: Collection[int] = ()
+    ) -> tuple[int, list[float]]:
+        """See scanner.watermark.format.Proof."""
+        width = self._width
+        met = tokens[width:]
+        if not len(met):
+            return 0, [0.0] * len(messages)
+        hashes = murmur3([tokens[i : len(tokens) - width + i] for i in range(width)])
+        places = range(width, len(tokens))
+        kept = np.array(counted(places, hashes.tolist(), met.tolist(), dedup, left_out), np.int64)
+        contexts, met = hashes[kept], met[kept]
+        return len(kept), [self._score(self._of(message), contexts, met) for message in messages]
+
+    def _of(self, message: int) -> list[int]:
+        """The keys that mark a message."""
+        return self._keys.value
+
+    def _score(self, keys: list[int], contexts: Words, met: Words) -> float:
+        halves = [np.full(len(met), half, np.uint32) for key in keys for half in (key % 2**32, key >> 32)]
+        draws = [murmur3([*halves[i : i + 2], contexts, met]) for i in range(0, len(halves), 2)]
+        chosen = draws[0]
+        if len(keys) == 2:
+            chosen = np.where(murmur3([*halves, contexts]) < int(self._share * 2**32), *draws)
+        return math.fsum(-math.log1p(-draw / 2**32) for draw in chosen.tolist())
+
+    def log10_p(self, score: float, scored: int) -> float:
+        """See scanner.watermark.format.Proof."""
+        return floored(log10_gamma(score, scored), self._bits)
+
+
+class SglangUsersProof(SglangProof):
+    """The proof of marks with a key for each message, derived from a master key."""
+
+    def __init__(self, secret: bytes, width: int, bits: int) -> None:
+        super().__init__(b"", width, 1.0, bits)
+        self._master = Held(secret)
+
+    def _of(self, message: int) -> list[int]:
+        of = b"brickscan sglang user key v1" + message.to_bytes(8, "big")
+        return [int.from_bytes(hmac.digest(self._master.value, of, "sha256")[:8], "big")]

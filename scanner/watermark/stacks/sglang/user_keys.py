@@ -1,0 +1,230 @@
+"""A key for each request, as SGLang takes it, derived from one master key for each user: a text names its user.
+
+Users are the messages of one format. A key has 64 bits and 32 that count (sglang.py): with M users the smallest
+corrected p-value is about M / 2^32, and whoever tries 2^32 states forges any user's mark.
+"""
+
+import hmac
+import math
+from importlib.resources import files
+
+import numpy as np
+from numpy import uint32
+from numpy.typing import NDArray
+
+from scanner.watermark.format import Answers, Candidates, Case, Pairs, Proof
+from scanner.watermark.kernel import kernel
+from scanner.watermark.native.one_message import term
+from scanner.watermark.positions import Positions, Tokens, ragged
+from scanner.watermark.stacks.sglang.format import (
+    KEY_BITS,
+    Sglang,
+    SglangFormat,
+    SglangOneKeyFormat,
+    finished,
+    mixed,
+    seeds_of,
+    state_of,
+    taken_in,
+)
+from scanner.watermark.stacks.shared import Held, Opened
+
+_PURPOSE = b"brickscan sglang user key v1"
+_TILE = 1024  # states at a time, whose products stay in the first-level cache
+_FACTORS = 30  # factors of up to 2^32, whose product double precision holds
+_MISS = 1e-11  # relative error of `scores_under`, many times over
+
+
+def user_key(secret: bytes, message: int) -> int:
+    """The key to send with the requests of a message's holder: the first 8 bytes of an HMAC-SHA-256, big-endian.
+
+    Args:
+        secret: the master key.
+        message: from 0 on; it enters as 8 bytes, big-endian.
+    """
+    digest = hmac.digest(secret, _PURPOSE + message.to_bytes(8, "big"), "sha256")
+    return int.from_bytes(digest[:8], "big")
+
+
+@kernel
+def states_of(keys: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """The state of each of many keys: uint32[M]."""
+    out = np.empty(len(keys), np.uint32)
+    for i in range(len(keys)):
+        out[i] = state_of(keys[i : i + 1])
+    return out
+
+
+@kernel
+def exact_score(state: uint32, seeds: NDArray[np.uint32], tokens: NDArray[np.uint32]) -> float:
+    """Score of one document under one state, summed in order of position."""
+    total = 0.0
+    for p in range(len(seeds)):
+        total += term(finished(taken_in(taken_in(state, mixed(seeds[p])), mixed(tokens[p])), uint32(4)))
+    return total
+
+
+@kernel
+def exact_scores(
+    states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Score of each document under a state of its own: float64[D]."""
+    out = np.empty(len(states))
+    for d in range(len(out)):
+        mine = slice(offsets[d], offsets[d + 1])
+        out[d] = exact_score(states[d], seeds[mine], tokens[mine])
+    return out
+
+
+@kernel
+def scores_under(
+    states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], out: NDArray[np.float64]
+) -> None:
+    """Score of one document under many states, float64[M] into `out`, to `_MISS`.
+
+    The logarithm of a product of 1−r; its exponent is put aside before it can underflow.
+    """
+    product, exponent = np.ones(_TILE), np.zeros(_TILE, np.int64)
+    bits = product.view(np.int64)
+    for begin in range(0, len(states), _TILE):
+        tile = states[begin : begin + _TILE]
+        product[:], exponent[:] = 1.0, 0
+        for p in range(len(seeds)):
+            seed, token = mixed(seeds[p]), mixed(tokens[p])
+            for m in range(len(tile)):
+                draw = finished(taken_in(taken_in(tile[m], seed), token), uint32(4))
+                product[m] *= 4294967296.0 - float(draw)
+            if p % _FACTORS == _FACTORS - 1:
+                for m in range(len(tile)):
+                    exponent[m] += (bits[m] >> 52) - 1023
+                    bits[m] = (bits[m] & 0xFFFFFFFFFFFFF) | (1023 << 52)
+        for m in range(len(tile)):
+            out[begin + m] = (32.0 * len(seeds) - exponent[m]) * math.log(2.0) - math.log(product[m])
+
+
+@kernel
+def best_two(
+    states: NDArray[np.uint32], seeds: NDArray[np.uint32], tokens: NDArray[np.uint32], offsets: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Best and second best message of each document with their exact scores: int64[D, 2], float64[D, 2].
+
+    Ties go to the smaller message; a second message that is not there is −1, of score 0. Every message whose
+    approximate score could reach the second largest is scored exactly.
+    """
+    documents = len(offsets) - 1
+    message, score = np.full((documents, 2), -1), np.zeros((documents, 2))
+    about = np.empty(len(states))
+    for d in range(documents):
+        mine = slice(offsets[d], offsets[d + 1])
+        scores_under(states, seeds[mine], tokens[mine], about)
+        first, second = -1.0, -1.0
+        for m in range(len(about)):
+            if about[m] > first:
+                first, second = about[m], first
+            elif about[m] > second:
+                second = about[m]
+        for m in range(len(about)):
+            if about[m] < second - 2.0 * _MISS * (1.0 + first):
+                continue
+            exact = exact_score(states[m], seeds[mine], tokens[mine])
+            if message[d, 0] < 0 or exact > score[d, 0]:
+                message[d, 1], score[d, 1] = message[d, 0], score[d, 0]
+                message[d, 0], score[d, 0] = m, exact
+            elif message[d, 1] < 0 or exact > score[d, 1]:
+                message[d, 1], score[d, 1] = m, exact
+    return message, score
+
+
+class SglangUsers(Opened):
+    """A key for each message, derived from a master key."""
+
+    def __init__(self, form: "SglangUserKeysFormat", secret: bytes) -> None:
+        super().__init__(form, form.rule(), secret)
+        self._how, self.width = form, form.context_window
+        self._states = Held(np.empty(0, np.uint32))
+
+    def states(self, count: int) -> NDArray[np.uint32]:
+        """States of the messages 0 … count−1: uint32[count]. Two messages may have one."""
+        known = self._states.value
+        if count > len(known):
+            keys = [user_key(self._secret.value, message) for message in range(len(known), count)]
+            self._states = Held(np.concatenate([known, states_of(np.array(keys, np.uint64))]))
+        return self._states.value[:count]
+
+    def of_user(self, message: int) -> Sglang:
+        """The one key of a message's holder, as the holder's requests carry it."""
+        key = user_key(self._secret.value, message)
+        return SglangOneKeyFormat(context_window=self.width).open(key.to_bytes(8, "big"))
+
+    def decoy(self, number: int) -> "SglangUsers":
+        """See RanksAmongDecoys."""
+        return _Decoy(self._how, self._entropy(number))
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """See Watermark."""
+        wanted = np.broadcast_to(np.asarray(messages, np.int64), len(positions.offsets) - 1)
+        if (wanted < 0).any():
+            raise ValueError(f"message {wanted.min()} is out of range; messages count from 0")
+        states = self.states(int(wanted.max(initial=-1)) + 1)[wanted]
+        return exact_scores(states, *self._draws_from(tokens, positions), positions.offsets)
+
+    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
+        """See Searches. Users are independent of each other, unless two have one state: then one name passes alone."""
+        states = self.states(count)
+        message, score = best_two(states, *self._draws_from(tokens, positions), positions.offsets)
+        return Candidates(message, score, independent=len(np.unique(states)) == count)
+
+    def _draws_from(self, tokens: Tokens, positions: Positions) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        seeds = seeds_of(tokens.ids, tokens.offsets, positions.index, self.width)
+        return seeds, tokens.ids[positions.index]
+
+
+class _Decoy(SglangUsers):
+    """Users whose states are drawn at once. Uniform keys have uniform states, as the last word goes in one to one."""
+
+    def states(self, count: int) -> NDArray[np.uint32]:
+        """The states, drawn anew each time, since there are many decoys."""
+        drawn = np.random.Generator(np.random.Philox(int.from_bytes(self._secret.value, "big") % 2**128))
+        return drawn.integers(2**32, size=count, dtype=np.uint32)
+
+
+def _user_keys(case: Case) -> Pairs:
+    yield "key", case["key"], f"{user_key(bytes.fromhex(case['secret']), case['message']):016x}"
+
+
+def _texts(case: Case) -> Pairs:
+    """The score of one user that verdicts go by, of answers alone."""
+    mark = SglangUserKeysFormat(context_window=case["context_window"]).open(bytes.fromhex(case["secret"]))
+    tokens = ragged([case["token_ids"]])
+    positions = mark.rule.positions(tokens, "ngram")
+    yield "scored", case["scored"], int(positions.scored[0])
+    yield "score", case["score"], float(mark.score(tokens, positions, case["message"])[0])
+
+
+class SglangUserKeysFormat(SglangFormat):
+    """SGLang with a key a request, derived from a master key for each user."""
+
+    name = "sglang-user-keys"
+    title = "SGLang, a key a request"
+    answers = Answers(
+        files(__package__) / "sglang_user_keys.json", {"sglang_user_keys": _user_keys, "sglang_user_texts": _texts}
+    )
+
+    def open(self, secret: bytes) -> SglangUsers:
+        """A secret is the master key, of which the users' keys are derived."""
+        return SglangUsers(self, secret)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.stacks.sglang.proof import SglangUsersProof  # flags alone need mpmath
+
+        return SglangUsersProof(secret, self.context_window, KEY_BITS)
+
+    def check_messages(self, count: int) -> None:
+        """At most as many messages as the search is made for."""
+        if not 1 <= count <= MAX_USERS:
+            raise ValueError(f"{count} users are too many or too few; allowed: 1 to {MAX_USERS:,}")
+
+
+MAX_USERS = 10**5
+"""Most users of a key: far more than 32 bits can tell apart at any false-positive rate in use."""

@@ -1,0 +1,256 @@
+"""What the formats of other stacks share: opened keys without a trace of the key, and draws that a seed decides.
+
+What the formats of other stacks share: their opened keys show a label and nothing of the key, and have decoys.
+
+Positions whose draw is decided by a seed of 32 bits and by the token: each pair counts once in a document.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, NoReturn, Self, TypeVar
+
+import numpy as np
+from numpy import uint64
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from scanner.watermark.format import Basis, Format, Watermark
+from scanner.watermark.kernel import kernel
+from scanner.watermark.laws import Law
+from scanner.watermark.positions import TABLE_FACTOR, Dedup, PositionRule, Positions, Tokens, places
+
+Secret = TypeVar("Secret")
+
+
+class Held(Generic[Secret]):
+    """A secret value, or a value derived from one: shown in no repr, never pickled."""
+
+    def __init__(self, value: Secret) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "Held(…)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is never pickled; open the key again where it is needed")
+
+
+class StackFormat(Format):
+    """A format of another stack, which draws its keys."""
+
+    if_guessed = "Whoever guesses it makes the mark: have the stack mark with a key that is drawn at random"
+
+    def decoy_key(self, entropy: bytes) -> bytes:
+        """The secret that 32 uniform bytes make: its first bytes, as many as a secret has."""
+        return entropy[: self.secret_bytes.stop - 1]
+
+
+class DrawnFormat(StackFormat):
+    """A format whose p-values hold over the draw of its key, under position rules that no key changes."""
+
+    def draw_key(self, entropy: bytes) -> bytes:
+        """See DrawsKeys."""
+        return self.decoy_key(entropy)
+
+
+MOST_TOKENS = 2**22
+"""Most tokens of a vocabulary, sixteen times the largest known: to shuffle it takes 16 MiB and 10 ms."""
+
+
+CPU = "CPU generator"
+
+
+class VocabularyFormat(StackFormat):
+    """A format whose draws cover a whole vocabulary: the width of the model's logits, padding included."""
+
+    vocab_size: int = Field(ge=2, le=MOST_TOKENS, description="the width of the model's logits, in its config.json")
+
+    generator = CPU
+
+    def vocabulary(self) -> int | None:
+        """See Format."""
+        return self.vocab_size
+
+    @property
+    def green(self) -> int:
+        """How many tokens of the vocabulary are green; 0 in a format without green lists."""
+        return 0
+
+
+class GreenListFormat(VocabularyFormat):
+    """A format that shuffles a vocabulary and makes its first tokens green."""
+
+    def share(self) -> float:
+        """Share of green tokens, as the stack's parameter has it."""
+        raise NotImplementedError
+
+    @property
+    def green(self) -> int:
+        """How many tokens of the vocabulary are green, as the stacks round it."""
+        return int(self.vocab_size * self.share())
+
+    @model_validator(mode="after")
+    def _some_are_green(self) -> Self:
+        if not 0 < self.green < self.vocab_size:
+            raise ValueError(f"of {self.vocab_size:,} tokens {self.green:,} would be green: some must be, and not all")
+        return self
+
+
+class Opened:
+    """A format under one secret, less its score (scanner.watermark.format.Watermark).
+
+    Args:
+        form: the format with its parameters.
+        rule: which positions it scores.
+        secret: as `form` takes it.
+    """
+
+    def __init__(self, form: StackFormat, rule: PositionRule, secret: bytes) -> None:
+        self.label: str = form.label()
+        self.law: Law | None = form.law()
+        self.basis: Basis = form.basis()
+        self.rule = rule
+        self._form, self._secret = form, Held(secret)
+        self._decoys: Held[dict[int, Watermark]] = Held({})
+
+    def decoy(self, number: int) -> Watermark:
+        """See RanksAmongDecoys. Decoys are derived from the secret, so that every scan meets the same ones."""
+        known = self._decoys.value
+        if number not in known:
+            known[number] = self._open_decoy(self._form.decoy_key(self._entropy(number)))
+        return known[number]
+
+    def _open_decoy(self, secret: bytes) -> Watermark:
+        return self._form.open(secret)
+
+    def _entropy(self, number: int) -> bytes:
+        """32 bytes that reveal nothing of the secret."""
+        of, secret = f"{self.label} {number}".encode("ascii"), self._secret.value
+        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()  # blake2b takes no longer key
+        return hashlib.blake2b(of, key=key, digest_size=32, person=b"rank-decoys-v1").digest()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.label})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} holds a key and is never pickled; open the key again where it is needed"
+        )
+
+
+def check_message(messages: NDArray[np.int64] | int) -> None:
+    """Raise ValueError for a message other than 0, which a mark without messages cannot have."""
+    if np.any(messages):
+        raise ValueError(
+            f"message {np.max(np.abs(messages))} is out of range; the mark carries none, which is message 0"
+        )
+
+
+_FACTOR = uint64(int.from_bytes(os.urandom(8), "little") | 1)  # so that no text makes the search for repeats slow
+_OF_PROCESS = os.urandom(32)
+
+
+def seeded_positions(tokens: Tokens, seeds: NDArray[np.uint32], skip: int, dedup: Dedup) -> Positions:
+    """One position of each seed and token, or, with dedup `context`, the first of each seed.
+
+    Args:
+        tokens: of the batch.
+        seeds: uint32[N], of each token's position.
+        skip: how many positions at the start of a document are not scored.
+        dedup: which repeats are left out.
+    """
+    if dedup == "none":
+        return places(tokens.offsets[:-1] + skip, np.maximum(np.diff(tokens.offsets) - skip, 0))
+    longest = int(np.diff(tokens.offsets).max(initial=1))
+    table = np.full(1 << (TABLE_FACTOR * longest - 1).bit_length(), -1, np.int64)
+    return Positions(*_first_of_each(tokens.ids, tokens.offsets, seeds, skip, dedup == "ngram", _FACTOR, table))
+
+
+Seeds = Callable[[Tokens], NDArray[np.uint32]]
+"""Function from a batch to the seed of the draw at each place: uint32[N]."""
+
+
+def told_apart(name: str, secret: bytes) -> str:
+    """A text that differs for different keys of a format; outside of this process nobody can try keys on it."""
+    return hashlib.blake2b(name.encode("ascii") + b"\0" + secret, key=_OF_PROCESS, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class BySeed:
+    """Positions that score each pair of seed and token once.
+
+    Which windows share a seed depends on the key, so that every key has a rule of its own.
+
+    window: tokens before a scored one that its seed takes in; skipped: positions at a document's start that the stack
+    leaves out; key: tells keys apart and reveals nothing else of them; seeds: function that gives the seed of each
+    place in a batch, uint32[N]; keyless: seeds that are the same under every key, whose positions are left out; size:
+    tokens from it on have no draw of their own, and are left out too.
+    """
+
+    window: int
+    skipped: int
+    key: str = field(repr=False)
+    seeds: Held[Seeds] = field(compare=False, repr=False)
+    keyless: range = range(0)
+    size: int = 2**32
+
+    @property
+    def context(self) -> int:
+        """Positions at the start that are not scored."""
+        return self.skipped
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        seeds = self.seeds.value(tokens)
+        found = seeded_positions(tokens, seeds, self.skipped, dedup)
+        own, first, end = seeds[found.index], self.keyless.start, self.keyless.stop
+        left_out = ((own >= first) & (own < end)) | (tokens.ids[found.index] >= self.size)
+        return without(found, left_out) if left_out.any() else found
+
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
+        """See PositionRule."""
+        return tuple(tokens.ids[place - self.window : place + 1].tolist())
+
+
+def without(positions: Positions, left_out: NDArray[np.bool_]) -> Positions:
+    """The positions without some of them, bool[P]."""
+    kept = np.zeros(len(positions.index) + 1, np.int64)
+    np.cumsum(~left_out, out=kept[1:])
+    return Positions(positions.index[~left_out], kept[positions.offsets])
+
+
+@kernel
+def _first_of_each(
+    ids: NDArray[np.uint32],
+    offsets: NDArray[np.int64],
+    seeds: NDArray[np.uint32],
+    skip: int,
+    with_token: bool,
+    factor: uint64,
+    table: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The table is open-addressed and holds places; what an earlier document left in it is known by its place."""
+    kept, kept_offsets = np.empty(len(ids), np.int64), np.zeros(len(offsets), np.int64)
+    count = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        bits = 1
+        while (1 << bits) < TABLE_FACTOR * (end - begin):
+            bits += 1
+        mask, shift = uint64((1 << bits) - 1), uint64(64 - bits)
+        for place in range(begin + skip, end):
+            seed, token = seeds[place], ids[place]
+            slot = ((uint64(seed) | uint64(token if with_token else 0) << uint64(32)) * factor) >> shift
+            while table[slot] >= begin:
+                other = table[slot]
+                if seeds[other] == seed and (not with_token or ids[other] == token):
+                    break
+                slot = (slot + uint64(1)) & mask
+            if table[slot] < begin:
+                table[slot] = place
+                kept[count] = place
+                count += 1
+        kept_offsets[d + 1] = count
+    return kept[:count], kept_offsets

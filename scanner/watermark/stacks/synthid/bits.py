@@ -1,0 +1,226 @@
+"""SynthID's bits of n-grams, and the law of their weighted sum over keys that are drawn.
+
+A layer's bit of an n-gram depends on its hash plus the layer's key alone, so layers are independent given the text, and
+each has the same law. Bits of two n-grams of one layer may depend on each other. The dependence is decided by the
+difference of their hashes, which no key changes.
+
+The table's law is exact. Twelve rounds of mixing are too many to enumerate and too few to make bits independent: over
+keys, a layer's sum varies by 0.9 to 1.35 of the binomial's variance in texts of people, and up to 2.9 in progressions
+of token ids (docs/other-stacks.md). Where a text may pass, its own variance is measured under fixed points in place of
+keys, and its upper confidence limit widens the law.
+"""
+
+import functools
+import hashlib
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy import int64, uint8, uint64
+from numpy.typing import NDArray
+from scipy.special import gammaln  # type: ignore[import-untyped]
+
+from scanner.watermark.kernel import inlined, kernel
+from scanner.watermark.laws import log10_normal, log_tail
+
+FACTOR = uint64(6364136223846793005)
+_ROUNDS = 12
+_LN2, _LN10 = math.log(2.0), math.log(10.0)
+
+EXACT_BELOW = -3.0
+"""Largest log10 p by the normal law at which a law is folded over the layers."""
+
+MEASURED_BELOW = -2.0
+"""Largest log10 p by the normal law of independent bits at which a text's own variance is measured."""
+
+UNMEASURED = 3.0
+"""Largest variance, over the binomial's, that a text without a measurement may have; the least is 1/UNMEASURED."""
+
+FEW, MANY, MOST_BITS = 2**9, 2**14, 2**27
+"""Points of a measurement where p is above 10^EXACT_BELOW; points below it; most bits at the points of a long text."""
+
+_CONFIDENCE = 2.326347874040841  # standard errors above the mean that 99 % of measurements stay below
+
+
+@inlined
+def _taken_in(state: uint64, value: uint64) -> uint64:
+    return (state + value) * FACTOR + uint64(1)
+
+
+@kernel
+def hashes(ids: NDArray[np.uint32], index: NDArray[np.int64], length: int, start: uint64) -> NDArray[np.uint64]:
+    """Hash of the `length` tokens that end at each place: uint64[P]."""
+    out = np.empty(len(index), np.uint64)
+    for p in range(len(index)):
+        state = start
+        for i in range(index[p] - length + 1, index[p] + 1):
+            state = _taken_in(state, uint64(ids[i]))
+        out[p] = state
+    return out
+
+
+@kernel
+def table_bit(state: uint64, key: uint64, table: NDArray[np.uint8]) -> uint8:
+    """The table's entry for a hash and a key; its size is a power of two."""
+    return uint8(table[_taken_in(state, key) & uint64(len(table) - 1)])
+
+
+@kernel
+def mixed_bit(state: uint64, key: uint64) -> uint8:
+    """The bit after twelve rounds, each shifted as a signed number."""
+    x = int64(_taken_in(state, key))
+    for _ in range(_ROUNDS):
+        x = int64(_taken_in(uint64(x), uint64(1))) >> int64(5)
+    return uint8((x >> int64(30)) & int64(1))
+
+
+@kernel
+def table_ones(
+    states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64], table: NDArray[np.uint8]
+) -> NDArray[np.int64]:
+    """Ones of each document and layer by the table: int64[D, m]."""
+    out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
+    for d in range(len(out)):
+        for p in range(offsets[d], offsets[d + 1]):
+            for k in range(len(keys)):
+                out[d, k] += int64(table_bit(states[p], keys[k], table))
+    return out
+
+
+@kernel
+def mixed_ones(states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Ones of each document and layer by twelve rounds: int64[D, m]."""
+    out = np.zeros((len(offsets) - 1, len(keys)), np.int64)
+    for d in range(len(out)):
+        for k in range(len(keys)):
+            ones = int64(0)
+            for p in range(offsets[d], offsets[d + 1]):
+                ones += int64(mixed_bit(states[p], keys[k]))
+            out[d, k] = ones
+    return out
+
+
+class Bits(Protocol):
+    """Bits of n-grams under keys, and the law of their sums."""
+
+    def ones(
+        self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """Ones of each document and layer, int64[D, m]: hashes uint64[P], cut by int64[D+1], under keys uint64[m]."""
+
+    def surprise(
+        self,
+        sums: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        states: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """−ln p of weighted sums of ones, float64[D], from int64[D], weights int64[m] and hashes; 0 without hashes."""
+
+
+class TableBits:
+    """Entries of a table of coins, uint8[a power of two], which is not quite fair."""
+
+    def __init__(self, table: NDArray[np.uint8]) -> None:
+        self.table = table
+        self._share, self._spread = max(0.5, float(table.mean())), 1.0 + 5.0 / math.sqrt(len(table))
+
+    def ones(
+        self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """See Bits."""
+        return table_ones(states, offsets, keys, self.table)
+
+    def surprise(
+        self,
+        sums: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        states: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """See Bits. Exact where p is at most 1e-3 by a normal law of slightly too large variance; else that law's p."""
+        scored = np.diff(offsets)
+        log10_p = log10_normal(sums, scored, weights, self._share, self._spread)
+        surprise = -_LN10 * log10_p
+        for d in np.flatnonzero((log10_p <= EXACT_BELOW) & (scored > 0)):
+            law = layer_law(states[offsets[d] : offsets[d + 1]], self.table)
+            surprise[d] = -log_tail(int(sums[d]), weights, law)
+        return np.where(scored > 0, surprise, 0.0)
+
+
+def layer_law(states: NDArray[np.uint64], table: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The law of a layer's sum over keys uniform mod the table's size: float64[T+1] for the hashes of T positions."""
+    size = len(table)
+    places = np.bincount(((states * FACTOR + uint64(1)) & uint64(size - 1)).astype(np.int64), minlength=size)
+    sums = np.fft.irfft(np.conj(np.fft.rfft(places)) * np.fft.rfft(table), size)
+    counts = np.bincount(np.rint(sums).astype(np.int64), minlength=len(states) + 1)
+    return np.asarray(counts / size, np.float64)
+
+
+class MixedBits:
+    """Bits after twelve rounds of mixing, whose sums vary more in some texts than sums of independent bits do."""
+
+    def ones(
+        self, states: NDArray[np.uint64], offsets: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """See Bits."""
+        return mixed_ones(states, offsets, keys)
+
+    def surprise(
+        self,
+        sums: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        states: NDArray[np.uint64],
+        offsets: NDArray[np.int64],
+    ) -> NDArray[np.float64]:
+        """See Bits. The p by the normal law of independent bits, the narrowest law, decides which law a text is given.
+
+        Above 1e-2: the larger p of the normal laws of the largest and the least variance. Down to 1e-3: the normal law
+        of the text's own variance. Below: the law of a layer that has this variance, folded over the layers.
+        """
+        scored = np.diff(offsets)
+        narrow, *far = (log10_normal(sums, scored, weights, 0.5, v) for v in (1.0, UNMEASURED, 1.0 / UNMEASURED))
+        surprise = -_LN10 * np.maximum(*far)
+        for d in np.flatnonzero((narrow <= MEASURED_BELOW) & (scored > 0)):
+            own = states[offsets[d] : offsets[d + 1]]
+            if narrow[d] <= EXACT_BELOW:
+                surprise[d] = -log_tail(int(sums[d]), weights, wide_law(len(own), variance_limit(own, MANY)))
+            else:
+                variance = variance_limit(own, FEW)
+                surprise[d] = -_LN10 * log10_normal(sums[d : d + 1], scored[d : d + 1], weights, 0.5, variance)[0]
+        return np.where(scored > 0, surprise, 0.0)
+
+
+@functools.cache
+def points() -> NDArray[np.uint64]:
+    """Fixed numbers in place of hashed keys: uint64[MANY]. They must never change, since p-values depend on them."""
+    drawn = hashlib.shake_256(b"brickscan synthid-mixed points").digest(8 * MANY)
+    return np.frombuffer(drawn, "<u8").astype(np.uint64)
+
+
+def variance_limit(states: NDArray[np.uint64], count: int) -> float:
+    """The 99 % upper limit of the variance of a layer's sum over keys, over that of independent fair bits; at least 1.
+
+    Args:
+        states: hashes of T > 0 positions, uint64[T], from any start.
+        count: points to measure at, at most MANY; fewer are used of a text of more than MOST_BITS / count positions,
+            but no fewer than FEW.
+    """
+    some = points()[: max(FEW, min(count, MOST_BITS // len(states)))]
+    ones = mixed_ones(states - states[0], np.array([0, len(states)]), some)[0]
+    squares = (2.0 * ones - len(states)) ** 2 / len(states)
+    return max(1.0, float(squares.mean() + _CONFIDENCE * squares.std(ddof=1) / math.sqrt(len(some))))
+
+
+def wide_law(scored: int, variance: float) -> NDArray[np.float64]:
+    """The beta-binomial law of T fair bits whose sum varies as stated, over the binomial's: float64[T+1].
+
+    Each bit is drawn from Pólya's urn, where all bits before it count like `drawn` coins of the first.
+    """
+    alike = min((variance - 1.0) / max(scored - 1, 1), 1.0 - 1e-9)  # correlation of any two bits
+    drawn = alike / (1.0 - alike)
+    steps = np.arange(scored)
+    of_ones = np.concatenate([[0.0], np.cumsum(np.log1p(2.0 * drawn * steps))])
+    of_factorials = gammaln(np.arange(1.0, scored + 2))
+    log_law = of_factorials[-1] - of_factorials - of_factorials[::-1] - scored * _LN2 + of_ones + of_ones[::-1]
+    return np.asarray(np.exp(log_law - np.log1p(drawn * steps).sum()), np.float64)

@@ -1,0 +1,271 @@
+"""SynthID-Text: of transformers 5.23 and the package 0.2.1 (`synthid-table`), of git in June 2025 (`synthid-mixed`).
+
+Every n-gram is hashed with each of m keys to m bits, and the mark raises the share of ones. The score is a weighted sum
+over layers, or the plain one. In transformers a bit is an entry of a table of 2^16 fair coins, of which the n-gram's
+hash and the key name the place mod 2^16. The table is drawn once and for all and not quite fair, so bits that are taken
+for fair make p-values a hundred times too small under some tables; but over keys drawn uniformly a layer's sum has an
+exact law, the same for all layers, which one transform of the text's hashes gives. Bits of the git version have a law
+that is as wide as the text asks for. Our score is −ln p by that law (scanner.watermark.stacks.synthid.bits).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Literal
+
+import numpy as np
+from numpy import uint64
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.laws import Floored, Law, Surprise
+from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions
+from scanner.watermark.stacks.random_numbers import bits
+from scanner.watermark.stacks.shared import CPU, DrawnFormat, Held, Opened, StackFormat, check_message
+from scanner.watermark.stacks.synthid.bits import Bits, MixedBits, TableBits, hashes
+
+PUBLISHED = (
+    654, 400, 836, 123, 340, 443, 597, 160, 57, 29, 590, 639, 13, 715, 468,
+    990, 966, 226, 324, 585, 118, 504, 421, 521, 129, 669, 732, 225, 90, 960,
+)  # fmt: skip
+"""Keys of the examples of both packages: anybody can make their mark."""
+
+SMALL = 2**16
+"""Places of the stack's table; drawn keys, which go up to 2^63, are not all below it."""
+
+
+@dataclass(frozen=True)
+class EachContextOnce:
+    """The first position of each context. Repeats of a context are unmarked, unless the stack has forgotten it."""
+
+    width: int
+
+    @property
+    def context(self) -> int:
+        """Tokens of a context."""
+        return self.width
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        return scored_positions(tokens, self.width, "none" if dedup == "none" else "context")
+
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
+        """See PositionRule."""
+        return tuple(tokens.ids[place - self.width : place + 1].tolist())
+
+
+class SynthId(Opened):
+    """A list of keys, one a layer."""
+
+    def __init__(self, form: "_SynthIdFormat", secret: bytes, start: int, bits: Bits) -> None:
+        super().__init__(form, form.rule(), secret)
+        self._keys = Held(keys_of(secret, form.depth))
+        self._start, self._length, self._weights = Held(uint64(start)), form.ngram_len, form.weights()
+        self._bits = bits
+
+    def states(self, tokens: Tokens, positions: Positions) -> NDArray[np.uint64]:
+        """Hashes of the n-grams that end at scored positions: uint64[P]."""
+        return hashes(tokens.ids, positions.index, self._length, self._start.value)
+
+    def ones(self, tokens: Tokens, positions: Positions) -> NDArray[np.int64]:
+        """Ones of each document and layer: int64[D, m]."""
+        return self._bits.ones(self.states(tokens, positions), positions.offsets, self._keys.value)
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """See Watermark: −ln p of the weighted sum; the mark has the message 0 alone."""
+        check_message(messages)
+        states = self.states(tokens, positions)
+        sums = self._bits.ones(states, positions.offsets, self._keys.value) @ self._weights
+        return self._bits.surprise(sums, self._weights, states, positions.offsets)
+
+
+class _SynthIdFormat(StackFormat):
+    """What both versions share."""
+
+    secret_bytes = range(8, 8 * 64 + 1)
+    if_guessed = "To read its marks nevertheless, say that anybody may know it: --set published=true"
+    depth: int = Field(default=30, ge=1, le=64)
+    ngram_len: int = Field(default=5, ge=2, le=WIDEST + 1)
+    score: Literal["weighted", "mean"] = "weighted"
+    published: bool = False  # public keys, or small ones that can be guessed: no law over drawn keys holds
+
+    def weights(self) -> NDArray[np.int64]:
+        """Weights of the layers, whole numbers in the ratios of the stack's weights: int64[m]."""
+        if self.score == "mean" or self.depth == 1:
+            return np.ones(self.depth, np.int64)
+        layers = 10 * (self.depth - 1) - 9 * np.arange(self.depth, dtype=np.int64)
+        return np.asarray(layers // np.gcd.reduce(layers), np.int64)
+
+    def label(self) -> str:
+        """See Format."""
+        of = f"ngram_len={self.ngram_len};depth={self.depth};score={self.score}"
+        return f"{self.name};{of}" + ";published" * self.published
+
+    def rule(self) -> EachContextOnce:
+        """Which positions are scored."""
+        return EachContextOnce(self.ngram_len - 1)
+
+    def can_be_framed(self) -> bool:
+        """Each layer of 16 bits can be searched by itself in marked text."""
+        return True
+
+    def columns(self) -> Columns:
+        """See Format."""
+        return Columns(self.name, self.ngram_len - 1)
+
+    def decoy_key(self, entropy: bytes) -> bytes:
+        """Eight bytes a layer, of a number below 2^63."""
+        drawn = np.frombuffer(hashlib.shake_256(entropy).digest(8 * self.depth), ">u8") >> np.uint64(1)
+        return drawn.astype(">u8").tobytes()
+
+    def _checked(self, secret: bytes) -> list[int]:
+        keys = [int(key) for key in keys_of(secret, self.depth)]
+        if not self.published and (why := not_drawn(keys)):
+            raise ValueError(f"{why}, so anybody may make their mark; set published = true")
+        return keys
+
+
+def not_drawn(keys: Sequence[int]) -> str | None:
+    """Why no law over drawn keys holds for a list; None where it may have been drawn from all possible keys.
+
+    Keys below a table's places, such as three digits each, leave most of them out, and each layer is tried by itself.
+    """
+    if tuple(keys) == PUBLISHED[: len(keys)]:
+        return "these keys are the published ones"
+    if max(keys) < SMALL:
+        return f"these keys are all below {SMALL:,}"
+    return None
+
+
+class SynthIdTableFormat(_SynthIdFormat, DrawnFormat):
+    """As transformers and the package 0.2.1 draw bits: from a table."""
+
+    name = "synthid-table"
+    title = "SynthID-Text, transformers and package 0.2.1"
+    generator = CPU
+    sampling_table_size: int = 2**16
+    sampling_table_seed: int = Field(default=0, ge=0, lt=2**32)
+
+    @field_validator("sampling_table_size")
+    @classmethod
+    def _power_of_two(cls, size: int) -> int:
+        if size.bit_count() != 1 or not 2**8 <= size <= 2**20:
+            raise ValueError("must be a power of two, 256 to 1,048,576")
+        return size
+
+    def label(self) -> str:
+        """See Format."""
+        return f"{super().label()};table={self.sampling_table_size};table_seed={self.sampling_table_seed}"
+
+    def law(self) -> Law:
+        """Exact over keys that are uniform mod the table's size."""
+        return Floored(Surprise(self.depth), self._bits())
+
+    def basis(self) -> Basis:
+        """As many bits a layer as name a place in the table; a published list is nobody's."""
+        return Basis(self._bits(), assumed=self.published)
+
+    def seconds(self, messages: int) -> float:
+        """Five times the measured time with its exact law, where a text needs one."""
+        return 5e-6
+
+    def open(self, secret: bytes) -> SynthId:
+        """A secret is 8 bytes a key, big-endian."""
+        self._checked(secret)
+        return SynthId(self, secret, 1, TableBits(bits(self.sampling_table_seed, self.sampling_table_size)))
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.stacks.seeded_proof import SynthIdProof
+
+        table = self.sampling_table_seed, self.sampling_table_size
+        return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", table, self._bits())
+
+    def _bits(self) -> int:
+        # below 128 however many layers there are: in marked text each can be searched by itself
+        return min(self.depth * (self.sampling_table_size.bit_length() - 1), 127)
+
+
+class SynthIdMixedFormat(_SynthIdFormat):
+    """As Google's git version of June 2025 mixes bits, from a start that depends on all keys."""
+
+    name = "synthid-mixed"
+    title = "SynthID-Text, git version of June 2025"
+
+    def law(self) -> Law:
+        """The law of bits that depend on each other as those of the text itself do (stacks.synthid.bits)."""
+        return Floored(Surprise(self.depth), 64)
+
+    def basis(self) -> Basis:
+        """Its hash is assumed to behave as random."""
+        return Basis(64, assumed=True)
+
+    def seconds(self, messages: int) -> float:
+        """Five times the measured time with its exact law, where a text needs one."""
+        return 1e-5
+
+    def open(self, secret: bytes) -> SynthId:
+        """A secret is 8 bytes a key, big-endian."""
+        return SynthId(self, secret, start_of(self._checked(secret)), MixedBits())
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        from scanner.watermark.stacks.seeded_proof import SynthIdProof
+
+        return SynthIdProof(secret, self.depth, self.ngram_len, self.score == "weighted", None, 64)
+
+
+def start_of(keys: list[int]) -> int:
+    """Where hashes of the git version begin: SHA-256 of the keys as little-endian 64-bit numbers, mod 2^63−1."""
+    packed = np.array(keys, np.uint64).astype("<u8").tobytes()
+    return int.from_bytes(hashlib.sha256(packed).digest(), "big") % (2**63 - 1)
+
+
+def keys_of(secret: bytes, depth: int) -> NDArray[np.uint64]:
+    """Keys of 8 bytes each, big-endian: uint64[m].
+
+    Raises:
+        ValueError: a secret of another length, or a key beyond 2^63.
+    """
+    if len(secret) != 8 * depth:
+        raise ValueError(f"{depth} keys of SynthID have {8 * depth} bytes; this secret has {len(secret)}")
+    keys = np.frombuffer(secret, ">u8").astype(np.uint64)
+    if np.any(keys >= np.uint64(2**63)):
+        raise ValueError("a key of SynthID is below 2^63")
+    return keys
+
+
+def _detection(case: Case) -> Pairs:
+    """Bits, masks and the stack's own scores."""
+    keys, length, table = case["keys"], case["ngram_len"], case["variant"] == "hf_table"
+    shape = {"depth": len(keys), "ngram_len": length, "published": True}
+    form: SynthIdTableFormat | SynthIdMixedFormat = SynthIdMixedFormat(**shape)
+    if table:
+        drawn = {name: case[name] for name in ("sampling_table_size", "sampling_table_seed")}
+        form = SynthIdTableFormat(**shape, **drawn)
+    mark, tokens = form.open(b"".join(key.to_bytes(8, "big") for key in keys)), ragged([case["tokens"]])
+    each = scored_positions(tokens, length - 1, "none")
+    each = Positions(each.index, np.arange(len(each.index) + 1))
+    ones, out = mark.ones(tokens, each), case["out"]
+    rows = ones[: len(out["g_rows"])].tolist()
+    yield "g_rows", out["g_rows"], ["".join(map(str, row)) for row in rows]
+    start = 1 if table else start_of(keys)
+    contexts = hashes(tokens.ids, each.index - 1, length - 1, uint64(start)).tolist()
+    kept = [context not in contexts[max(0, i - case["context_history_size"]) : i] for i, context in enumerate(contexts)]
+    yield "repetition_mask", out["repetition_mask"], "".join("01"[new] for new in kept)
+    if case["eos_token_id"] is not None:
+        ended = np.cumsum(np.asarray(case["tokens"]) == case["eos_token_id"])[length - 1 :] > 0
+        yield "eos_mask", out["eos_mask"], "".join("10"[int(end)] for end in ended)
+        kept = [new and not end for new, end in zip(kept, ended, strict=True)]
+    yield "n_unmasked", out["n_unmasked"], sum(kept)
+    counts, weights = ones[np.array(kept)].sum(axis=0), form.weights()
+    yield "mean_score", out["mean_score"], float(counts.sum() / (sum(kept) * len(keys)))
+    yield "weighted_mean_score", out["weighted_mean_score"], float(counts @ weights / (sum(kept) * weights.sum()))
+    if not table:
+        yield "hash_iv", int(out["hash_iv"]), start
+
+
+SynthIdTableFormat.answers = Answers(files(__package__) / "synthid_table.json", {"synthid_table": _detection})
+SynthIdMixedFormat.answers = Answers(files(__package__) / "synthid_mixed.json", {"synthid_mixed": _detection})

@@ -1,0 +1,231 @@
+"""vLLM's own watermarks, `gumbel` and `dual_key_gumbel`, as vLLM 0.30 to 0.33 make them.
+
+Each token is the one of largest logit − ln(−ln u), u drawn by a keyed function of the `context_width` response tokens
+before it and of the token (philox.py). A context never holds the prompt, so nothing is lost at the start of an answer
+that stands alone. Repeated contexts, greedy requests and requests that opt out are not marked, which dilutes only.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from scanner.watermark.format import Answers, Basis, Case, Columns, Pairs, Proof
+from scanner.watermark.laws import Floored, Gamma, Law, WeightedGamma, checked_weight
+from scanner.watermark.positions import WIDEST, Dedup, Positions, Tokens, ragged, scored_positions, with_opening
+from scanner.watermark.stacks.random_numbers import MISSING, sum_terms, words_of_positions
+from scanner.watermark.stacks.shared import DrawnFormat, Held, Opened, check_message
+
+GRID_BITS = 24
+"""Bits of a uniform: vLLM drops the low 8 bits of a word."""
+
+
+def sub_keys(master: int) -> tuple[int, int]:
+    """Keys A and B that vLLM derives from the master key of `dual_key_gumbel`."""
+    derived = (hashlib.sha256(name + master.to_bytes(8, "big")).digest()[:8] for name in (b"key_a", b"key_b"))
+    first, second = (int.from_bytes(part, "big") for part in derived)
+    return first, second
+
+
+def uniforms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """What vLLM makes of words, a float32 in double precision: float64[P]."""
+    exact = ((words >> 8) + 1.0) / (2.0**GRID_BITS + 1.0)
+    rounded: NDArray[np.float64] = exact.astype(np.float32).astype(np.float64)
+    return rounded
+
+
+def stack_terms(words: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """The terms −ln(1−u) of vLLM's own detector: float64[P]. For comparison, not for verdicts.
+
+    In half of the cells they exceed the safe `term`, by up to 6e-8, and their sum its law.
+    """
+    terms: NDArray[np.float64] = -np.log1p(-uniforms(words))
+    return terms
+
+
+@dataclass(frozen=True)
+class ResponsePositions:
+    """The first position of each context (dedup `context`, as in vLLM's detector), or of each context and token.
+
+    opening: whether the first `width` positions count, whose context lacks tokens. All responses share the contexts
+    (−1, …, −1), (−1, …, x): under one key, one score stands in all that open with the same words.
+    """
+
+    width: int
+    opening: bool
+
+    @property
+    def context(self) -> int:
+        """None, or the whole width."""
+        return 0 if self.opening else self.width
+
+    def positions(self, tokens: Tokens, dedup: Dedup) -> Positions:
+        """See PositionRule."""
+        whole = scored_positions(tokens, self.width, dedup)
+        return with_opening(tokens, whole, self.width, 0) if self.opening else whole
+
+    def ngram(self, tokens: Tokens, place: int) -> tuple[int, ...]:
+        """See PositionRule; −1 for each token that is missing."""
+        begin = int(tokens.offsets[np.searchsorted(tokens.offsets, place, side="right") - 1])
+        there = tokens.ids[max(begin, place - self.width) : place + 1].tolist()
+        return (-1,) * (self.width + 1 - len(there)) + tuple(there)
+
+
+class Vllm(Opened):
+    """A key of either format. Its score is (1−a)·S_A + a·S_B; where a is 0 or 1, one key alone is scored."""
+
+    def __init__(self, form: "_VllmFormat", secret: bytes, keys: tuple[int, ...], weight: float) -> None:
+        super().__init__(form, form.rule(), secret)
+        self._keys, self.width, self.weight = Held(keys), form.context_width, weight
+
+    def words(self, tokens: Tokens, positions: Positions) -> list[NDArray[np.uint32]]:
+        """The words that the scored tokens meet, uint32[P] for each key."""
+        return [
+            words_of_positions(np.uint64(key), tokens.ids, tokens.offsets, positions.index, self.width)
+            for key in self._keys.value
+        ]
+
+    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        """See Watermark; the mark has the message 0 alone."""
+        check_message(messages)
+        return self._weighted([sum_terms(words, positions.offsets) for words in self.words(tokens, positions)])
+
+    def stack_terms(self, tokens: Tokens, positions: Positions) -> NDArray[np.float64]:
+        """What vLLM's own detector adds up: float64[P]."""
+        return self._weighted([stack_terms(words) for words in self.words(tokens, positions)])
+
+    def _weighted(self, scores: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        return scores[0] if len(scores) == 1 else (1.0 - self.weight) * scores[0] + self.weight * scores[1]
+
+
+class _VllmFormat(DrawnFormat):
+    """What both formats share."""
+
+    secret_bytes = range(8, 9)
+    context_width: int = Field(default=4, ge=1, le=WIDEST)
+    partial_contexts: Literal["scored", "dropped"] = "scored"
+
+    def rule(self) -> ResponsePositions:
+        """Which positions are scored."""
+        return ResponsePositions(self.context_width, self.partial_contexts == "scored")
+
+    def label(self) -> str:
+        """See Format."""
+        return f"{self.name};prf=philox4x32-10-v1;context_width={self.context_width};partial={self.partial_contexts}"
+
+    def basis(self) -> Basis:
+        """Philox is no cipher, and its key has 64 bits."""
+        return Basis(64)
+
+    def columns(self) -> Columns:
+        """See Format."""
+        return Columns(self.name, self.context_width)
+
+    def seconds(self, messages: int) -> float:
+        """Five times the measured time with its p-value."""
+        return 2e-7
+
+    def _proof(self, secret: bytes, weight: float | None) -> Proof:
+        from scanner.watermark.stacks.vllm.proof import VllmProof  # flags alone need mpmath
+
+        opening = self.partial_contexts == "scored"
+        return VllmProof(secret, self.context_width, weight, opening=opening, bits=self.basis().bits)
+
+
+def _words(case: Case) -> Pairs:
+    """The PRF on contexts that stand alone."""
+    contexts, width = case["contexts"], len(case["contexts"][0])
+    tokens = ragged(
+        [[c & MISSING for c in [*context, token]] for context, token in zip(contexts, case["token_ids"], strict=True)]
+    )
+    index = tokens.offsets[1:] - 1
+    words = words_of_positions(np.uint64(case["key"]), tokens.ids, tokens.offsets, index, width)
+    yield "words", case["words"], words.tolist()
+    if "uniforms_hex" in case:
+        yield "uniforms", case["uniforms_hex"], [value.hex() for value in uniforms(words).tolist()]
+
+
+def _sub_keys(case: Case) -> Pairs:
+    yield "key_a, key_b", [case["key_a"], case["key_b"]], list(map(str, sub_keys(int(case["key"]))))
+
+
+def _detection(case: Case) -> Pairs:
+    """What vLLM's detector reports, and its p-value where that is exact."""
+    parameters = {name: case[name] for name in ("context_width", "alpha") if name in case}
+    form = (VllmDualKeyFormat if "alpha" in case else VllmGumbelFormat)(**parameters)
+    mark, tokens = form.open(int(case["key"]).to_bytes(8, "big")), ragged([case["token_ids"]])
+    positions = mark.rule.positions(tokens, "context" if case["deduplicate_contexts"] else "none")
+    terms = mark.stack_terms(tokens, positions)
+    score, scored = math.fsum(terms), len(terms)
+    yield "num_scored_tokens", case["num_scored_tokens"], scored
+    if "scored_positions" in case:
+        yield "scored_positions", case["scored_positions"], positions.index.tolist()
+    for i, term in enumerate(case.get("token_scores", ())):
+        yield f"token_scores[{i}]", term, float(terms[i])
+    yield "score", case["score"], score
+    if case.get("alpha", 0.0) in (0.0, 0.5, 1.0):
+        exact = WeightedGamma(case.get("alpha", 0.0)).log10_p(score, scored)
+        yield "p_value", case["p_value"], float(10.0**exact)
+
+
+class VllmGumbelFormat(_VllmFormat):
+    """vLLM's `gumbel`: one key, no message."""
+
+    name = "vllm-gumbel"
+    title = "vLLM, gumbel"
+    answers = Answers(files(__package__) / "vllm_gumbel.json", {"vllm_words": _words, "vllm_gumbel": _detection})
+
+    def law(self) -> Law:
+        """The law of 24-bit draws at the lower end of their cells."""
+        return Floored(Gamma(), 64)
+
+    def open(self, secret: bytes) -> Vllm:
+        """A secret is the key's 8 bytes, big-endian."""
+        return Vllm(self, secret, (key_of(secret),), 0.0)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret, None)
+
+
+class VllmDualKeyFormat(_VllmFormat):
+    """vLLM's `dual_key_gumbel`: two keys derived from one. Which marked a token cannot be known, so both are scored."""
+
+    name = "vllm-dual-key"
+    title = "vLLM, dual_key_gumbel"
+    answers = Answers(
+        files(__package__) / "vllm_dual_key.json", {"vllm_sub_keys": _sub_keys, "vllm_dual_key": _detection}
+    )
+    alpha: Annotated[float, AfterValidator(checked_weight)] = 0.1
+
+    def label(self) -> str:
+        """See Format."""
+        return f"{super().label()};alpha={self.alpha!r}"
+
+    def law(self) -> Law:
+        """Not vLLM's moment match, which is too small but at a weight of 0, 0.5 and 1."""
+        return Floored(WeightedGamma(self.alpha), 64)
+
+    def open(self, secret: bytes) -> Vllm:
+        """A secret is the master key's 8 bytes, big-endian."""
+        return Vllm(self, secret, sub_keys(key_of(secret)), self.alpha)
+
+    def proof(self, secret: bytes) -> Proof:
+        """See Proves."""
+        return self._proof(secret, self.alpha)
+
+
+def key_of(secret: bytes) -> int:
+    """The key of 8 bytes, big-endian.
+
+    Raises:
+        ValueError: a secret of another length.
+    """
+    if len(secret) != 8:
+        raise ValueError(f"a key of vLLM has 8 bytes; this secret has {len(secret)}")
+    return int.from_bytes(secret, "big")
