@@ -4,14 +4,16 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from scanner.errors import ScanFailed
+from scanner.errors import ScanFailed, in_a_line
 from schemas.config import ClusterConfig, ScanClusterConfig
 
 _OBJECT_STORE_BYTES = 100 * 2**20
@@ -23,6 +25,8 @@ WORKER_MEMORY = 4096 * 2**20
 _SHARE = 0.9
 """Share of the memory that Ray counts as free for work which all workers of a machine may take together."""
 
+_STARTS = 3
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 _KNOCK_SECONDS = 10.0
 _TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
@@ -39,14 +43,10 @@ def cluster(config: ClusterConfig) -> Iterator[int]:
         return
     address = config.address or os.environ.get("RAY_ADDRESS")
     with tempfile.TemporaryDirectory(prefix="bricks", ignore_cleanup_errors=True) as private:
-        options: dict[str, Any] = {"address": address} if address else _embedded(config, private)
-        try:
-            if address:
-                _knock(address)
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
-        except Exception as error:  # Ray raises Exception itself when it is too slow to start
-            where = f"cluster at {address!r}" if address else "embedded cluster"
-            raise ScanFailed(f"Ray: the {where} cannot be reached or started: {error}") from None
+        if address:
+            _join(address)
+        else:
+            _start(_embedded(config, private))
         try:
             yield room(config)
         finally:
@@ -64,6 +64,45 @@ def worker_memory(config: ScanClusterConfig) -> int:
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     shares = [_SHARE * machine.get("memory", 0) / machine["CPU"] for machine in machines if machine.get("CPU")]
     return int(min([WORKER_MEMORY, *shares]))
+
+
+def _join(address: str) -> None:
+    try:
+        _knock(address)
+        ray.init(address=address, **_QUIET)
+    except Exception as error:  # Ray raises Exception itself
+        what = f"Ray: the cluster at {address!r} cannot be reached: {in_a_line(error)}"
+        raise ScanFailed(f"{what}; see whether it runs, and what [cluster] address or RAY_ADDRESS names") from None
+
+
+def _start(options: dict[str, Any]) -> None:
+    """Start a cluster in this process. Ray gives its processes 30 s to start, too few where others use the CPUs."""
+    for attempt in range(1, _STARTS + 1):
+        before = _children()
+        try:
+            ray.init(**_QUIET, **options)
+        except Exception as error:  # Ray raises Exception itself when it is too slow to start
+            ray.shutdown()
+            for process in _children() - before:  # what Ray started and forgets, which would go on
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if attempt == _STARTS:
+                raise ScanFailed(
+                    f"Ray: the embedded cluster did not start, tried {_STARTS} times: {in_a_line(error)}; run it again "
+                    "when fewer processes use this machine, or start a cluster before (`ray start --head`), and name "
+                    'it by `address = "auto"` in [cluster]'
+                ) from None
+        else:
+            return
+
+
+def _children() -> set[int]:
+    """Ids of this process's children; none where the system does not list them."""
+    found = set[int]()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found.update(map(int, path.read_text().split()))
+    return found
 
 
 def _knock(address: str) -> None:
