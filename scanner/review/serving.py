@@ -31,6 +31,9 @@ are taken, and beyond these the app answers 503.
 SECONDS_FOR_A_HEAD = 10.0
 """Longest time in which the head of a request must come in whole, on a new connection or on a kept one."""
 
+SECONDS_TO_TAKE = 10.0
+"""Longest time in which a client takes nothing, or next to nothing, of an answer that does not fit the sockets."""
+
 
 class _Config(uvicorn.Config):
     """An app's configuration, and how many requests were no HTTP: no log has them, which anybody could fill."""
@@ -39,7 +42,9 @@ class _Config(uvicorn.Config):
 
 
 class Connection(H11Protocol):
-    """A connection whose client keeps nobody out by saying nothing, or only a part of a head."""
+    """A connection whose client keeps nobody out by saying nothing, or a part of a head, or by taking no answer."""
+
+    _giving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection."""
@@ -54,6 +59,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the connection is gone."""
         self._patience.cancel()
+        self._cease_to_give()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -68,6 +74,16 @@ class Connection(H11Protocol):
         self._patience.cancel()
         self._begin_to_wait()
 
+    def pause_writing(self) -> None:
+        """Note that the client takes less than it is given."""
+        super().pause_writing()
+        self._giving = self.loop.call_later(SECONDS_TO_TAKE, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Note that the client has taken nearly all."""
+        super().resume_writing()
+        self._cease_to_give()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, and count it."""
         if isinstance(self.config, _Config):
@@ -81,8 +97,12 @@ class Connection(H11Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the rest of a head or body is still to come, or the next request."""
-        return self.is_idle or self.cycle.more_body
+        """Whether the rest of a head or body is still to come, or the next request, or the answer to be taken."""
+        return self.is_idle or self.cycle.more_body or self.flow.write_paused
+
+    def _cease_to_give(self) -> None:
+        if self._giving is not None:
+            self._giving.cancel()
 
     def _begin_to_wait(self) -> None:
         self.idle_since = time.monotonic()

@@ -15,6 +15,7 @@ from scanner.review import serving
 from scanner.review.serving import Server
 from tests.support.reviewing import running
 
+LARGE = 2**23
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -68,6 +69,40 @@ def test_bodies_that_never_come_keep_nobody_out():
         for _ in range(300):
             stack.enter_context(connected(app, HEAD + b"Content-Length: 10\r\n\r\nhalf"))
         assert [status(app, HEAD + b"Connection: close\r\n\r\n") for _ in range(20)] == [200] * 20
+
+
+@pytest.fixture
+def large(monkeypatch) -> Iterator[Server]:
+    """An app for few connections whose answers fit no sockets' buffers."""
+    monkeypatch.setattr(serving, "_AT_ONCE", 8)
+    app = Server("127.0.0.1", 0, lambda _port: PlainTextResponse("x" * LARGE))
+    with running(app):
+        yield app
+
+
+def untaken(server: Server) -> socket.socket:
+    """A connection that takes the first byte of three answers, and no other: the second waits for the first."""
+    connection = connected(server, 3 * (HEAD + b"\r\n"))
+    assert connection.recv(1) == b"H"
+    return connection
+
+
+def test_answers_that_nobody_takes_keep_nobody_out(large):
+    with ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(untaken(large))
+        assert [status(large, HEAD + b"Connection: close\r\n\r\n") for _ in range(3)] == [200] * 3
+
+
+def test_an_answer_that_nobody_takes_ends(monkeypatch, large):
+    monkeypatch.setattr(serving, "SECONDS_TO_TAKE", 0.3)
+    with untaken(large) as connection:
+        time.sleep(1)
+        found = 0
+        with suppress(ConnectionResetError):
+            while more := len(connection.recv(LARGE)):
+                found += more
+        assert found < LARGE
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
