@@ -34,7 +34,7 @@ _COMMANDS = {
     "check": ("jobs.check:check", "Look at one text under each key, as a scan would."),
     "compact": ("jobs.upkeep:compact", "Merge the tables' small files, so that queries are fast."),
     "vacuum": ("jobs.upkeep:vacuum", "Delete files that no table needs."),
-    "migrate": ("jobs.upkeep:migrate", "Add tables and columns to results of an older version."),
+    "migrate": ("jobs.upkeep:migrate", "Move results of an older version on."),
     "retain": ("jobs.upkeep:retain", "Drop the nights that are older than a number of days."),
     "redate": ("jobs.upkeep:redate", "Correct the date of the data of a scan."),
     "mark": ("jobs.mark:mark", "Complete prompts with a local model, marked for users."),

@@ -6,7 +6,6 @@ import click
 
 from jobs.options import Day, dry_run_option, results_argument, results_at, sure, yes_option
 from jobs.text import counted, tell
-from scanner.errors import Refused
 
 
 @click.command()
@@ -51,22 +50,24 @@ def vacuum(results: str, retention: int) -> None:
 @click.command()
 @results_argument
 def migrate(results: str) -> None:
-    """Move results of an older version on: tables and columns that came since are made and filled. No row changes.
+    """Move results of an older version on, from version 1 on, which release 0.1.0 writes. No row changes.
 
-    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. Every scan does this when it
-    begins; called here, it is done before the night. It may be interrupted, and called again, at any time.
+    RESULTS: a folder or URI of results, or CONFIG, the file of a scan that names it. Until there are two versions that
+    are read, it says which one the tables have. What was made before 0.1.0 is refused, here and everywhere else.
 
     \b
     Example:
       brickscan migrate scan.toml
     """
-    from scanner.results.newest import bring_up_to_date
-    from scanner.results.queries import exist
+    from scanner.results.upkeep import tables_there
+    from scanner.storage.delta import open_table, table_uri
+    from schemas.words import VERSION
 
     folder = results_at(results).folder
-    if not exist(folder):
-        raise Refused(f"results: there are no tables in {folder}; name the folder of a scan's results")
-    tell(f"{bring_up_to_date(folder):,} rows of older versions were taken over")
+    names = tables_there(folder)
+    for name in names:
+        open_table(table_uri(folder, name))
+    tell(f"{counted(len(names), 'table')} of version {VERSION}, which this brickscan writes: nothing to move on")
 
 
 @click.command()

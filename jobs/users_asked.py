@@ -158,12 +158,10 @@ def verify(registry: Path | str, results: tuple[str, ...], heads: tuple[str, ...
 
 def _in_words(found: Verified, heads: int, without: int) -> Iterator[str]:
     yield f"{counted(found.events, 'event')}, head {found.head or '-'}"
-    if found.outside:
-        yield f"{found.outside:,} events of an earlier version are in no chain yet: the next change takes them in"
     if heads:
         yield f"{counted(heads, 'head')} that scans wrote down"
     if without:
-        yield f"{counted(without, 'scan')} wrote no head down: of an earlier version, or before there were users"
+        yield f"{counted(without, 'scan')} wrote no head down: there were no users then"
     if found.holds:
         yield "each event is as it was written, and the index says the same"
 

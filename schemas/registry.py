@@ -120,9 +120,6 @@ class Admission(_Frozen):
     filter: AuditedFilter | None = None
 
 
-_ONCE_FIELDS = ("window", "gamma")
-
-
 class MasterKey(_Frozen):
     """One master key: its format, where its secret lives, and the commitment published when it was made.
 
@@ -145,16 +142,6 @@ class MasterKey(_Frozen):
     admission: Admission | None = None
     one_of: int | None = Field(default=None, ge=1, le=2**53)
     held_by: Holder | None = None  # who else has the secret, such as a serving site, and so can mark for anybody
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_what_is_older_than_formats(cls, values: Any) -> Any:  # noqa: ANN401 - whatever stands in the file
-        """Read keys of versions in which a key had a method, whose parameters stood beside the key's other fields."""
-        if not isinstance(values, dict) or "method" not in values or "format" in values or "parameters" in values:
-            return values
-        rest = {name: value for name, value in values.items() if name not in ("method", *_ONCE_FIELDS)}
-        parameters = {name: values[name] for name in _ONCE_FIELDS if values.get(name) is not None}
-        return {**rest, "format": values["method"], "parameters": parameters}
 
     @model_validator(mode="after")
     def _ends_after_it_begins(self) -> Self:

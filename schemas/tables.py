@@ -37,7 +37,7 @@ VERDICTS = pa.schema(
         pa.field("path", pa.string(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),  # within the file
         pa.field("doc_id", pa.string()),
-        # null in `verdicts`, as all that is marked [f]: exact in `flags`, and in rows of versions before `text_id`
+        # null in `verdicts`, as all that is marked [f]: exact in `flags`
         pa.field("text_sha256", pa.binary()),  # [f]
         pa.field("account_id", pa.string()),
         pa.field("created_at", TIME),
@@ -58,23 +58,21 @@ VERDICTS = pa.schema(
         pa.field("flagged", pa.bool_(), nullable=False),
         pa.field("scanned_at", TIME, nullable=False),
         pa.field("reason", pa.string()),  # one of PART_REASONS: why only a part was scored; null: all was
-        pa.field(
-            "basis", pa.string()
-        ),  # over what p holds: key | key-<bits>-bits | assumed; null: not flagged, or of an older row, key
+        pa.field("basis", pa.string()),  # over what p holds: key | key-<bits>-bits | assumed; null: not flagged
         # [f]; among 999 decoy keys, where basis is not key and p would flag; else null
         pa.field("p_rank", pa.float64()),
-        # both for flagged rows of one message, null in others and in rows of older versions
+        # both for flagged rows of one message, null in others
         pa.field("first_seen_at", TIME),  # time by which the document existed; null: unknown before its scan
         pa.field("held_since", TIME),  # when a user got the message; null: none ever did
-        pa.field("proof", pa.string()),  # a Proof, in flagged rows; null in others and in rows of older versions
+        pa.field("proof", pa.string()),  # a Proof, in flagged rows; null in others
         # normalised: of the text without what hides a mark; null: as it stands, or not flagged
         pa.field("variant", pa.string()),
         pa.field("runner_up_log10_p_global", pa.float64()),  # [f]; corrected as log10_p_global
-        # every user once; the first is that of `message`; null: there is none, the flag is unproved, or the row is old
+        # every user once; the first is that of `message`; null: there is none, or the flag is unproved
         pa.field("named", NAMED),  # as the next, each log10_p_global in it: [f]
         pa.field("named_again", NAMED),  # further messages of users that stand in `named`, as under a second key
-        pa.field("text_id", pa.binary()),  # keyed digest, equal for equal texts; null in older rows
-        # p, corrected, is at most 10^(-6·p_class); null where there is no p-value, and in older rows
+        pa.field("text_id", pa.binary()),  # keyed digest, equal for equal texts
+        # p, corrected, is at most 10^(-6·p_class); null where there is no p-value
         pa.field("p_class", pa.int64()),
         pa.field("sketch", pa.binary()),  # [f]; of flagged texts: 64 numbers by which near-duplicates are recognised
         # 1 over the product of the weights of key, unit and variant where it is no whole number, which keys_tested
@@ -245,7 +243,7 @@ SCANS = pa.schema(
         pa.field("slowest_row", pa.int64()),  # its first row, within the file
         pa.field("slowest_seconds", pa.float64()),  # its core-seconds
         pa.field("skew", pa.float64()),  # these over the mean of all shards and packs
-        # number/of, where the scan was of one of several parts of its input; null: of all of it, or an older row
+        # number/of, where the scan was of one of several parts of its input; null: of all of it
         pa.field("part", pa.string()),
         pa.field("filter_sha256", pa.string()),  # of the n-grams that were left out, as in FILTERS; null: no filter
         # date of the data: --date, else the date (UTC) on which the scan began

@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 
+VERSION = 0
+"""Version of tables, registry and scan.toml. Release 0.1.0 makes it 1; what is made from 1 on is read for ever."""
+
 
 class Naming(StrEnum):
-    """Why a row names a user or does not. Before there was `held_later` or `everybody`, rows read `unallocated`."""
+    """Why a row names a user or does not."""
 
     NAMED = "named"
     UNALLOCATED = "unallocated"  # no user had the message when it was scanned
@@ -77,10 +80,9 @@ from being scored.
 DOCUMENT_REASONS = (
     *("null_text", "unreadable"),
     *("failed", "killed_worker", "out_of_memory", "timed_out"),
-    *PART_REASONS,
 )
 """Reasons why a document is in quarantine. `unreadable`: its part of the file is corrupt; from `failed` on: the end of
-its worker, each time that it was tried. PART_REASONS stand in rows of earlier versions, which scored no part of a text.
+its worker, each time that it was tried.
 """
 
 LASTING_FILE_REASONS = ("no_regular_file", "not_parquet", "truncated", "unreadable", "missing_column", "wrong_type")

@@ -105,7 +105,6 @@ def _steps(plan: Plan, part: Part | None, wait: Callable[[str], None]) -> Iterat
 _READY = {
     "new": "new",
     "there": "there",
-    "older": "of an older version; the scan adds what came since",
 }
 
 

@@ -40,7 +40,6 @@ from scanner.results.filters import with_filter
 from scanner.results.first_seen import first_seen
 from scanner.results.freezing import freeze
 from scanner.results.ledger_records import keep, verified
-from scanner.results.newest import bring_up_to_date
 from scanner.results.readiness import refuse_mixed
 from scanner.results.retention import drop_older
 from scanner.results.tables import append_audits, append_scan, open_tables
@@ -210,7 +209,7 @@ class _Scan:
         inspected = inspect_input(plan, files)
         if strict:  # a file that lands alone may be the exception
             refuse_wrong_columns(inspected)
-        bring_up_to_date(plan.results)
+        open_tables(plan.results)
         keep(plan.results, self._scan_id, self._verified)
         if plan.config.evidence.keep_text:
             open_tables(plan.results, ["flag_texts"])

@@ -55,9 +55,6 @@ OF_USERS = ("naming", "user_id", "held_since", "named")
 NOBODY_ASKED_FOR = (Naming.ASSUMED, Naming.AMBIGUOUS, Naming.UNPROVED)
 """Namings of flags that may have no time since when their document existed: no user was looked for."""
 
-_LATER = ("basis", "variant", "runner_up_log10_p_global", "held_since", "named", "proof")
-"""Columns that rows of older versions lack."""
-
 
 _CHANGED = "the users table changed since: `brickscan users verify` follows its chain"
 
@@ -147,8 +144,6 @@ def _existed(case: Case, before: Before, own: datetime | None) -> Compared:
     recorded = row["first_seen_at"]
     if recorded in times:
         return Compared("first_seen_at", recorded, recorded, equal=True)
-    if recorded is None and row["proof"] is None:
-        return Compared("first_seen_at", recorded, times[0], equal=True, why="an older version did not record it")
     if before.dropped and recorded is not None and (times[0] is None or recorded < times[0]):
         why = "nights were dropped since, which may have known the document"
         return Compared("first_seen_at", recorded, times[0], equal=True, why=why)
@@ -239,10 +234,7 @@ def _compare(name: str, row: Mapping[str, Any], again: Mapping[str, Any], of_use
         return Compared(name, recorded, found, alike(recorded, found))
     equal = recorded == found
     why = None
-    if not equal and recorded is None and name in _LATER:
-        why = "an older version did not record it"
-        equal = True
-    elif not equal and name in OF_USERS:
+    if not equal and name in OF_USERS:
         why = of_users
     elif not equal and name == "proof":
         why = "it was not computed again then: too many flags came together, or the text is too long"

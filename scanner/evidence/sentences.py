@@ -195,7 +195,7 @@ def _proof(row: Mapping[str, Any]) -> str:
         if long
         else "not computed again: too many flags came together, and a sample was drawn",
     }
-    return meaning.get(row["proof"], "not known: an older version wrote this row")
+    return meaning.get(row["proof"], "not on record")
 
 
 def _others(explained: Explanation) -> str:

@@ -47,10 +47,10 @@ class Book:
         runs: the runs of its index.
         tail: the events that no run holds, columns of schemas.user_tables.USERS.
         events: how many events are in its chain.
-        head: the chain's head after these; None: there is no chain, or some events are not in it.
+        head: the chain's head after these; None: the last of them has none.
 
     Rows are data frames: user_id (null once erased), key_id, message, allocated_at, removed_at (null while it is held),
-    seq and removed_seq (numbers of these events; null where there is no chain), each message once.
+    seq and removed_seq (numbers of these events), each message once.
     """
 
     def __init__(self, runs: Sequence[Run], tail: pl.DataFrame, events: int, head: bytes | None) -> None:

@@ -14,7 +14,7 @@ from scanner.errors import ScanFailed, TooLate
 from scanner.registry.index import FOLDER as INDEX
 from scanner.registry.locked_files import USERS_FOLDER
 from scanner.registry.parts import MOST
-from scanner.storage.delta import make_table, read
+from scanner.storage.delta import make_table, read, refuse_other_version
 from scanner.storage.locations import is_uri
 from scanner.storage.permissions import make_private
 from schemas.user_tables import USERS
@@ -26,9 +26,17 @@ _ENDS = {"first": "min.seq", "last": "max.seq"}
 
 
 def open_table(folder: Path | str) -> DeltaTable | None:
-    """The users table of a registry as it is now; None: there is none yet."""
+    """The users table of a registry as it is now; None: there is none yet.
+
+    Raises:
+        Refused: it is of another version.
+    """
     location = f"{folder}/{USERS_FOLDER}"
-    return DeltaTable(location) if DeltaTable.is_deltatable(location) else None
+    if not DeltaTable.is_deltatable(location):
+        return None
+    table = DeltaTable(location)
+    refuse_other_version(table)
+    return table
 
 
 def create(folder: Path | str) -> None:
@@ -37,20 +45,12 @@ def create(folder: Path | str) -> None:
     make_table(f"{folder}/{USERS_FOLDER}", USERS, STATISTICS)
 
 
-def is_chained(table: DeltaTable) -> bool:
-    """Whether its events can have numbers; events of an earlier version have none."""
-    return "seq" in {field.name for field in table.schema().fields}
-
-
 def all_events(table: DeltaTable | None) -> pl.DataFrame:
-    """All events, with null in columns that a table of an earlier version lacks."""
-    schema = pl.Schema(USERS)
+    """All events of a table; no rows where there is none."""
     if table is None:
-        return pl.DataFrame(schema=schema)
+        return pl.DataFrame(schema=pl.Schema(USERS))
     with reading(table):
-        found = read(table).collect()
-    missing = {name: pl.lit(None, kind) for name, kind in schema.items() if name not in found.columns}
-    return found.with_columns(**missing).select(schema.names())
+        return read(table).collect()
 
 
 def since(table: DeltaTable, first: int, last: int = MOST) -> pl.DataFrame:
@@ -82,7 +82,7 @@ def _read(table: DeltaTable, inside: pl.Expr, wanted: pl.Expr) -> pl.DataFrame:
     files = [name for name in names if name.rpartition("/")[2] in kept]
     if not files:
         return pl.DataFrame(schema=pl.Schema(USERS))
-    rows = pl.scan_parquet(files, glob=False, schema=pl.Schema(USERS), missing_columns="insert")
+    rows = pl.scan_parquet(files, glob=False, schema=pl.Schema(USERS))
     return rows.filter(wanted).collect(engine="streaming")
 
 

@@ -109,23 +109,23 @@ def find_key(registry: Registry, key_id: str) -> MasterKey:
     raise Refused(f"key {key_id!r} is not in the registry; its keys: {known}")
 
 
-_NEWER = ("one_of", "held_by")
-"""Fields of a key that older registries lack: where they are null, the digest leaves them out."""
+_LEFT_OUT = ("one_of", "held_by")
+"""Fields of a key that the digest leaves out where they are null."""
 
 
 def registry_sha256(registry: Registry) -> str:
     """Digest of everything on record about the keys, as hex text: equal digests, equal registries."""
     from scanner.watermark.formats import format_of
 
-    newer = set() if registry.trial else {"trial"}  # older registries lack it
-    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"} | newer)
+    null = set() if registry.trial else {"trial"}
+    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"} | null)
     keys = [key.model_dump(mode="json", exclude=_left_out(key)) | format_of(key).decides() for key in registry.keys]
     return digest(whole | {"keys": keys})
 
 
 def _left_out(key: MasterKey) -> dict[str, Any]:
     """Fields of a key that the digest leaves out, as pydantic takes them."""
-    names = ("format", "parameters", *(name for name in _NEWER if getattr(key, name) is None))
+    names = ("format", "parameters", *(name for name in _LEFT_OUT if getattr(key, name) is None))
     of_admission = {"admission": {"filter"}} if key.admission is not None and key.admission.filter is None else {}
     return dict.fromkeys(names, True) | of_admission
 

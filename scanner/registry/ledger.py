@@ -22,11 +22,9 @@ from scanner.errors import ScanFailed, TooLate
 from scanner.registry.book import Book
 from scanner.registry.chain import START, chained, seals_of
 from scanner.registry.events import (
-    STATISTICS,
     all_events,
     create,
     files_of,
-    is_chained,
     numbered,
     open_table,
     raise_if_outdated,
@@ -82,7 +80,7 @@ def numbers_of_heads(folder: Path | str, heads: Sequence[bytes]) -> dict[str, in
 
     def attempt() -> dict[str, int]:
         table = open_table(folder)
-        if table is None or not is_chained(table):
+        if table is None:
             return {}
         with reading(table):
             found = with_heads(table, heads)
@@ -120,7 +118,7 @@ def whole(folder: Path | str, question: Callable[[Whole], Result]) -> Result:
 
 
 def _windows(table: DeltaTable | None, first: int, rows: int) -> Iterator[pl.DataFrame]:
-    if table is None or not is_chained(table):
+    if table is None:
         return
     last = max((n for n in files_of(table)["last"].to_list() if n is not None), default=-1)
     for begin in range(first, last + 1, rows):
@@ -148,7 +146,7 @@ def append(folder: Path | str, decide: Callable[[Book], tuple[pl.DataFrame, Resu
         if table is None:
             create(folder)
             raise TooLate  # another process may have made it, and written to it
-        events = chained(new, book.events, _head(folder, table, book)).to_arrow().cast(USERS)
+        events = chained(new, book.events, _head(book)).to_arrow().cast(USERS)
         write_deltalake(table, events, mode="append", commit_properties=_next(table), writer_properties=_WRITER)
         files = files_of(table).filter(pl.col("last").fill_null(index.seq) >= index.seq).height
         return result, files >= _MOST_NEW_FILES or book.events + len(events) - index.seq > _MOST_NEW_EVENTS
@@ -176,7 +174,7 @@ def erase_names(folder: Path | str, choose: Callable[[Book], pl.DataFrame]) -> i
             chosen = choose(book)
             if table is None or chosen.is_empty():
                 return 0
-            _head(folder, table, book)
+            _head(book)
             return _erase(folder, table, index, chosen)
 
     rows = _retry(attempt)
@@ -272,8 +270,6 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
     if table is None:
         return Book.empty(START), NOTHING
     index_folder = _index_folder(folder)
-    if not is_chained(table):
-        return Book((), all_events(table), 0, None), NOTHING
     number = table.transaction_version(_INDEX_APP)
     index = index_folder.read(number) or NOTHING
     with reading(table):
@@ -282,40 +278,30 @@ def _book(folder: Path | str, table: DeltaTable | None) -> tuple[Book, Index]:
             index, events = NOTHING, all_events(table)  # the index may be of another state, as a backup may leave it
     if number is not None and index is NOTHING:
         raise_if_outdated(table)
-    tail = events.filter(pl.col("seq").is_null() | (pl.col("seq") >= index.seq)).sort("seq", nulls_last=True)
-    chain = tail.drop_nulls("seq")
-    head = bytes(chain["head"][-1] or b"") if chain.height else index.head
-    whole = chain.height == tail.height and len(head) == len(START)
-    return Book(index_folder.runs(index), tail, index.seq + chain.height, head if whole else None), index
+    if events["seq"].null_count():
+        raise _edited("an event has no number")
+    tail = events.filter(pl.col("seq") >= index.seq).sort("seq")
+    head = bytes(tail["head"][-1] or b"") if tail.height else index.head
+    whole = len(head) == len(START)
+    return Book(index_folder.runs(index), tail, index.seq + tail.height, head if whole else None), index
 
 
-def _head(folder: Path | str, table: DeltaTable, book: Book) -> bytes:
+def _head(book: Book) -> bytes:
     """The head that the next event goes on from.
 
-    Events of an earlier version, which have no chain, get into it first.
+    Raises:
+        ScanFailed: the last event has none.
     """
-    if book.head is not None:
-        return book.head
-    if not is_chained(table):
-        table.alter.set_table_properties(STATISTICS)
-        table = DeltaTable(table.table_uri)
-    old = all_events(table)
-    chain = old.drop_nulls("seq").sort("seq")
-    head = chain["head"][-1] if chain.height else START
-    if head is None:
-        what = "its last event has no head, so it was changed by something else than brickscan"
-        raise ScanFailed(f"users table: {what}; see `brickscan users verify`, and restore it from a backup")
-    new = chained(old.filter(pl.col("seq").is_null()).sort("at", "key_id", "message"), chain.height, head)
-    rows = pl.concat([chain, new]).to_arrow().cast(USERS)
-    write_deltalake(
-        table,
-        rows,
-        mode="overwrite",
-        schema_mode="overwrite",
-        commit_properties=_next(table),
-        writer_properties=_WRITER,
+    if book.head is None:
+        raise _edited("its last event has no head")
+    return book.head
+
+
+def _edited(what: str) -> ScanFailed:
+    return ScanFailed(
+        f"users table: {what}, so it was changed by something else than brickscan; see `brickscan users verify`, and "
+        "restore it from a backup"
     )
-    raise TooLate
 
 
 def _next(table: DeltaTable, index: Index | None = None) -> CommitProperties:

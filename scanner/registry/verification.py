@@ -32,14 +32,12 @@ _REMOVED = ["message", "removed_at", "removed_seq"]
 class Verified(NamedTuple):
     """Result of a verification.
 
-    events: how many the chain has; head: the chain's head, as hex text, None where it has no events; outside: events
-    that are in no chain, since an earlier version wrote them; faults: what is wrong, for people, the first 100; lost:
-    the heads asked for that the chain never had.
+    events: how many the chain has; head: the chain's head, as hex text, None where it has no events; faults: what is
+    wrong, for people, the first 100; lost: the heads asked for that the chain never had.
     """
 
     events: int
     head: str | None
-    outside: int
     faults: tuple[str, ...]
     lost: tuple[str, ...]
 
@@ -80,9 +78,8 @@ def _verified(book: Book, windows: Iterator[pl.DataFrame], wanted: set[str]) -> 
         wanted.discard(head or "")
         if block.fault:
             faults.append(f"events {block.first} to {block.last}: {block.fault}")
-    outside = book.tail["seq"].null_count()
     faults += _too_many(book, counts)
-    return Verified(events, head, outside, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
+    return Verified(events, head, tuple(faults[:_MOST_FAULTS]), tuple(sorted(wanted)))
 
 
 def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
@@ -106,9 +103,6 @@ def _unlike(book: Book, events: pl.DataFrame) -> Iterator[str]:
 
 def _too_many(book: Book, counts: Counter[tuple[str, str]]) -> Iterator[str]:
     """Keys for which the index has more or fewer messages than the events give."""
-    outside = book.tail.filter(pl.col("seq").is_null()).group_by("key_id", "event").len()
-    for key_id, event, rows in outside.iter_rows():
-        counts[key_id, event] += rows
     for key_id in sorted({*book.key_ids, *(key_id for key_id, _ in counts)}):
         for event, indexed in zip((ALLOCATED, REMOVED_EVENT), book.count(key_id), strict=True):
             if indexed != counts[key_id, event]:
@@ -167,8 +161,6 @@ def verify_since(folder: Path | str, record: Record, messages: pl.DataFrame | No
 
 
 def _since(folder: str, now: ledger.Whole, record: Record, wanted: Mapping[str, Ints] | None) -> Record:
-    if now.book.tail["seq"].null_count():
-        raise _changed(folder, f"{now.book.tail['seq'].null_count():,} events are in no chain")
     parts = _names_parts(now, record, wanted)
     known = {part.file: part for part in record.parts}
     edited = [part.file for part in parts if part != known.get(part.file, part)]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from scanner.results.data_files import SCHEMAS
-from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.rewriting import Anew, rewrite
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 
@@ -115,5 +115,5 @@ def _of_others(account_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
 def _kept(file: pq.ParquetFile, stays: pl.Series) -> Anew | None:
     if stays.all():
         return None
-    left = whole(file.read(), SCHEMAS["account_posts"]).filter(stays.to_arrow()) if stays.any() else pa.table({})
+    left = file.read().cast(SCHEMAS["account_posts"]).filter(stays.to_arrow()) if stays.any() else pa.table({})
     return Anew(int((~stays).sum()), left)

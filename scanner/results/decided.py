@@ -80,7 +80,7 @@ def decide(results: str, flag: Mapping[str, Any], made: Made) -> Mapping[str, An
         made: the decision.
 
     Raises:
-        Refused: the table cannot be made, or has columns of a newer version.
+        Refused: the table cannot be made, or is of another version.
         ScanFailed: it cannot be written, or others kept committing first.
     """
     row = {

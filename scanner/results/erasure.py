@@ -16,8 +16,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from scanner.errors import ScanFailed, in_a_line
 from scanner.results.account_posts import drop_posts_of
 from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS
-from scanner.results.rewriting import Anew, rewrite, whole
-from scanner.results.tables import open_tables, read_whole
+from scanner.results.rewriting import Anew, rewrite
+from scanner.results.tables import read_whole
 from scanner.storage.delta import attempts, open_table, table_uri
 from schemas.words import Naming
 
@@ -56,20 +56,17 @@ def erase_user(
         _delete_replaced(table_uri(results, "account_posts"))
     beside = (("flag_texts", _without_texts), ("decisions", _without_notes))
     for name, without in (*beside, *names):
-        if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan, and no earlier version, makes them all
-            open_tables(results, [name])  # files that are written anew have every column of this version
+        if DeltaTable.is_deltatable(table_uri(results, name)):  # not every scan makes them all
             changed[name] = rewrite(results, name, partial(without, name, user_ids), watch=partial(watch, name))
             _delete_replaced(table_uri(results, name))  # also where no name was left: an erasure may have died before
     return changed["verdicts"]
 
 
 def _without_names(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
-    columns = pa.schema([SCHEMAS[name].field(column) for column in ("user_id", *_lists(name))])
-    present = [column for column in columns.names if column in file.schema_arrow.names]
-    anywhere = _anywhere(whole(file.read(present), columns), user_ids)
+    anywhere = _anywhere(file.read(["user_id", *_lists(name)]), user_ids)
     if not anywhere.any():
         return None
-    rows = whole(file.read(), SCHEMAS[name])
+    rows = file.read().cast(SCHEMAS[name])
     named = pl.Series(rows["user_id"]).is_in(list(user_ids)).fill_null(value=False)
     user = pc.if_else(named.to_arrow(), pa.scalar(None, pa.string()), rows["user_id"])
     naming = pc.if_else(named.to_arrow(), Naming.REMOVED.value, rows["naming"])
@@ -84,7 +81,7 @@ def _without_texts(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     theirs = _theirs(file, user_ids)
     if not theirs.any():
         return None
-    return Anew(int(theirs.sum()), whole(file.read(), SCHEMAS[name]).filter((~theirs).to_arrow()))
+    return Anew(int(theirs.sum()), file.read().cast(SCHEMAS[name]).filter((~theirs).to_arrow()))
 
 
 def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> Anew | None:
@@ -92,7 +89,7 @@ def _without_notes(name: str, user_ids: Sequence[str], file: pq.ParquetFile) -> 
     if not theirs.any():
         return None
     others = pl.element().filter(~pl.element().is_in(list(user_ids)))
-    rows = pl.DataFrame(whole(file.read(), SCHEMAS[name]))
+    rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
     changed = rows.with_columns(user_ids=pl.col("user_ids").list.eval(others), note=pl.when(~theirs).then("note"))
     return Anew(int(theirs.sum()), changed.to_arrow().cast(SCHEMAS[name]))
 

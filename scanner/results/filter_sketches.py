@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scanner.errors import Refused
 from scanner.results.data_files import SCHEMAS, DataFile, write_file
-from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.rewriting import Anew, rewrite
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from scanner.watermark import ngram_filter
@@ -76,7 +76,7 @@ def _younger(before: str, file: pq.ParquetFile) -> Anew | None:
     stays = pl.Series(file.read(["night"])["night"]) >= before
     if stays.all():
         return None
-    left = whole(file.read(), SCHEMAS[SKETCHES_TABLE]).filter(stays.to_arrow()) if stays.any() else pa.table({})
+    left = file.read().cast(SCHEMAS[SKETCHES_TABLE]).filter(stays.to_arrow()) if stays.any() else pa.table({})
     return Anew(int((~stays).sum()), left)
 
 

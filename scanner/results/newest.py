@@ -3,24 +3,15 @@
 A key that is added later and scans alone hides no older flag: a document's verdict is the row of smallest corrected
 p-value among the newest rows of each set of keys. Rows of a file that replaced another under its name hide the rows of
 that other file, whatever the keys. A row in quarantine hides none.
-
-In a folder from before the tables `flags` and `shards`, these are derived from its verdicts, until `bring_up_to_date`
-writes them.
 """
 
 import polars as pl
-from deltalake import DeltaTable
 
-from scanner.input.shards import MAX_ROWS, key_set
-from scanner.results.data_files import SCHEMAS, write_file
-from scanner.results.tables import open_tables, read_whole
-from scanner.results.transactions import Entry, commit, committed
-from scanner.storage.delta import table_uri
-from schemas.tables import DECADES, FLAGS, SHARDS
+from scanner.input.shards import MAX_ROWS
+from scanner.results.data_files import SCHEMAS
+from scanner.results.tables import read_whole
+from schemas.tables import DECADES
 from schemas.words import Naming
-
-OLDER_ROWS = "older rows"
-"""Transaction of `flags` and `shards` that shows that the rows of older versions are in it too."""
 
 EVERY = pl.lit(value=True)
 """Filter that takes every row."""
@@ -37,27 +28,6 @@ _ROW = [*_OF_SHARD, *_DOCUMENT]
 _OTHER = ["shard_id", "scan_id", "keys", "file", "scanned_at"]
 
 
-def bring_up_to_date(results: str) -> int:
-    """Give the tables `flags` and `shards` the rows of older versions; once, however often and by whomever called.
-
-    Returns:
-        How many rows were written.
-
-    Raises:
-        Refused: the tables cannot be opened or made.
-        ScanFailed: a table cannot be written, or others kept committing first.
-    """
-    open_tables(results)
-    written = 0
-    for name, derive, schema in (("flags", _derived_flags, FLAGS), ("shards", _derived_shards, SHARDS)):
-        if not committed(results, name, [OLDER_ROWS]):
-            rows = derive(results).collect(engine="streaming").to_arrow().cast(schema)
-            file = write_file(results, name, rows.to_batches())
-            if commit(results, name, [Entry(OLDER_ROWS, (file,) if file else ())]):
-                written += len(rows)
-    return written
-
-
 def shards(results: str) -> pl.LazyFrame:
     """Every range of rows that was scanned and whose night was not dropped, as in schemas.tables.SHARDS.
 
@@ -69,7 +39,7 @@ def shards(results: str) -> pl.LazyFrame:
 
 def ranges_ever(results: str) -> pl.LazyFrame:
     """Ranges of dropped nights too, of which no other row is left. Raises as `shards` does."""
-    return read_whole(results, "shards") if _is_up_to_date(results) else _derived_shards(results)
+    return read_whole(results, "shards")
 
 
 def sets_of_keys(results: str) -> set[str]:
@@ -78,8 +48,8 @@ def sets_of_keys(results: str) -> set[str]:
 
 
 def flags(results: str) -> pl.LazyFrame:
-    """Every flagged row, older ones included, as in schemas.tables.FLAGS. Raises as `shards` does."""
-    return read_whole(results, "flags") if _is_up_to_date(results) else _derived_flags(results)
+    """Every flagged row, as in schemas.tables.FLAGS. Raises as `shards` does."""
+    return read_whole(results, "flags")
 
 
 def newest_flags(results: str, rows: pl.LazyFrame, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
@@ -172,7 +142,7 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     again = _rescanned(ranges)
     of_range = ranges.select(*_OF_RANGE, "keys", "file", own_at="scanned_at")
     twice = rows.join(again, on="path", how="semi").join(of_range, on=_OF_RANGE, how="left")
-    exact_flags = _written_flags(results).select(*_ROW, "log10_p_global", *_LISTS)
+    exact_flags = flags(results).select(*_ROW, "log10_p_global", *_LISTS)
     twice = twice.join(exact_flags, on=_ROW, how="left", suffix="_exact")
     twice = twice.with_columns(pl.coalesce(f"{name}_exact", name).alias(name) for name in _LISTS)
     by_age = twice.sort(pl.coalesce("own_at", "scanned_at"), "scan_id")  # as flags: by the range's end
@@ -183,22 +153,16 @@ def newest_verdicts(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _published(name: str) -> pl.Expr:
-    """A list of NAMED as `verdicts` have it, without p-values except in rows of older versions."""
+    """A list of NAMED as `verdicts` have it, without p-values."""
     none = pl.element().struct.with_fields(log10_p_global=pl.lit(None, pl.Float64))
-    return pl.when(pl.col("text_id").is_null()).then(name).otherwise(pl.col(name).list.eval(none)).alias(name)
+    return pl.col(name).list.eval(none)
 
 
 def exact(results: str, rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows of `verdicts`, the flagged ones as `flags` has them. Raises as `shards` does."""
     published = pl.col("flagged") & pl.col("score").is_null()
-    theirs = _written_flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
+    theirs = flags(results).join(rows.filter(published).select(_ROW), on=_ROW, how="semi")
     return pl.concat([rows.filter(~published), theirs.select(SCHEMAS["verdicts"].names)])
-
-
-def _written_flags(results: str) -> pl.LazyFrame:
-    """Rows of the table `flags` itself, where it exists; rows of older versions are exact in `verdicts`."""
-    exists = DeltaTable.is_deltatable(table_uri(results, "flags"))
-    return read_whole(results, "flags") if exists else pl.LazyFrame(schema=pl.Schema(FLAGS))
 
 
 def largest_p() -> pl.Expr:
@@ -251,63 +215,3 @@ def _rescanned(ranges: pl.LazyFrame) -> pl.LazyFrame:
     """Paths of which two ranges overlap: only there can a row hide another."""
     reached = (pl.col("first_row") + pl.col("rows")).cum_max().shift().over("path")
     return ranges.sort("path", "first_row").filter(pl.col("first_row") < reached).select("path").unique()
-
-
-def _is_up_to_date(results: str) -> bool:
-    return all(_has_older_rows(table_uri(results, name)) for name in ("flags", "shards"))
-
-
-def _has_older_rows(uri: str) -> bool:
-    return DeltaTable.is_deltatable(uri) and DeltaTable(uri).transaction_version(OLDER_ROWS) is not None
-
-
-def _derived_flags(results: str) -> pl.LazyFrame:
-    rows = read_whole(results, "verdicts").filter("flagged")
-    return rows.join(_derived_shards(results).select(*_OF_RANGE, "keys"), on=_OF_RANGE).select(
-        "keys", *SCHEMAS["verdicts"].names
-    )
-
-
-def _derived_shards(results: str) -> pl.LazyFrame:
-    """Ranges derived from verdicts: a range begins and ends with rows that have a verdict, and its file is unknown."""
-    status, quarantined = pl.col("status"), read_whole(results, "quarantine").drop_nulls("row")
-    lost = quarantined.group_by(_OF_SHARD).agg(quarantined=pl.len().cast(pl.Int64))
-    ranges = (
-        read_whole(results, "verdicts")
-        .group_by(*_OF_SHARD, "path")
-        .agg(
-            first_row=pl.col("row").min(),
-            rows=pl.col("row").max() - pl.col("row").min() + 1,
-            began_at=pl.col("scanned_at").min(),
-            scanned_at=pl.col("scanned_at").max(),
-            read=pl.len().cast(pl.Int64),
-            too_short=(status == "too_short").sum().cast(pl.Int64),
-            scored_in_part=(status == "scored_in_part").sum().cast(pl.Int64),
-            flagged=pl.col("flagged").sum().cast(pl.Int64),
-            tokens=pl.col("tokens").sum(),
-        )
-    )
-    keys = pl.coalesce(pl.col("scan_id").replace_strict(_key_sets(results), default=None), "scan_id")
-    began = pl.col("scan_id").str.head(16).str.to_datetime("%Y%m%dT%H%M%SZ", time_zone="UTC", strict=False)
-    return (
-        ranges.join(lost, on=_OF_SHARD, how="left")
-        .with_columns(pl.col("quarantined").fill_null(0), began_at=pl.min_horizontal("began_at", began), keys=keys)
-        .with_columns(
-            night=pl.col("began_at").dt.strftime("%Y-%m-%d"),
-            file=pl.lit(None, pl.String),
-            dropped_at=pl.lit(None, pl.Datetime("us", "UTC")),
-            filtered=pl.lit(None, pl.Int64),
-            documents=pl.col("read") + pl.col("quarantined"),
-        )
-        .select(SHARDS.names)
-    )
-
-
-def _key_sets(results: str) -> dict[str, str]:
-    """The keys that every ended scan tested, and the scans that it went on with, as in SHARDS."""
-    ended = read_whole(results, "scans").select("scan_id", "keys", "audited_scans").collect()
-    found: dict[str, str] = {}
-    for scan_id, keys, resumed in ended.iter_rows():
-        tested = key_set(key["key_id"] for key in keys)
-        found |= {other: found.get(other, tested) for other in resumed} | {scan_id: tested}
-    return found

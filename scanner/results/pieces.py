@@ -34,8 +34,7 @@ def pieces(flags: pl.LazyFrame) -> pl.DataFrame:
     """Each flagged text with its piece, a number.
 
     Columns: those of OF, and piece, int64; null where there are too many texts to tell: of a key and message with more
-    than AT_A_TIME, or of all where MOST_READS are too few. Rows without a sketch, which older versions wrote, are
-    pieces of their own.
+    than AT_A_TIME, or of all where MOST_READS are too few.
 
     Args:
         flags: rows of schemas.tables.FLAGS.

@@ -15,7 +15,6 @@ from scanner.results.newest import EVERY, exact, flags, newest_flags, newest_ver
 from scanner.results.newest import standing_flags as of_every_set_of_keys
 from scanner.results.tables import read_whole
 from scanner.storage.delta import open_table, table_uri
-from schemas.evidence_tables import SPANS
 from schemas.words import OF_REGISTRY, AuditState, Naming
 
 _ATTEMPTS = 10
@@ -74,7 +73,7 @@ def verdicts(results: str, paths: Collection[str] | None = None) -> pl.LazyFrame
 
     If a document was scanned more than once, the newest row under each set of keys counts, and among these the one of
     smallest corrected p-value: a key that is added later and scans alone hides no older flag. Scores and p-values are
-    in `flagged` alone: rows here have `p_class`, except in older versions.
+    in `flagged` alone: rows here have `p_class`.
 
     Rows that a file no longer has, since a shorter one took its place, stay: no flag goes because a file was cut short.
 
@@ -167,8 +166,7 @@ def spans(results: str, false_positive_rate: float = 1.0) -> pl.LazyFrame:
     """
     own = ["scan_id", "shard_id", "path", "row"]
     strict = pl.col("log10_p_global") <= math.log10(false_positive_rate)
-    exists = DeltaTable.is_deltatable(table_uri(results, "spans"))  # older versions wrote none
-    rows = read_whole(results, "spans") if exists else pl.LazyFrame(schema=pl.Schema(SPANS))
+    rows = read_whole(results, "spans")
     standing = of_every_set_of_keys(results, flags(results).filter(strict)).select(own)
     by_age = rows.filter(strict).join(standing, on=own, how="semi").sort("scanned_at", "scan_id")
     part = ["path", "row", "key_id", "message", "char_from", "char_to"]

@@ -4,21 +4,18 @@ import os
 from pathlib import Path
 from typing import Literal
 
-import deltalake
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, in_a_line
-from scanner.results.data_files import SCHEMAS, TABLES
+from scanner.results.data_files import TABLES
 from scanner.results.queries import of_trial
-from scanner.results.tables import allows_null
+from scanner.results.tables import refuse_other
 from scanner.storage.delta import table_uri
 from scanner.storage.locations import is_uri
 
-Ready = Literal["new", "older", "there"]
-"""States of a folder: no table exists yet; tables of an older version, to which the next scan adds new columns; all
-exist.
-"""
+Ready = Literal["new", "there"]
+"""States of a folder: some table does not exist yet; all exist."""
 
 
 def readiness(results: str) -> Ready:
@@ -31,10 +28,8 @@ def readiness(results: str) -> Ready:
     """
     if not is_uri(results):
         _refuse_unwritable(Path(results))
-    states = {name: _state(table_uri(results, name), name) for name in TABLES}
-    if set(states.values()) == {"new"}:
-        return "new"
-    return "older" if set(states.values()) != {"there"} else "there"
+    states = {_state(table_uri(results, name), name) for name in TABLES}
+    return "new" if "new" in states else "there"
 
 
 def refuse_mixed(results: str, *, trial: bool) -> None:
@@ -56,15 +51,13 @@ def _state(uri: str, name: str) -> Ready:
     try:
         if not DeltaTable.is_deltatable(uri):
             return "new"
-        found, wanted = DeltaTable(uri).schema().fields, deltalake.Schema.from_arrow(SCHEMAS[name]).fields
+        table = DeltaTable(uri)
     except (DeltaError, OSError, ValueError) as error:
         raise Refused(
             f"results: table {uri} cannot be opened: {in_a_line(error)}; give a folder that can be written"
         ) from None
-    known = wanted[: len(found)]
-    if len(known) < len(found) or not all(map(allows_null, found, known)):
-        raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
-    return "there" if found == wanted else "older"
+    refuse_other(table, name)
+    return "there"
 
 
 def _refuse_unwritable(folder: Path) -> None:

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 
 from scanner.errors import Refused
 from scanner.results.data_files import SCHEMAS
-from scanner.results.newest import bring_up_to_date, flags, shards, standing_flags
+from scanner.results.newest import flags, shards, standing_flags
 from scanner.results.queries import ask
-from scanner.results.rewriting import Anew, rewrite, whole
+from scanner.results.rewriting import Anew, rewrite
 from scanner.results.tables import read_whole
 from scanner.storage.delta import table_uri
 from schemas.tables import SHARDS
@@ -96,7 +96,6 @@ def retain(
         Refused: there are no results.
         ScanFailed: others kept committing first, or a table cannot be read or written.
     """
-    bring_up_to_date(results)
     ids = pl.DataFrame({"scan_id": scans}, schema={"scan_id": pl.String})
     gone = 0
     for name in OF_A_NIGHT:
@@ -147,13 +146,13 @@ def _without(name: str, which: pl.DataFrame, file: pq.ParquetFile) -> Anew | Non
     goes = _among(pl.DataFrame(file.read(which.columns)), which)
     if not goes.any():
         return None
-    left = whole(file.read(), SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
+    left = file.read().cast(SCHEMAS[name]).filter((~goes).to_arrow()) if not goes.all() else pa.table({})
     return Anew(int(goes.sum()), left)
 
 
 def _marked(scans: pl.DataFrame, file: pq.ParquetFile) -> Anew | None:
     """Rows of `shards`, which stay and show when they were dropped."""
-    rows = pl.DataFrame(whole(file.read(), SHARDS))
+    rows = pl.DataFrame(file.read().cast(SHARDS))
     goes = _among(rows, scans) & rows["dropped_at"].is_null()
     if not goes.any():
         return None
@@ -205,7 +204,7 @@ def redate(results: str, scan_id: str, night: date) -> str:
 
 
 def _redated(name: str, scan_id: str, night: str, file: pq.ParquetFile) -> Anew | None:
-    rows = pl.DataFrame(whole(file.read(), SCHEMAS[name]))
+    rows = pl.DataFrame(file.read().cast(SCHEMAS[name]))
     wrong = (pl.col("scan_id") == scan_id) & (pl.col("night") != night)
     number = len(rows.filter(wrong))
     if not number:

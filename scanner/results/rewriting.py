@@ -130,15 +130,6 @@ def rewrite(
     return rows
 
 
-def whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with the columns that came after the version that wrote them."""
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
 def files_of(table: DeltaTable) -> pl.DataFrame:
     """A row a file, oldest first, with columns as `path`, `size_bytes`, `min.scan_id` and `max.scan_id`."""
     files = pl.DataFrame(pa.table(table.get_add_actions(flatten=True)))

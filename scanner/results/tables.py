@@ -1,4 +1,4 @@
-"""The tables of results as a whole: making them, bringing an older one up to date, reading one, and its single rows."""
+"""The tables of results as a whole: making them, reading one, and its single rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,12 +6,12 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.data_files import SCHEMAS, TABLES, WITH_BOUNDS, write_file
 from scanner.results.transactions import Entry, commit
-from scanner.storage.delta import attempts, make_table, open_table, read, table_uri
+from scanner.storage.delta import make_table, open_table, read, refuse_other_version, table_uri
 from scanner.storage.permissions import make_private
 from schemas.audit_tables import AUDITS
 from schemas.tables import SCANS
@@ -20,12 +20,8 @@ from schemas.tables import SCANS
 def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
     """Make the tables that do not exist yet: those of every scan, unless others are named.
 
-    A table that an older version made gains the columns that came since; its rows have null there. A column that may
-    be null since then may be so in it too.
-
     Raises:
-        Refused: they cannot be made, or a table with other columns is there.
-        ScanFailed: others kept changing a table's columns first.
+        Refused: they cannot be made, or a table of another version or with other columns is there.
     """
     for name in names:
         uri, schema = table_uri(results, name), SCHEMAS[name]
@@ -34,45 +30,25 @@ def open_tables(results: str, names: Iterable[str] = tuple(TABLES)) -> None:
             make_private(uri)
             if not DeltaTable.is_deltatable(uri):
                 make_table(uri, schema, _statistics(schema))
-            _bring_up_to_date(uri, deltalake.Schema.from_arrow(schema))
-            found = DeltaTable(uri).schema()
+            table = DeltaTable(uri)
         except (DeltaError, OSError, ValueError) as error:
             raise Refused(
                 f"results: table {uri} cannot be opened or made: {in_a_line(error)}; give a folder that can be written"
             ) from None
-        wanted = deltalake.Schema.from_arrow(schema)
-        if found.fields[: len(wanted.fields)] == wanted.fields != found.fields:
-            raise Refused(f"results: table {uri} has columns of a newer version of brickscan; install that version")
-        if found != wanted:
-            raise Refused(f"results: table {uri} has other columns than this version writes; give another folder")
+        refuse_other(table, name)
 
 
-def _bring_up_to_date(uri: str, wanted: deltalake.Schema) -> None:
-    """Add to a table the last of the wanted columns, and allow null where they do; not if it has others, or lacks one.
+def refuse_other(table: DeltaTable, name: str) -> None:
+    """Refuse a table that this version does not write.
 
     Raises:
-        ScanFailed: others kept changing its columns first.
+        Refused: its version or its columns are others.
     """
-    for _ in attempts(f"commits to {uri}"):
-        table = DeltaTable(uri)
-        there = table.schema().fields
-        known = wanted.fields[: len(there)]
-        loosened = [new for old, new in zip(there, known, strict=False) if old != new]
-        if len(known) < len(there) or any(not allows_null(old, new) for old, new in zip(there, known, strict=True)):
-            return
-        changes = [*loosened, *wanted.fields[len(there) :]]
-        if not changes:
-            return
-        try:
-            table.alter.add_columns(changes)  # for an existing column: it may be null from now on
-        except CommitFailedError:
-            continue
-        return
-
-
-def allows_null(old: deltalake.Field, new: deltalake.Field) -> bool:
-    """Whether a column is the same as before, or may be null since."""
-    return old == new or (new.nullable and (old.name, old.type) == (new.name, new.type))
+    refuse_other_version(table)
+    if table.schema() != deltalake.Schema.from_arrow(SCHEMAS[name]):
+        raise Refused(
+            f"results: table {table.table_uri} has other columns than this version writes; give another folder"
+        )
 
 
 def _statistics(schema: pa.Schema) -> dict[str, str]:
@@ -83,7 +59,7 @@ def _statistics(schema: pa.Schema) -> dict[str, str]:
 
 
 def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.LazyFrame:
-    """A table with all of its columns; null in those that came after the version that made it.
+    """Rows of a table.
 
     Args:
         results: folder or URI.
@@ -92,11 +68,11 @@ def read_whole(results: str, name: str, paths: pl.Series | None = None) -> pl.La
             rows too.
 
     Raises:
-        Refused: there is no such table.
+        Refused: there is no such table, or it is of another version or has other columns.
     """
-    rows, wanted = read(open_table(table_uri(results, name)), paths), pl.Schema(SCHEMAS[name])
-    there = rows.collect_schema()
-    return rows.with_columns(pl.lit(None, kind).alias(column) for column, kind in wanted.items() if column not in there)
+    table = open_table(table_uri(results, name))
+    refuse_other(table, name)
+    return read(table, paths)
 
 
 def append_scan(results: str, row: Mapping[str, object]) -> None:
@@ -110,15 +86,14 @@ def append_scan(results: str, row: Mapping[str, object]) -> None:
 
 
 def append_audits(results: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Append rows of one audit to `audits`, all at once; the table is made, or given its new columns, where it must be.
+    """Append rows of one audit to `audits`, all at once; the table is made where there is none.
 
     Raises:
-        ScanFailed: the table cannot be written.
+        ScanFailed: the table cannot be made or written, or another is there.
     """
     uri = table_uri(results, "audits")
     try:
-        make_private(results)
-        make_private(uri)
-        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append", schema_mode="merge")
-    except (DeltaError, OSError) as error:
+        open_tables(results, ["audits"])
+        deltalake.write_deltalake(uri, pa.Table.from_pylist(list(rows), AUDITS), mode="append")
+    except (Refused, DeltaError, OSError) as error:  # hours of work end here: no refusal before it
         raise ScanFailed(f"results: table {uri} cannot be written: {in_a_line(error)}") from None

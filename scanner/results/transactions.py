@@ -23,7 +23,7 @@ from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 
 OF_NO_RUN = 1
-"""Version of a transaction that names no run, as versions of brickscan wrote them before runs had names."""
+"""Version of a transaction that names no run."""
 
 
 class Entry(NamedTuple):

@@ -18,9 +18,8 @@ from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.data_files import ORPHANS_AFTER_HOURS, SCHEMAS, DataFile, write_file
 from scanner.results.rewriting import Replacement, files_of, put_in_place
 from scanner.results.settlement import tables_beside
-from scanner.results.tables import open_tables
 from scanner.results.transactions import Tables
-from scanner.storage.delta import table_uri
+from scanner.storage.delta import open_table, table_uri
 from scanner.storage.kept import KeptTable
 from scanner.storage.locations import filesystem_of
 
@@ -54,9 +53,7 @@ def compact(results: str) -> list[Upkeep]:
         Refused: there are no results.
         ScanFailed: a table cannot be read or written, or others kept committing first.
     """
-    names = _tables(results)
-    open_tables(results, names)  # merged files have every column of this version
-    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in names]
+    return [_compact(results, name, KeptTable(table_uri(results, name))) for name in tables_there(results)]
 
 
 def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
@@ -69,9 +66,9 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     if not LEAST_HOURS <= retention_hours <= MOST_HOURS:
         raise Refused(f"vacuum: a retention of {retention_hours} hours; {LEAST_HOURS} to {MOST_HOURS} are allowed")
     done = []
-    for name in _tables(results):
+    for name in tables_there(results):
         try:
-            gone = DeltaTable(table_uri(results, name)).vacuum(
+            gone = open_table(table_uri(results, name)).vacuum(
                 retention_hours, dry_run=False, enforce_retention_duration=False, full=True
             )
         except (DeltaError, OSError) as error:
@@ -80,7 +77,12 @@ def vacuum(results: str, retention_hours: int = MOST_HOURS) -> list[Upkeep]:
     return done
 
 
-def _tables(results: str) -> list[str]:
+def tables_there(results: str) -> list[str]:
+    """Names of the tables in a folder of results.
+
+    Raises:
+        Refused: there are none.
+    """
     found = [name for name in SCHEMAS if DeltaTable.is_deltatable(table_uri(results, name))]
     if not found:
         raise Refused(

@@ -11,6 +11,10 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from scanner.errors import Refused, ScanFailed
+from schemas.words import VERSION
+
+_VERSION = "brickscan.version"
+"""Property of a table that holds its version."""
 
 COMMIT_ATTEMPTS = 50
 """Most attempts at a commit while others commit first."""
@@ -31,8 +35,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
     """Rows of a table as it was when it was opened. With `paths`, at least the rows whose `path` is one of these.
 
     On a local disk the table's files are read by their plain names: polars.scan_delta looks for them under a
-    percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1). A file
-    that is older than a column of the table has null there.
+    percent-encoded path, where none are if a folder's name holds a space or a letter beyond ASCII (polars 2.1).
     """
     if urlsplit(table.table_uri).scheme not in ("", "file"):
         return pl.scan_delta(table)
@@ -43,7 +46,7 @@ def read(table: DeltaTable, paths: pl.Series | None = None) -> pl.LazyFrame:
     if not files:
         return cast(pl.DataFrame, pl.from_arrow(pa.schema(table.schema()).empty_table())).lazy()
     schema = pl.Schema(pa.schema(table.schema()))
-    return pl.scan_parquet(files, glob=False, schema=schema, missing_columns="insert")
+    return pl.scan_parquet(files, glob=False, schema=schema)
 
 
 def _holding(table: DeltaTable, paths: pl.Series) -> set[str]:
@@ -73,12 +76,30 @@ def make_table(uri: str, schema: pa.Schema, configuration: Mapping[str, str]) ->
             uri,
             schema,
             mode="ignore",
-            configuration=dict(configuration),
+            configuration={_VERSION: str(VERSION), **configuration},
+            raise_if_key_not_exists=False,
             commit_properties=CommitProperties(max_commit_retries=0),
         )
     except CommitFailedError:  # what deltalake raises, in spite of `ignore`, when another was faster
         if not DeltaTable.is_deltatable(uri):
             raise
+
+
+def refuse_other_version(table: DeltaTable) -> None:
+    """Refuse a table that another version of brickscan made, whose rows may mean something else.
+
+    Raises:
+        Refused: it has no version, or a newer one.
+    """
+    uri = unquote(table.table_uri.removeprefix("file://")).rstrip("/")
+    found = table.metadata().configuration.get(_VERSION)
+    if found is None:
+        raise Refused(f"table {uri}: was made before 0.1.0, and is read no more; name another folder")
+    if found != str(VERSION):
+        raise Refused(
+            f"table {uri}: has version {found}, of a newer brickscan; install that one, since this reads "
+            f"version {VERSION}"
+        )
 
 
 def attempts(subject: str) -> Iterator[None]:
@@ -100,10 +121,12 @@ def open_table(uri: str) -> DeltaTable:
     """A table of results as it is now.
 
     Raises:
-        Refused: it is not there.
+        Refused: it is not there, or of another version.
     """
     try:
-        return DeltaTable(uri)
+        table = DeltaTable(uri)
     except (TableNotFoundError, OSError):
         first = _MAKES.get(uri.rpartition("/")[2], "run `brickscan scan`")
         raise Refused(f"results: there is no table {uri} yet; {first} first, or name another folder") from None
+    refuse_other_version(table)
+    return table

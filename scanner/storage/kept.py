@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from scanner.errors import ScanFailed, in_a_line
+from scanner.storage.delta import refuse_other_version
 from scanner.storage.locations import filesystem_of
 
 _LOOKED_UP = 20
@@ -42,6 +43,7 @@ class KeptTable:
         """The table as it is now. The same object is brought up to date by the next call.
 
         Raises:
+            Refused: it is of another version.
             ScanFailed: it cannot be read.
         """
         try:
@@ -52,6 +54,7 @@ class KeptTable:
                     self._table = None
             if self._table is None:
                 self._table = DeltaTable(self._uri)
+                refuse_other_version(self._table)
         except (DeltaError, OSError) as error:
             raise ScanFailed(f"results: table {self._uri} cannot be read: {in_a_line(error)}") from None
         return self._table

@@ -166,8 +166,8 @@ def test_counts_are_those_of_a_plain_loop():
     made = [Canary(account_id=f"c{i}", key_id=key, message=i, names=key == "k") for i in range(4) for key in ("k", "v")]
     rows = [
         {
-            "text_id": None,
-            "text_sha256": bytes([i % 180]),
+            "text_id": bytes([i % 180]),
+            "text_sha256": None,
             "account_id": [None, "c0", "c1", "c2", "c3", "people"][generator.integers(6)],
             "key_id": ["k", "v"][generator.integers(2)],
             "message": [None, 0, 1, 2, 3][generator.integers(5)],

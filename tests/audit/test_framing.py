@@ -12,7 +12,6 @@ import pytest
 from scanner.audit.in_every_scan import live
 from scanner.audit.in_every_scan.framing import AT_MOST, FEW
 from scanner.audit.in_every_scan.live import LiveAudit, judge_scan
-from scanner.audit.in_every_scan.traffic import measure
 from scanner.audit.statistics.expectation import THRESHOLDS
 from scanner.cluster import rows as written
 from scanner.detection import open_plan as plan_module
@@ -22,7 +21,7 @@ from scanner.watermark.native.version1 import GreenListFormat
 from scanner.watermark.native.version2 import GreenListFormat2
 from tests.audit.conftest import DEMO
 from tests.support.audited_scan import Key, make, pieces, scan
-from tests.support.rows import verdict
+from tests.support.rows import measured, verdict
 
 RESERVED = (19, 39, 59, 79)
 FRAMED = 60
@@ -64,7 +63,7 @@ def night(tmp_path_factory, human_texts):
         judge = live.judge_scan
         patch.setattr(live, "judge_scan", lambda *given: kept.update(decoys=given[2]) or judge(*given))
         assert scan(plan).state == "alarm"  # accounts are unknown, texts many
-        rows = pl.DataFrame(pa.Table.from_batches(exact)).with_columns(text_id=pl.lit(None, pl.Binary))
+        rows = pl.DataFrame(pa.Table.from_batches(exact))
         yield Night(plan, kept["decoys"], rows.sort("row"))
 
 
@@ -74,7 +73,7 @@ def judged(night: Night, framed: list[str | None], others: str | None = None) ->
     rows = night.verdicts.filter((row >= FRAMED) | (row < len(framed)))
     accounts = [framed[i] if i < FRAMED else others or f"account-{i}" for i in rows["row"]]
     rows = rows.with_columns(account_id=pl.Series(accounts, dtype=pl.String))
-    return judge_scan(night.plan, "scan", night.decoys, measure(rows.lazy(), -6.0))
+    return judge_scan(night.plan, "scan", night.decoys, measured(rows, -6.0))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +149,7 @@ def test_the_accounts_that_hit_most_are_left_out(seed):
         verdict(i, log10_p_global=row.pop("p"), text_sha256=i.to_bytes(32, "big"), messages_tested=100, **row)
         for i, row in enumerate(rows)
     ]
-    found = measure(pl.LazyFrame(table), -6.0).without_few
+    found = measured(pl.DataFrame(table), -6.0).without_few
     assert set(found) == {key for key, *_ in owners}
     for key, number, said in ((key, i, said) for key, all_said in found.items() for i, said in enumerate(all_said)):
         theirs = sorted(((count, account) for other, account, count in owners if other == key), reverse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from scanner.audit.in_every_scan.traffic import Traffic, measure, own_p, reserved_moments, unmarked
+from scanner.audit.in_every_scan.traffic import Traffic, own_p, reserved_moments, unmarked
 from scanner.audit.statistics.audit_rows import Audit, Question, rate_rows
 from scanner.audit.statistics.expectation import DEEP, THRESHOLDS
 from scanner.audit.statistics.intervals import Moments
@@ -14,7 +14,7 @@ from scanner.audit.statistics.judgement import KEY_BOUND
 from scanner.watermark.formats import format_of
 from schemas.registry import MasterKey, TokenizerFile, reserved_count
 from schemas.words import Naming
-from tests.support.rows import verdict
+from tests.support.rows import measured, verdict
 
 KEY = MasterKey(
     key_id="k",
@@ -27,19 +27,19 @@ KEY = MasterKey(
 )
 
 
-def rows(*namings: str) -> pl.LazyFrame:
+def rows(*namings: str) -> pl.DataFrame:
     """Copies of a flagged text, one for each naming."""
     copies = enumerate(namings)
-    return pl.LazyFrame([verdict(i, naming=how, flagged=how != "none", log10_p_global=-9.0) for i, how in copies])
+    return pl.DataFrame([verdict(i, naming=how, flagged=how != "none", log10_p_global=-9.0) for i, how in copies])
 
 
 @pytest.mark.parametrize("naming", Naming)
 def test_a_flag_is_known_to_be_false_where_nobody_held_the_message(naming):
     held_by_nobody = naming in ("reserved", "unallocated", "held_later")
-    assert measure(rows(naming), -6.0).unheld == held_by_nobody
-    assert measure(rows(naming, "named"), -6.0).unheld == 0  # as where the copy existed later
+    assert measured(rows(naming), -6.0).unheld == held_by_nobody
+    assert measured(rows(naming, "named"), -6.0).unheld == 0  # as where the copy existed later
     not_flagged = naming == "none"  # a row that is not flagged was scored under other keys
-    assert measure(rows(naming, "unallocated"), -6.0).unheld == (held_by_nobody or not_flagged)
+    assert measured(rows(naming, "unallocated"), -6.0).unheld == (held_by_nobody or not_flagged)
 
 
 def reserved_verdict(texts: int, flagged: int, excess: float) -> str:
@@ -92,7 +92,7 @@ def test_flags_that_chance_explains_stay_in_the_expectation():
 
 def test_what_has_no_p_value_was_not_tested():
     scored = [verdict(i, text_sha256=bytes([i] * 32), log10_p_global=p) for i, p in enumerate([-1.0, None, None, -2.0])]
-    assert measure(pl.LazyFrame(scored), -6.0).texts == 2
+    assert measured(pl.DataFrame(scored), -6.0).texts == 2
 
 
 def of_decoys(tests: float, excess: np.ndarray) -> set[str]:

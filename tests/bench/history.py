@@ -20,7 +20,6 @@ from deltalake.transaction import AddAction
 
 from scanner import results
 from scanner.results.data_files import SCHEMAS, additions, write_file
-from scanner.results.newest import OLDER_ROWS
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, table_now, try_to_commit
 from tests.bench.measure import in_a_process
@@ -48,8 +47,6 @@ def main() -> None:
 def fill(folder: str, rows: int, share: float) -> int:
     """Write a history of so many rows. Returns how many are flagged."""
     open_tables(folder)
-    for name in ("flags", "shards"):
-        commit(folder, name, [Entry(OLDER_ROWS, ())])
     shards = rows // SHARD_ROWS
     total = 0
     for begin in range(0, shards, SHARDS_A_NIGHT):

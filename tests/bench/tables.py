@@ -20,10 +20,11 @@ import pyarrow as pa
 
 from scanner import results
 from scanner.detection.published import EXACT
-from scanner.results import newest, queries, retention
+from scanner.results import queries, retention
 from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.erasure import erase_user
 from scanner.results.settlement import enter_beside, settle
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit, committed
 from scanner.results.upkeep import compact
 from tests.bench.measure import in_a_process
@@ -55,7 +56,7 @@ def main() -> None:
 
 def fill(folder: str, rows: int) -> int:
     """Write nights that have so many rows together. Returns their number of shards."""
-    newest.bring_up_to_date(folder)
+    open_tables(folder)
     shards = list(range(rows // SHARD_ROWS))
     for begin in range(0, len(shards), SHARDS_A_FLUSH):
         flush(folder, shards[begin : begin + SHARDS_A_FLUSH])

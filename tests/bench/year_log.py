@@ -20,7 +20,6 @@ from scanner.input.files import InputFile
 from scanner.input.shards import Range, Shard
 from scanner.results.data_files import SCHEMAS, write_file
 from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, done_in_frozen_nights, freeze
-from scanner.results.newest import OLDER_ROWS
 from scanner.results.settlement import BESIDE, run_number, settle
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, Tables, commit, committed
@@ -49,8 +48,6 @@ def fill(folder: str, nights: int) -> None:
     """Write what so many nights leave; the newest was last night, and the oldest unfrozen night is due to be frozen."""
     open_tables(folder, (*BESIDE, "verdicts"))
     tables = Tables(folder)
-    for name in ("flags", "shards"):
-        commit(tables, name, [Entry(OLDER_ROWS, ())])
     frozen, expired = nights - FREEZE_AFTER.days, nights - (FREEZE_AFTER + EXPIRE_AFTER).days
     for first in range(0, nights, 50):
         some = range(first * SHARDS_A_NIGHT, min(first + 50, nights) * SHARDS_A_NIGHT)

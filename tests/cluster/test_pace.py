@@ -19,8 +19,7 @@ from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.identity import UNKNOWN
 from scanner.input.shards import Range, Shard
-from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import read_whole
+from scanner.results.tables import open_tables, read_whole
 from tests.support.rows import same
 
 
@@ -139,7 +138,7 @@ def test_pieces_have_the_rows_of_their_shard_and_are_committed_once(night, plain
         ("whole", None),
         ("pieces", SimpleNamespace(most=lambda rows, _: min(rows, 13), measured=print)),
     ):
-        bring_up_to_date(plan.results)
+        open_tables(plan.results)
         todo, worker, committer = Todo(Nodes(), pace), Worker(plan, name), Committer(plan, name)
         todo.add([one])
         pieces = 0

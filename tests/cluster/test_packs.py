@@ -19,8 +19,8 @@ from scanner.cluster.work import MOST_IN_A_PACK, PACKS_A_WORKER, find_work, insp
 from scanner.cluster.worker import Worker
 from scanner.input.files import InputFile, list_files
 from scanner.input.shards import MAX_ROWS, MAX_TEXT_BYTES, Range, Shard
-from scanner.results.newest import bring_up_to_date
 from scanner.results.settlement import tables_beside
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Tables
 from scanner.storage.delta import table_uri
 
@@ -66,7 +66,7 @@ def plan(night, plain):
     for name in FILES:
         night.write(name, [*(plain(30, seed) for seed in range(ROWS - 1)), None])
     plan = night.plan()
-    bring_up_to_date(plan.results)
+    open_tables(plan.results)
     return plan
 
 

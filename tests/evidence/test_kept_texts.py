@@ -22,7 +22,6 @@ from scanner.input.columns import Columns
 from scanner.input.files import list_files
 from scanner.results.erasure import erase_user
 from scanner.results.freezing import FREEZE_AFTER, freeze
-from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import retain
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
@@ -182,7 +181,7 @@ def test_texts_of_a_run_that_died_leave_with_its_flags(night, texts, monkeypatch
     night.write("a", texts)
     night.write("b", texts)
     plan = night.plan()
-    bring_up_to_date(plan.results)
+    open_tables(plan.results)
     open_tables(plan.results, ["flag_texts"])
     first = finished(plan, "first", in_a_pack=packed)
     with monkeypatch.context() as patch:

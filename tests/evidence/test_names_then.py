@@ -16,8 +16,7 @@ from scanner.evidence.one_night import night_of
 from scanner.registry import add_users, erase_users, head_of, list_users, new_key, remove_users
 from scanner.results.data_files import write_file
 from scanner.results.decided import users_of
-from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import append_scan
+from scanner.results.tables import append_scan, open_tables
 from scanner.results.transactions import Entry, commit
 from scanner.review.asked import Asked
 from scanner.review.desk import Desk
@@ -150,7 +149,7 @@ def asked(tmp_path):
     tokenizer, registry, results = tmp_path / "tokenizer.json", tmp_path / "registry", str(tmp_path / "results")
     tokenizer.write_text('{"model": {}}')
     new_key(registry, "key", format="greenlist", window=4, gamma="1/4", messages=100, tokenizer=tokenizer)
-    bring_up_to_date(results)
+    open_tables(results)
     add_users(registry, None, ["early", "gone"], NOON - 9 * HOUR)
     remove_users(registry, ["gone"], NOON - 8 * HOUR)
     add_users(registry, None, ["leaves", "erased"], NOON - 7 * HOUR)

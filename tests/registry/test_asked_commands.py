@@ -119,7 +119,7 @@ def test_users_that_are_as_they_were_are_told_so(cli, registry, tmp_path):
     assert done.out.splitlines() == [
         f"16 events, head {head_of(registry)}",
         "1 head that scans wrote down",
-        "1 scan wrote no head down: of an earlier version, or before there were users",
+        "1 scan wrote no head down: there were no users then",
         "each event is as it was written, and the index says the same",
     ]
 

@@ -66,7 +66,7 @@ def test_the_head_is_that_of_a_plain_reading(folder, make_key, small_index, inde
     request.getfixturevalue("kept")
     rows = read_events(folder).to_dicts()
     assert len(rows) == 9
-    assert verify_users(folder) == (9, plain_head(rows).hex(), 0, (), ())
+    assert verify_users(folder) == (9, plain_head(rows).hex(), (), ())
     assert head_of(folder) == plain_head(rows).hex()
 
 
@@ -85,7 +85,7 @@ def test_an_erased_name_leaves_the_head_and_neither_name_nor_salt(folder, make_k
     salts = read_events(folder).filter(pl.col("user_id") == "alice")["salt"].to_list()
     head = head_of(folder)
     assert erase_users(folder, ["alice"]) == 2
-    assert verify_users(folder, [head]) == (3, head, 0, (), ())
+    assert verify_users(folder, [head]) == (3, head, (), ())
     assert all(len(salt) == 16 for salt in salts)
     assert len(set(salts)) == 2
     for path in (folder / "users").rglob("*"):
@@ -157,68 +157,32 @@ def test_an_index_that_says_something_else_than_the_events_is_told(folder, small
     assert all("index" in fault for fault in found.faults)
 
 
-def as_before(folder, rows):
-    """Make a users table as version 0.1 did, from events (message, user, event)."""
-    (folder / "users").mkdir(mode=0o700, parents=True)
-    events = pa.Table.from_pylist(
-        [
-            dict(zip(USER_EVENTS.names, ("k1", *row, NOON + timedelta(hours=n)), strict=True))
-            for n, row in enumerate(rows)
-        ],
-        schema=USER_EVENTS,
-    )
-    properties = {"delta.dataSkippingStatsColumns": "key_id,message"}
-    write_deltalake(str(folder / "users"), events, configuration=properties)
-
-
-def test_a_table_of_an_earlier_version_is_read_and_gets_a_chain_with_its_next_change(folder, make_key):
-    make_key()
-    rows = [(3, "alice", "allocated"), (5, "bob", "allocated"), (3, None, "removed"), (7, None, "allocated")]
-    as_before(folder, [*rows, (7, None, "removed")])
-    assert list_users(folder).select("user_id", "message").rows() == [("alice", 3), ("bob", 5), (None, 7)]
-    assert head_of(folder) is None
-    assert verify_users(folder) == (0, None, 5, (), ())
-    add_users(folder, None, ["bob", "carol"], NOON)
-    assert read_events(folder).height == 6
-    head = head_of(folder)
-    assert (
-        verify_users(folder) == (6, head, 0, (), ()) == (6, plain_head(read_events(folder).to_dicts()).hex(), 0, (), ())
-    )
-    assert list_users(folder).filter(pl.col("user_id") == "bob")["message"].to_list() == [5]
-    remove_users(folder, ["bob"])
-    assert erase_users(folder, ["bob"]) == 2
-    assert verify_users(folder, [head]).holds
-    statistics = DeltaTable(str(folder / "users")).metadata().configuration["delta.dataSkippingStatsColumns"]
-    assert "user_id" not in statistics
-    assert "seq" in statistics
-
-
-def test_the_first_change_of_an_earlier_versions_table_may_be_an_erasure(folder, make_key):
-    make_key()
-    as_before(folder, [(3, "alice", "allocated"), (3, "alice", "removed"), (5, "bob", "allocated")])
-    assert erase_users(folder, ["alice"]) == 2
-    assert verify_users(folder) == (3, head_of(folder), 0, (), ())
-    assert list_users(folder)["user_id"].to_list() == [None, "bob"]
-
-
-def test_what_an_earlier_version_writes_into_a_chained_table_gets_into_the_chain(folder, make_key):
+def test_an_event_that_has_no_number_names_nobody_and_stops_every_change(folder, make_key):
+    """Somebody else than brickscan wrote it: nothing takes it into the chain."""
     make_key()
     add_users(folder, None, ["alice"], NOON)
     head = head_of(folder)
-    row = dict.fromkeys(USERS.names) | {
-        "key_id": "k1",
-        "message": 0,
-        "user_id": "old",
-        "event": "allocated",
-        "at": NOON,
-    }
-    message = list_users(folder)["message"][0]
-    row["message"] = 1 if message == 0 else 0
-    write_deltalake(str(folder / "users"), pa.Table.from_pylist([row], USERS), mode="append")
-    assert verify_users(folder, [head]) == (1, head, 1, (), ())
-    assert head_of(folder) is None
-    add_users(folder, None, ["bob"], NOON)
-    assert verify_users(folder, [head]) == (3, head_of(folder), 0, (), ())
+    message = 1 if list_users(folder)["message"][0] == 0 else 0
+    row = {"key_id": "k1", "message": message, "user_id": "old", "event": "allocated", "at": NOON}
+    table = DeltaTable(str(folder / "users"))
+    rows = pa.Table.from_pylist([dict.fromkeys(USERS.names) | row], USERS)
+    write_deltalake(table, rows, mode="append")
+    for change in (head_of, list_users, verify_users, lambda folder: add_users(folder, None, ["bob"], NOON)):
+        with pytest.raises(ScanFailed, match="an event has no number, so it was changed by something else"):
+            change(folder)
+    table.restore(table.version() - 1)
+    assert verify_users(folder, [head]) == (1, head, (), ())
+
+
+@pytest.mark.parametrize("version", [None, "3"])
+def test_a_users_table_of_another_version_is_refused(folder, make_key, version):
+    make_key()
+    properties = {} if version is None else {"brickscan.version": version}
+    DeltaTable.create(str(folder / "users"), USERS, configuration=properties, raise_if_key_not_exists=False)
+    said = "made before 0.1.0" if version is None else "version 3, of a newer brickscan"
+    for change in (list_users, verify_users, lambda folder: add_users(folder, None, ["bob"], NOON)):
+        with pytest.raises(Refused, match=said):
+            change(folder)
 
 
 def test_events_of_another_registry_get_a_place_in_this_ones_chain(folder, make_key):
@@ -227,7 +191,7 @@ def test_events_of_another_registry_get_a_place_in_this_ones_chain(folder, make_
     message = 1 - min(1, list_users(folder)["message"][0])
     rows = [("k1", message, "bob", "allocated", NOON)]
     restore_users(folder, pa.Table.from_pylist([dict(zip(USER_EVENTS.names, rows[0], strict=True))], USER_EVENTS))
-    assert verify_users(folder) == (2, head_of(folder), 0, (), ())
+    assert verify_users(folder) == (2, head_of(folder), (), ())
 
 
 def test_a_registry_without_users_has_no_head(folder, make_key):
@@ -235,4 +199,4 @@ def test_a_registry_without_users_has_no_head(folder, make_key):
         verify_users(folder)
     make_key()
     assert head_of(folder) is None
-    assert verify_users(folder) == (0, None, 0, (), ())
+    assert verify_users(folder) == (0, None, (), ())

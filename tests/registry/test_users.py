@@ -33,6 +33,7 @@ from scanner.registry import (
 )
 from scanner.registry import ledger as ledger_module
 from scanner.registry import users as users_module
+from scanner.registry.chain import START, chained
 from scanner.registry.ledger import read_events
 from schemas.user_tables import USER_EVENTS, USERS
 
@@ -265,12 +266,6 @@ def events_of(rows):
     )
 
 
-def unchained(events):
-    """Events without a chain, as an earlier version appends them to a table of this version."""
-    columns = [*events.columns, *(pa.nulls(len(events), kind) for kind in USERS.types[events.num_columns :])]
-    return pa.Table.from_arrays(columns, schema=USERS)
-
-
 def test_restored_users_are_as_they_were(folder, make_key):
     make_key(messages=30)
     rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "alice", "removed"), ("k1", 4, "alice", "allocated")]
@@ -334,7 +329,8 @@ def test_nobody_is_named_from_a_table_that_gives_a_message_twice(folder, make_ke
     from deltalake import write_deltalake
 
     rows = [("k1", 3, "alice", "allocated"), ("k1", 3, "bob", "allocated")]
-    write_deltalake(str(folder / "users"), unchained(events_of(rows)), mode="append")
+    events = chained(pl.DataFrame(events_of(rows)), 0, START).to_arrow().cast(USERS)
+    write_deltalake(str(folder / "users"), events, mode="append")
     with pytest.raises(Refused, match="message 3 of key 'k1' was given"):
         Holders.load(folder, ["k1"])
 

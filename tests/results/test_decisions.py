@@ -13,7 +13,7 @@ from scanner.results import decided
 from scanner.results.decided import Made, decide, new_id, on_documents
 from scanner.results.erasure import erase_user
 from scanner.results.flag_list import newest, sums
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact
 from scanner.results.wanted_flags import WantedFlags
 from scanner.storage.delta import table_uri
@@ -31,7 +31,7 @@ def flag(row: int, text: int = 0, **more) -> dict:
 @pytest.fixture
 def flags(folder) -> list[dict]:
     rows = [flag(0, 1), flag(1, 1), flag(2, 2, user="bob"), flag(3, 3)]
-    bring_up_to_date(folder)
+    open_tables(folder)
     enter(folder, "flags", "shard", [row | {"keys": "set"} for row in rows])
     about = {"scan_id": "scan", "shard_id": "shard", "path": "/in/a", "keys": "set", "scanned_at": NOW}
     enter(folder, "shards", "shard", [filled(SHARDS, **about, first_row=0, rows=100, dropped_at=None)])

@@ -11,9 +11,10 @@ import pytest
 from scanner.results import rewriting
 from scanner.results.data_files import write_file
 from scanner.results.erasure import _delete_replaced, _without_names, erase_user
-from scanner.results.newest import bring_up_to_date, flags
+from scanner.results.newest import flags
 from scanner.results.queries import ask
 from scanner.results.rewriting import rewrite
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from scanner.storage.delta import table_uri
 from schemas.tables import FLAGS
@@ -41,7 +42,7 @@ def holding(folder: str) -> int:
 
 
 def test_a_name_among_others_is_erased_too(folder):
-    """Rows with a list of names, and rows of an older version without one; other names of a list stay."""
+    """Rows with a list of names, and rows without one; other names of a list stay."""
     entry = {"key_id": "key", "message": 1, "user_id": "alice", "naming": "named", "log10_p_global": -9.0}
     bob = entry | {"message": 2, "user_id": "bob"}
     again = entry | {"key_id": "late"}
@@ -109,7 +110,7 @@ def test_one_who_gives_up_leaves_no_name_behind(named, monkeypatch):
 
 
 def test_a_query_of_flags_is_asked_again_when_an_erasure_that_was_through_with_verdicts_took_their_files(folder):
-    bring_up_to_date(folder)
+    open_tables(folder)
     flag = verdict(0, user="alice") | {"keys": "set"}
     file = write_file(folder, "flags", [pa.RecordBatch.from_pylist([flag], FLAGS)])
     commit(folder, "flags", [Entry("a", (file,))])

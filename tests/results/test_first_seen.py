@@ -13,14 +13,13 @@ from scanner.input.files import list_files
 from scanner.registry import list_users, new_key, restore_users
 from scanner.results.data_files import write_file
 from scanner.results.first_seen import first_seen
-from scanner.results.newest import bring_up_to_date
 from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
-from schemas.tables import FLAGS, QUARANTINE, VERDICTS
+from schemas.tables import FLAGS, QUARANTINE
 from schemas.user_tables import USER_EVENTS
 from tests.support.command_line import call
 from tests.support.night import Night
-from tests.support.rows import verdict
+from tests.support.rows import add_scanned, verdict
 from tests.support.two_keys import TOKENIZER, message_of
 
 DAY = timedelta(days=1)
@@ -91,7 +90,7 @@ def test_a_text_is_known_that_was_flagged_for_a_message_beside_another(night, ow
         verdict(i, user="alice", text_sha256=bytes([i]) * 32, named=named, **about)
         for i, named in enumerate(([entry, beside], [entry], None))
     ]
-    bring_up_to_date(night.results)
+    open_tables(night.results)
     file = write_file(night.results, "flags", [pa.RecordBatch.from_pylist(rows, FLAGS)])
     commit(night.results, "flags", [Entry("all", (file,))])
     night.write("a", ["x"])
@@ -201,10 +200,16 @@ def seen(night):
 
     def ask(verdicts=(), quarantine=(), **changes) -> Sightings:
         open_tables(night.results)
-        for name, schema, rows in (("verdicts", VERDICTS, verdicts), ("quarantine", QUARANTINE, quarantine)):
-            if rows:
-                file = write_file(night.results, name, [pa.RecordBatch.from_pylist(list(rows), schema)])
-                commit(night.results, name, [Entry(name, (file,))])
+        for row in verdicts:
+            began = (
+                datetime.strptime(row["scan_id"][:16], "%Y%m%dT%H%M%S%z")
+                if "T" in row["scan_id"]
+                else row["scanned_at"]
+            )
+            add_scanned(night.results, f"{row['scan_id']} {row['row']}", [row], began_at=began)
+        if quarantine:
+            file = write_file(night.results, "quarantine", [pa.RecordBatch.from_pylist(list(quarantine), QUARANTINE)])
+            commit(night.results, "quarantine", [Entry("quarantine", (file,))])
         night.configure(**changes)
         return first_seen(night.plan(), list_files([str(night.input)]), BEGAN)
 

@@ -26,7 +26,7 @@ from scanner.registry import new_key, restore_users, set_canaries
 from scanner.results.data_files import write_file
 from scanner.results.flag_list import newest, sums
 from scanner.results.flag_queue import by_need
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from scanner.results.wanted_flags import WantedFlags
 from scanner.review.asked import Asked
@@ -54,7 +54,7 @@ def flag(i: int, text: int = 0, **changes: object) -> dict[str, object]:
 
 def put(folder: str, rows: list[dict], alarmed: tuple[str, ...] = ()) -> str:
     """Put these flags into results; the scans in `alarmed` ended with an alarm."""
-    bring_up_to_date(folder)
+    open_tables(folder)
     span = {"first_row": 0, "rows": 100_000, "keys": "set", "dropped_at": None, "file": "7:0"}
     ranges: dict[tuple[str, str, str], datetime] = {}
     for row in rows:

@@ -15,7 +15,7 @@ from scanner.results.data_files import write_file
 from scanner.results.decided import Made, decide, new_id
 from scanner.results.erasure import erase_user
 from scanner.results.flag_queue import by_need, count_flags
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from scanner.results.wanted_flags import WantedFlags
 from scanner.review.asked import Asked
@@ -56,7 +56,7 @@ FLAGGED, CANARIES = 8, 2
 @pytest.fixture
 def night(folder) -> Path:
     """The configuration of a night's results and registry."""
-    bring_up_to_date(folder)
+    open_tables(folder)
     span = {"first_row": 0, "rows": 100, "keys": "set", "dropped_at": None, "night": "2026-08-31", "scanned_at": NOW}
     shards = [filled(SHARDS, scan_id=scan, shard_id=scan, path=f"/in/{scan}", **span) for scan in ("one", "two")]
     of_scan = {

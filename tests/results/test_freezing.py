@@ -18,7 +18,6 @@ from scanner.cluster.worker import Worker
 from scanner.input.files import list_files
 from scanner.results import freezing
 from scanner.results.freezing import EXPIRE_AFTER, FREEZE_AFTER, freeze
-from scanner.results.newest import bring_up_to_date
 from scanner.results.settlement import BESIDE
 from scanner.results.tables import open_tables
 from scanner.results.upkeep import compact, merge_bookkeeping
@@ -39,7 +38,7 @@ def plan(night, plain):
     for name in ("a", "b", "c"):
         night.write(name, [*(plain(30, seed) for seed in range(5)), None])
     plan = night.plan()
-    bring_up_to_date(plan.results)
+    open_tables(plan.results)
     open_tables(plan.results, BESIDE)
     return plan
 
@@ -87,7 +86,7 @@ def test_a_frozen_night_is_done_when_its_transactions_are_gone(plan):
     assert freeze(plan.results, LATER) == []
     assert left(plan) == ["c.parquet"]
     forget(plan)
-    assert {t for name in TABLES for t in logged(plan, name)} == {f"frozen:{night}", f"expiring:{night}", "older rows"}
+    assert {t for name in TABLES for t in logged(plan, name)} == {f"frozen:{night}", f"expiring:{night}"}
     assert left(plan) == ["c.parquet"]
     assert all(rows.equals(before[name]) for name, rows in contents(plan).items())
     scan(plan, "second", ("c",)).flush()

@@ -14,7 +14,7 @@ from jobs.quarantine import WORDS
 from jobs.text import width
 from scanner.results.data_files import write_file
 from scanner.results.in_quarantine import Unscored, in_quarantine
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from schemas.tables import QUARANTINE, SHARDS
 from schemas.words import DOCUMENT_REASONS, LASTING_FILE_REASONS, PASSING_FILE_REASONS
@@ -31,7 +31,7 @@ def lost(i: int, reason: str = "null_text", row: int | None = -1, **changes: obj
 
 
 def put(folder: str, rows: list[dict], ranges: list[dict] | None = None) -> str:
-    bring_up_to_date(folder)
+    open_tables(folder)
     for name, found, schema in (("quarantine", rows, QUARANTINE), ("shards", ranges or [], SHARDS)):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
         commit(folder, name, [Entry("all", (file,) if file else ())])

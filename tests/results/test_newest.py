@@ -2,24 +2,20 @@
 
 from datetime import timedelta
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 
 from scanner import results
 from scanner.registry import load_registry, new_key
-from scanner.results import newest
 from scanner.results.data_files import write_file
 from scanner.results.flag_list import newest as newest_list
-from scanner.results.newest import OLDER_ROWS, bring_up_to_date
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, committed
-from scanner.results.upkeep import compact
+from scanner.results.transactions import Entry, commit
 from scanner.results.wanted_flags import WantedFlags
-from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
+from schemas.tables import FLAGS, SHARDS
 from tests.support.command_line import call
-from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, rows_of, write
+from tests.support.rescanned import FLAGGED_AT, SHARDS_OF_NIGHTS, Shard, ended, write
 from tests.support.rows import NOW, verdict
 from tests.support.two_keys import TOKENIZER, message_of
 
@@ -98,34 +94,14 @@ def test_a_key_that_is_added_and_scans_alone_hides_no_older_flag(night, own_regi
     assert results.verdicts(night.results).collect().height == 2
 
 
-def test_older_rows_are_taken_over_once_and_the_list_stays(tmp_path):
-    """Rows that are derived before `bring_up_to_date` equal the rows that it writes."""
-    folder = str(tmp_path / "results")
-    open_tables(folder)
-    for scan, shard in enumerate([Shard("/in/a", "", "", 0, (-7.0, -1.0)), Shard("/in/a", "", "", 0, (None, -8.0))]):
-        verdicts, lost, _ = rows_of(shard, scan)
-        for name, rows, schema in (("verdicts", verdicts, VERDICTS), ("quarantine", lost, QUARANTINE)):
-            file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
-            commit(folder, name, [Entry(f"{scan}", (file,) if file else ())])
-    derived = {name: getattr(newest, name)(folder).collect() for name in ("shards", "flags")}
-    flagged, all_rows = results.flagged(folder).collect(), results.verdicts(folder).collect()
-    assert flagged["log10_p_global"].to_list() == [-8.0, -7.0]
-    assert derived["shards"]["documents"].sort().to_list() == [2, 2]
-    assert bring_up_to_date(folder) == 4
-    assert bring_up_to_date(folder) == 0
-    assert committed(folder, "flags", [OLDER_ROWS]) == committed(folder, "shards", [OLDER_ROWS]) == {OLDER_ROWS}
-    for name, rows in derived.items():
-        assert getattr(newest, name)(folder).collect().sort(pl.all()).equals(rows.sort(pl.all())), name
-    assert results.flagged(folder).collect().equals(flagged)
-    assert results.verdicts(folder).collect().sort("row").equals(all_rows.sort("row"))
-    compact(folder)
-    assert results.flagged(folder).collect().equals(flagged)
-
-
-def test_migrate_says_what_it_did(tmp_path):
+def test_migrate_says_that_there_is_nothing_to_move(tmp_path):
     folder = tmp_path / "results"
     open_tables(str(folder))
-    assert call("migrate", folder) == (0, "0 rows of older versions were taken over\n", "")
+    assert call("migrate", folder) == (
+        0,
+        "8 tables of version 0, which this brickscan writes: nothing to move on\n",
+        "",
+    )
     code, _, err = call("migrate", tmp_path / "nowhere")
     assert code == 2
     assert "no folder" in err
@@ -163,7 +139,7 @@ def of_scan(scan: int, keys: str, naming: str, named: list[dict], log10_p: float
 
 
 def stored(folder: str, scans: list) -> str:
-    bring_up_to_date(folder)
+    open_tables(folder)
     for name, schema, rows in (("flags", FLAGS, [row for row, _ in scans]), ("shards", SHARDS, [r for _, r in scans])):
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(rows, schema)])
         commit(folder, name, [Entry("all", (file,))])

@@ -1,7 +1,6 @@
-"""DuckDB and polars read the tables as they are, also tables of an older version; docs/guides/results.md runs."""
+"""DuckDB and polars read the tables as they are; docs/guides/results.md runs."""
 
 import re
-import zipfile
 from pathlib import Path
 
 import duckdb
@@ -11,23 +10,22 @@ from deltalake import DeltaTable
 
 from scanner import results
 from scanner.results.data_files import TABLES
-from scanner.results.newest import bring_up_to_date
-from scanner.results.tables import read_whole
+from scanner.results.tables import append_scan, open_tables, read_whole
 from scanner.storage.delta import table_uri
-from tests.support.rows import add, verdict
+from schemas.tables import SCANS
+from tests.support.rows import add_scanned, filled, verdict
 
-ZIP = Path(__file__).with_name("written_before.zip")
 PAGE = Path(__file__).parents[2] / "docs/guides/results.md"
 
 
 @pytest.fixture
 def folder(tmp_path) -> str:
-    """Two nights of version 0.1, and rows of this version."""
-    with zipfile.ZipFile(ZIP) as files:
-        files.extractall(tmp_path / "demo")
+    """Results of two scans, one of them ended."""
     made = str(tmp_path / "demo/results")
-    bring_up_to_date(made)
-    add(made, "later", [verdict(row, user="alice", p_rank=0.5) for row in range(3)])
+    open_tables(made)
+    add_scanned(made, "first", [verdict(row, user="alice", p_rank=0.5) for row in range(3)])
+    add_scanned(made, "second", [verdict(row, "/in/b", user=user) for row, user in enumerate(["bob", None])])
+    append_scan(made, filled(SCANS, scan_id="scan"))
     return made
 
 

@@ -1,12 +1,13 @@
 import json
 import os
+import shutil
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
-import deltalake
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -21,13 +22,15 @@ from scanner import results
 from scanner.errors import Refused, ScanFailed, in_a_line
 from scanner.results.data_files import write_file
 from scanner.results.erasure import erase_user
-from scanner.results.newest import bring_up_to_date
 from scanner.results.queries import ask
+from scanner.results.readiness import readiness
 from scanner.results.tables import append_scan, open_tables
 from scanner.results.transactions import Entry, commit, committed
-from scanner.storage.delta import table_uri
+from scanner.results.upkeep import compact, vacuum
+from scanner.storage.delta import make_table, table_uri
 from schemas.tables import QUARANTINE, SCANS, VERDICTS
-from tests.support.rows import NOW, add, entry, filled, rows_of, verdict
+from tests.support.command_line import call
+from tests.support.rows import NOW, add, add_scanned, entry, filled, rows_of, verdict
 
 
 def test_tables_are_made_once_and_kept(folder):
@@ -67,17 +70,40 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         open_tables(str(tmp_path / "file" / "results"))
 
 
-def test_a_table_of_other_columns_is_refused(tmp_path):
-    DeltaTable.create(str(tmp_path / "verdicts"), pa.schema([pa.field("x", pa.int64())]))
-    with pytest.raises(Refused, match="has other columns"):
-        open_tables(str(tmp_path))
+@pytest.mark.parametrize(
+    "other",
+    [
+        VERDICTS.remove(len(VERDICTS) - 1),
+        VERDICTS.append(pa.field("to_come", pa.int64())),
+        VERDICTS.set(3, pa.field("row", pa.string(), nullable=False)),
+        VERDICTS.set(3, VERDICTS.field("row").with_nullable(True)),
+    ],
+    ids=["one less", "one more", "another kind", "null where there was none"],
+)
+def test_a_table_of_other_columns_is_refused(tmp_path, other):
+    make_table(str(tmp_path / "verdicts"), other, {})
+    for write in (open_tables, readiness):
+        with pytest.raises(Refused, match="has other columns"):
+            write(str(tmp_path))
 
 
-def test_a_table_of_a_newer_version_is_refused(folder):
-    newer = pa.field("to_come", pa.int64())
-    DeltaTable(table_uri(folder, "shards")).alter.add_columns(deltalake.Schema.from_arrow(pa.schema([newer])).fields)
-    with pytest.raises(Refused, match="shards has columns of a newer version of brickscan; install that version"):
-        open_tables(folder)
+@pytest.mark.parametrize(
+    ("version", "said"), [(None, "was made before 0.1.0, and is read no more"), ("7", "has version 7, of a newer")]
+)
+def test_a_table_of_another_version_is_refused_by_whoever_opens_it(folder, version, said):
+    """Writers, readers and upkeep alike, in one sentence; nothing is changed."""
+    uri = table_uri(folder, "verdicts")
+    shutil.rmtree(uri)
+    properties = {} if version is None else {"brickscan.version": version}
+    DeltaTable.create(uri, VERDICTS, configuration=properties, raise_if_key_not_exists=False)
+    before = DeltaTable(uri).version()
+    writers = (open_tables, readiness, compact, vacuum, partial(erase_user, user_ids=["a"]))
+    for opened in (*writers, results.verdicts, lambda results: committed(results, "verdicts", ["a"])):
+        with pytest.raises(Refused, match=f"^table {uri}: {said}[^;]*; [^;]*$"):
+            opened(folder)
+    code, _, err = call("migrate", folder)
+    assert (code, said in err) == (2, True)
+    assert DeltaTable(uri).version() == before
 
 
 def test_a_file_is_no_part_of_the_table_until_it_is_committed(folder):
@@ -214,9 +240,9 @@ def test_commits_that_always_lose_end(folder, monkeypatch):
 def test_the_newest_verdict_of_a_row_counts(folder):
     old = [verdict(1, user="u", age=2), verdict(2, user="u", age=2), verdict(3, age=2)]
     new = [verdict(1, age=1), verdict(3, user="v", age=1), verdict(1, "/in/b", user="w", age=3)]
-    add(folder, "old", [row | {"shard_id": "old"} for row in old])
+    add_scanned(folder, "old", [row | {"shard_id": "old"} for row in old])
     for row in new:  # a shard's rows follow each other
-        add(folder, f"new {row['path']} {row['row']}", [row | {"shard_id": f"new {row['row']}"}])
+        add_scanned(folder, f"new {row['path']} {row['row']}", [row | {"shard_id": f"new {row['row']}"}])
     found = results.verdicts(folder).sort("path", "row").collect()
     assert found.select("path", "row", "user_id").rows() == [
         ("/in/a", 1, None),
@@ -228,8 +254,8 @@ def test_the_newest_verdict_of_a_row_counts(folder):
 
 
 def test_rows_beyond_the_end_of_a_shorter_file_keep_their_verdicts(folder):
-    add(folder, "long", [verdict(row, age=2, user="u", shard_id="long") for row in range(4)])
-    add(folder, "short", [verdict(row, age=1, shard_id="short") for row in range(2)])
+    add_scanned(folder, "long", [verdict(row, age=2, user="u", shard_id="long") for row in range(4)])
+    add_scanned(folder, "short", [verdict(row, age=1, shard_id="short") for row in range(2)])
     assert sorted(results.flagged(folder).collect()["row"]) == [2, 3]
 
 
@@ -242,7 +268,7 @@ def test_the_newest_verdicts_whatever_shards_there_were(folder):
         path, age = f"/in/{generator.integers(20)}", int(generator.integers(1000))
         start = int(generator.integers(8)) * 5
         rows = range(start, start + 5 * int(generator.integers(1, 4)))
-        add(folder, f"t{i}", [verdict(row, path, age=age, score=float(age), shard_id=f"t{i}") for row in rows])
+        add_scanned(folder, f"t{i}", [verdict(row, path, age=age, score=float(age), shard_id=f"t{i}") for row in rows])
         for row in rows:
             expected[path, row] = min(age, expected.get((path, row), age))
     found = results.verdicts(folder).collect()
@@ -255,7 +281,7 @@ def test_the_newest_verdicts_whatever_shards_there_were(folder):
 def test_beside_a_flag_stands_what_audits_said_that_took_in_some_of_its_scan(folder):
     """An alarm stays. Otherwise the newest audit stands, even if it covered only a part of the scan."""
     for scan in ("first", "second", "killed"):
-        add(folder, scan, [verdict(0, f"/in/{scan}", user="u", scan_id=scan)])
+        add_scanned(folder, scan, [verdict(0, f"/in/{scan}", user="u", scan_id=scan)])
 
     def states(scan: str, audit: str, *audited: str) -> list[str | None]:
         started = NOW + timedelta(hours=len(results.scans(folder).collect()))
@@ -280,7 +306,7 @@ def test_statistics_do_not_hide_rows(folder):
 
 
 def test_verdicts_on_one_file_open_no_other(folder):
-    bring_up_to_date(folder)
+    open_tables(folder)
     for i, path in enumerate(("/in/a", "/in/b", "/in/c")):
         add(folder, path, [verdict(i, path), verdict(9, path)])
     files = {path: file for file in Path(table_uri(folder, "verdicts")).glob("*.parquet") for path in _paths(file)}
@@ -359,7 +385,7 @@ def test_without_results_it_says_what_to_do(tmp_path):
 
 
 def test_a_stricter_rate_takes_back_what_a_looser_one_flagged(folder):
-    add(folder, "a", [verdict(i, user="u", log10_p_global=-float(i)) for i in range(10)])
+    add_scanned(folder, "a", [verdict(i, user="u", log10_p_global=-float(i)) for i in range(10)])
     assert results.flagged(folder).collect().height == 10
     assert sorted(results.flagged(folder, 1e-6).collect()["row"]) == [6, 7, 8, 9]
 

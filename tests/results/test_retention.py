@@ -12,7 +12,6 @@ from scanner.errors import ScanFailed
 from scanner.results import retention, rewriting
 from scanner.results.data_files import SCHEMAS
 from scanner.results.first_seen import _asked, _files
-from scanner.results.newest import bring_up_to_date
 from scanner.results.retention import OF_A_NIGHT, cutoff, expired, retain
 from scanner.results.tables import open_tables
 from scanner.results.transactions import committed
@@ -37,7 +36,6 @@ def year(tmp_path) -> str:
     """Results of nights that ended 0, 1, 2 and 3 days ago, with three documents each, the first one flagged."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
-    bring_up_to_date(folder)
     for night in range(NIGHTS):
         add_night(folder, night, f"/in/{night}", flagged=1)
     return folder
@@ -191,7 +189,6 @@ def test_flags_that_are_kept_are_those_that_stood(tmp_path):
     """A file has two flags, and one after a rescan. The flag taken back stays away when the rescan's night goes."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
-    bring_up_to_date(folder)
     add_night(folder, 3, "/in/a", flagged=2)
     add_night(folder, 2, "/in/a", flagged=1)
     before = flags_of(folder)
@@ -207,7 +204,6 @@ def test_flags_that_are_kept_are_those_that_stood(tmp_path):
 def empty(tmp_path) -> str:
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
-    bring_up_to_date(folder)
     return folder
 
 
@@ -244,7 +240,6 @@ def test_a_kept_flag_is_not_hidden_by_a_row_in_quarantine(tmp_path, monkeypatch)
     """The flag stands at each moment while the later night goes, also if the call is interrupted at any table."""
     folder = str(tmp_path / "results")
     open_tables(folder, SCHEMAS)
-    bring_up_to_date(folder)
     add_night(folder, 3, "/in/a", flagged=1)
     at = TODAY - timedelta(days=2)
     about = {"scan_id": scan_of(2), "shard_id": "shard 2", "path": "/in/a", "scanned_at": at}

@@ -12,7 +12,7 @@ from jobs.status import ENDED
 from scanner.cluster.endings import ExitCode
 from scanner.results.data_files import write_file
 from scanner.results.last_scans import went_on
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from schemas.tables import QUARANTINE, SCANS, SHARDS
 from tests.support.command_line import call
@@ -43,7 +43,7 @@ def shards_of(i: int, number: int) -> list[dict[str, object]]:
 
 
 def put(folder: str, scans: list[dict], shards: list[dict], lost: tuple[dict, ...] = ()) -> str:
-    bring_up_to_date(folder)
+    open_tables(folder)
     tables = (("scans", scans, SCANS), ("shards", shards, SHARDS), ("quarantine", lost, QUARANTINE))
     for name, rows, schema in tables:
         file = write_file(folder, name, [pa.RecordBatch.from_pylist(list(rows), schema)])
@@ -148,7 +148,7 @@ def test_csv(folder):
 
 
 def test_where_nothing_was_scanned(folder, tmp_path):
-    bring_up_to_date(folder)
+    open_tables(folder)
     assert call("status", folder)[1] == "0 of 0 scans shown\nnothing needs a hand\n"
     code, _, err = call("status", tmp_path / "none")
     assert code == 2

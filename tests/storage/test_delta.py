@@ -26,7 +26,7 @@ def test_a_folder_of_any_name(tmp_path, name):
 )
 def test_many_transactions_are_read_at_once(tmp_path, keep):
     folder, schema = str(tmp_path / "a b"), pa.schema([("n", pa.int64())])
-    DeltaTable.create(folder, schema)
+    make_table(folder, schema, {})
     for commit in range(30):
         if commit == 20 and keep != "all commits":
             DeltaTable(folder).create_checkpoint()
@@ -54,7 +54,7 @@ def test_many_transactions_are_read_at_once(tmp_path, keep):
 @pytest.mark.parametrize("cleaned", [False, True])
 def test_a_kept_table_learns_what_others_committed(tmp_path, cleaned):
     folder, schema = str(tmp_path / "table"), pa.schema([("n", pa.int64())])
-    DeltaTable.create(folder, schema)
+    make_table(folder, schema, {})
     kept, many = KeptTable(folder), [f"t{n}" for n in range(40)]
     assert kept.versions(many) == {}
     for n in range(40):

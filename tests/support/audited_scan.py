@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from scanner.audit.in_every_scan.live import LiveAudit, audit_scan
+from scanner.cluster.commits import Committer
+from scanner.cluster.pieces import Finished
 from scanner.cluster.reports import Piece
 from scanner.cluster.worker import Worker
 from scanner.detection import open_plan
@@ -18,7 +20,6 @@ from scanner.input.files import list_files
 from scanner.input.shards import Shard, cut, shard_id
 from scanner.registry import new_key
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit
 from tests.audit.conftest import DEMO
 from tests.fixed import fix_secrets
 from tests.support.inspection import inspect
@@ -80,17 +81,15 @@ def scan(plan: Plan, scan_id: str = "scan", parts: int = 1) -> LiveAudit:
     parts: number of pieces that each shard is cut into.
     """
     open_tables(plan.results)
-    worker, shards = Worker(plan, scan_id), shards_of(plan)
+    worker, committer, shards = Worker(plan, scan_id), Committer(plan, scan_id), shards_of(plan)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_plan, "open_prover", lambda *_, **__: None)
         worker.prepare()
     for shard in shards:
         first, last = shard.rows.start, shard.rows.stop
         ends = [first + (last - first) * part // parts for part in range(parts + 1)]
-        reports = [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]
-        for name, column in (("audit_counts", "audit"), ("flags", "flags"), ("verdicts", "verdicts")):
-            files = tuple(file for report in reports for file in getattr(report, column))
-            commit(plan.results, name, [Entry(shard.shard_id, files)])
+        committer.add(Finished(shard, [[*worker.scan(Piece(shard, *bounds))][-1] for bounds in pairwise(ends)]))
+    committer.flush()
     return audit_scan(plan, scan_id, [shard.shard_id for shard in shards])
 
 

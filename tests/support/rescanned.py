@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scanner.input.shards import MAX_ROWS
 from scanner.results.data_files import write_file
-from scanner.results.newest import bring_up_to_date
+from scanner.results.tables import open_tables
 from scanner.results.transactions import Entry, commit
 from schemas.tables import FLAGS, QUARANTINE, SHARDS, VERDICTS
 from tests.support.rows import NOW, filled, verdict
@@ -61,7 +61,7 @@ def rows_of(shard: Shard, scan: int) -> tuple[list[dict], list[dict], dict]:
 
 
 def write(folder: str, nights: Iterable[Shard]) -> None:
-    bring_up_to_date(folder)
+    open_tables(folder)
     for scan, shard in enumerate(nights):
         verdicts, lost, of_shard = rows_of(shard, scan)
         flags = [row | {"keys": shard.keys} for row in verdicts if row["flagged"]]

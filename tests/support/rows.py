@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 import pyarrow as pa
 
+from scanner.audit.in_every_scan.traffic import Traffic, measure
 from scanner.results.data_files import write_file
 from scanner.results.transactions import Entry, commit
 from scanner.storage.delta import table_uri
-from schemas.tables import VERDICTS
+from schemas.registry import is_reserved
+from schemas.tables import FLAGS, SHARDS, VERDICTS
 
 NOW = datetime(2026, 8, 31, 3, 0, tzinfo=UTC)
 
@@ -20,7 +22,7 @@ def verdict(row: int, path: str = "/in/a", user: str | None = None, age: int = 0
         "path": path,
         "row": row,
         "text_sha256": bytes(32),
-        "text_id": None,  # null, as p_class is, in rows of older versions; `flags` lacks both
+        "text_id": changes.get("text_sha256", bytes(32)),
         "p_class": None,
         "status": "scored",
         "account_id": None,
@@ -65,6 +67,34 @@ def entry(folder: str, transaction: str, rows: list[dict]) -> Entry:
 
 def add(folder: str, transaction: str, rows: list[dict]) -> set[str]:
     return commit(folder, "verdicts", [entry(folder, transaction, rows)])
+
+
+def add_scanned(folder: str, transaction: str, rows: list[dict], **changes: object) -> None:
+    """Add verdicts with their rows of `flags` and `shards`, as a scan does. changes: columns of the latter."""
+    ranges: dict[tuple[str, str, str], list[dict]] = {}
+    for row in rows:
+        ranges.setdefault((row["scan_id"], row["shard_id"], row["path"]), []).append(row)
+    beside = []
+    for (scan_id, shard_id, path), of_range in ranges.items():
+        first, last = (pick(row["row"] for row in of_range) for pick in (min, max))
+        about = {"scan_id": scan_id, "shard_id": shard_id, "path": path, "keys": scan_id, "file": None}
+        times = [row["scanned_at"] for row in of_range]
+        span = {"first_row": first, "rows": last - first + 1, "began_at": min(times), "scanned_at": max(times)}
+        beside.append(filled(SHARDS, dropped_at=None, **(about | span | changes)))
+    flags = [row | {"keys": row["scan_id"]} for row in rows if row["flagged"]]
+    for name, found, schema in (("flags", flags, FLAGS), ("shards", beside, SHARDS), ("verdicts", rows, VERDICTS)):
+        file = write_file(folder, name, [pa.RecordBatch.from_pylist(found, schema)])
+        commit(folder, name, [Entry(transaction, (file,) if file else ())])
+
+
+def measured(rows: pl.DataFrame, log10_rate: float) -> Traffic:
+    """Counts of exact rows, whose texts are known by their digests, and of those with reserved messages among them."""
+    rows = rows.with_columns(text_id="text_sha256")
+    hits = rows.filter(is_reserved(pl.col("message")), pl.col("log10_p_global") <= -1)
+    noted = hits.select(
+        "key_id", "message", "account_id", text="text_sha256", threshold=pl.lit(10.0).pow(pl.col("log10_p_global"))
+    )
+    return measure(rows.lazy(), log10_rate, noted.lazy())
 
 
 def rows_of(folder: str) -> list[int]:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from scanner.audit.in_every_scan.traffic import with_text_of
 from scanner.audit.statistics.audit_rows import Audit, Question, Row, number, row_of
 from scanner.audit.statistics.intervals import Limits, binomial_limits, binomial_tail
 from scanner.detection.scan_plan import Plan
@@ -55,9 +54,9 @@ def count(verdicts: pl.LazyFrame, canaries: Sequence[Canary], due: int) -> Count
         orient="row",
     )
     ids = list({canary.account_id for canary in canaries})
-    texts = with_text_of(verdicts).filter(pl.col("account_id").is_in(ids))
+    texts = verdicts.filter(pl.col("account_id").is_in(ids))
     # under keys other than its own a canary is not flagged, in separate rows
-    texts = texts.sort("flagged", descending=True).unique("text", keep="first")
+    texts = texts.sort("flagged", descending=True).unique("text_id", keep="first")
     named, own = pl.col("naming") == Naming.NAMED, pl.col("user_id") == pl.col("account_id")
     found = (pl.col("flagged") & pl.col("names").is_not_null()).fill_null(value=False)
     sums = (

@@ -266,9 +266,7 @@ def audit_scan(
         counted = pl.concat([of_shards, every.filter(pl.col("shard_id").is_in(list(units)))])
         is_text = pl.col("kind") == RESERVED_TEXT
         counts, reserved = counted.filter(~is_text & ~pl.col("shard_id").is_in(earlier)), counted.filter(is_text)
-        # rows of an older version have no label, only the older columns
-        known = pl.col("label").drop_nulls().first().over("method", "gamma", "window")
-        decoys = counts.with_columns(label=pl.coalesce("label", known)).group_by(SAME).agg(pl.col(COUNTED).sum())
+        decoys = counts.group_by(SAME).agg(pl.col(COUNTED).sum())
         due = (plan.config.audit.canaries or 0) if whole else 0
         of_canaries = found_canaries.count(verdicts, made, due) if made else None
         if made:  # canaries are no traffic: they are marked on purpose, and show no false flags

@@ -54,18 +54,16 @@ class Traffic(NamedTuple):
     lengths: Mapping[int, int] = MappingProxyType({})
 
 
-def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | None = None) -> Traffic:
+def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame) -> Traffic:
     """Count distinct texts that have a p-value. Scores of formats without a law test nothing.
 
     Args:
-        verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged rows with their p-values; older versions
-            wrote all p-values.
+        verdicts: rows of schemas.tables.VERDICTS, of one list of keys, flagged rows with their p-values.
         log10_rate: log10 of the false-positive rate: flags at or below it count.
-        reserved: rows of schemas.audit_tables.AUDIT_COUNTS whose kind is RESERVED_TEXT, for the other rows; None: there
-            are no other rows.
+        reserved: rows of schemas.audit_tables.AUDIT_COUNTS whose kind is RESERVED_TEXT.
     """
     has_p = pl.col("p_class").is_not_null() | pl.col("log10_p_global").is_not_null()
-    scored = with_text_of(verdicts).filter(pl.col("status").is_in(SCORED), has_p)
+    scored = verdicts.filter(pl.col("status").is_in(SCORED), has_p)
     rows, scans, unproved = pl.collect_all(
         [
             scored.select(pl.len()),
@@ -76,7 +74,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
     )
     # copies of a text have one p-value and one message, whose holder may depend on when a copy was written
     texts = scored.select(
-        text=pl.col("text").hash(0),
+        text=pl.col("text_id").hash(0),
         flagged=(pl.col("flagged") & (pl.col("log10_p_global") <= log10_rate)).fill_null(value=False),
         reserved=is_reserved(pl.col("message")),
         # a key of one message marks for everybody alike, so that nobody holds it
@@ -86,7 +84,7 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
         scored="scored",
     )
     totals, lengths = _totals(texts, -(-int(rows.item()) // AT_A_TIME))
-    hits = _hits(scored, reserved)
+    hits = _hits(reserved)
     thresholds = [str(alpha) for alpha in THRESHOLDS]
     by_message = hits.group_by("key_id", "message").agg(pl.col(thresholds).sum())
     by_key = {
@@ -96,11 +94,6 @@ def measure(verdicts: pl.LazyFrame, log10_rate: float, reserved: pl.LazyFrame | 
     suspects = hits.filter(pl.col("p") <= np.log10(AT_MOST) + _ROOM)
     few = without_few(by_message, suspects, texts)
     return Traffic(*totals, by_key, tuple(scans["scan_id"]), few, int(unproved.item()), lengths)
-
-
-def with_text_of(verdicts: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows with `text`, equal bytes for equal texts: the keyed digest, or in older rows the plain one."""
-    return verdicts.with_columns(text=pl.coalesce("text_id", "text_sha256"))
 
 
 def _account() -> pl.Expr:
@@ -132,18 +125,15 @@ def _totals(texts: pl.LazyFrame, parts: int) -> tuple[tuple[int, int, int, int],
     return (texts_, flags, for_reserved, unheld), dict(lengths)
 
 
-def _hits(scored: pl.LazyFrame, reserved: pl.LazyFrame | None) -> pl.DataFrame:
+def _hits(reserved: pl.LazyFrame) -> pl.DataFrame:
     """Distinct texts whose best message is reserved at p ≤ 0.1: key_id, message, text, account, p, hits by threshold.
 
-    p: log10, in a row of AUDIT_COUNTS the threshold's. The texts are few, so that they are held.
+    p: log10, the threshold's. The texts are few, so that they are held.
     """
-    p, most = pl.col("log10_p_global"), float(np.log10(THRESHOLDS[0]))
-    columns = {"text": pl.col("text").hash(0), "account": _account()}
-    older = scored.filter(pl.col("text_id").is_null(), is_reserved(pl.col("message")), p <= most)
-    found = [older.select("key_id", "message", **columns, p=p)]
-    if reserved is not None:
-        found.append(reserved.select("key_id", "message", **columns, p=pl.col("threshold").log10()))
-    hits = pl.concat(found).collect(engine="streaming").sort("account", nulls_last=True).unique("text", keep="first")
+    found = reserved.select(
+        "key_id", "message", text=pl.col("text").hash(0), account=_account(), p=pl.col("threshold").log10()
+    )
+    hits = found.collect(engine="streaming").sort("account", nulls_last=True).unique("text", keep="first")
     return hits.with_columns((pl.col("p") <= np.log10(a) + _ROOM).cast(pl.Int64).alias(str(a)) for a in THRESHOLDS)
 
 
