@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from schemas.registry import KeyId, PathText
+from schemas.registry import KeyId, PathText, Version
 from schemas.words import Decision
 
 Dedup = Literal["ngram", "context", "none"]
@@ -241,6 +241,7 @@ class ExportConfig(_Frozen):
 class ScanConfig(_Frozen):
     """One kind of scan. Relative paths start at the folder of the configuration file."""
 
+    version: Version  # of this file and what it names: 0 until release 0.1.0 makes it 1
     registry: PathText  # folder of keys.toml and the users
     results: PathText  # folder of the tables; made by the first scan
     false_positive_rate: Annotated[float, Field(gt=0, lt=1)]  # share of unmarked texts that may be flagged

@@ -15,6 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from schemas.words import VERSION
+
 FormatName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 KeyId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -74,6 +76,13 @@ def _is_reference(value: str) -> str:
     return value
 
 
+def _is_read(version: int) -> int:
+    if version != VERSION:
+        raise ValueError(f"only {VERSION} is read here; a larger one is of a newer brickscan: install that one")
+    return version
+
+
+Version = Annotated[int, AfterValidator(_is_read), Field(json_schema_extra={"const": VERSION})]
 Gamma = Annotated[str, AfterValidator(_is_gamma)]
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_holds_no_nul)]
 SecretReference = Annotated[str, AfterValidator(_is_reference)]
@@ -230,6 +239,7 @@ class Registry(_Frozen):
     scans find is evidence against nobody.
     """
 
+    version: Version  # schemas.words.VERSION
     trial: Literal[True] | None = None
     audit_secret: SecretReference | None = None
     canaries: Canaries | None = None

@@ -125,7 +125,7 @@ def test_a_file_that_tells_nothing_is_refused_and_nothing_is_made(tmp_path, writ
     assert not (tmp_path / "scan.toml").exists()
 
 
-GOOD = 'registry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+GOOD = 'version = 0\nregistry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,8 @@ GOOD = 'registry = "r"\nresults = "s"\nfalse_positive_rate = 1e-6\n[input]\npath
         (GOOD, True),
         (GOOD + 'account = "a"\n[audit]\nshare = 0.5\n', True),
         (GOOD + "[cluster]\nworkers = 2\ngpus_per_worker = 0.5\n", True),
+        (GOOD.replace("version = 0\n", ""), False),
+        (GOOD.replace("version = 0", "version = 1"), False),
         (GOOD.replace("1e-6", "1.0"), False),
         (GOOD.replace("1e-6", '"1e-6"'), False),
         (GOOD.replace('["in"]', "[]"), False),
@@ -156,6 +158,17 @@ def test_the_schema_allows_what_a_scan_allows(text, allowed):
         assert not allowed
     else:
         assert allowed
+
+
+def test_a_configuration_without_a_version_is_told_the_line_to_add_and_a_newer_one_what_to_install():
+    line = "put the line `version = 0` at its top"
+    with pytest.raises(Refused, match=f"^scan.toml: was made before 0.1.0; [^;]*{line}$") as refused:
+        read_toml_text("scan.toml", GOOD.replace("version = 0\n", ""), ScanConfig)
+    told = re.search("`(.*)`", str(refused.value))
+    assert told is not None
+    read_toml_text("scan.toml", told[1] + "\n" + GOOD.replace("version = 0\n", ""), ScanConfig)
+    with pytest.raises(Refused, match="field 'version' = 1: only 0 is read here; a larger one is of a newer brickscan"):
+        read_toml_text("scan.toml", GOOD.replace("version = 0", "version = 1"), ScanConfig)
 
 
 @pytest.mark.parametrize("command", ["calibrate", "evaluate"])

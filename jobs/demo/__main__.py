@@ -25,6 +25,7 @@ CANARY_TEXTS = 40
 
 CONFIG = f"""\
 # What `make demo` scans. Try: brickscan flagged demo/scan.toml
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = {FALSE_POSITIVE_RATE:g}

@@ -36,6 +36,7 @@ _FIRST, _MOST = 16, 10_000  # documents
 _SECONDS = 1.0  # that a round takes, about
 _FLAGGING = 0.4  # a false-positive rate at which many texts pass
 _CONFIG = """\
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = {rate}

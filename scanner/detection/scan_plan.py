@@ -126,7 +126,7 @@ class Plan:
     @property
     def config_sha256(self) -> str:
         """Digest of the configuration as it was read, as hex text."""
-        return digest(self.config.model_dump(mode="json"))
+        return digest(self.config.model_dump(mode="json", exclude={"version"}))
 
 
 def read_config(config_file: Path) -> ScanConfig:

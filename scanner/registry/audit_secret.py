@@ -9,6 +9,7 @@ from scanner.errors import Refused, SecretError
 from scanner.registry.keys_file import change_registry
 from scanner.registry.secrets import new_secret_file, read_secret, secret_path
 from schemas.registry import Registry
+from schemas.words import VERSION
 
 _DECOYS = "decoys.secret"
 AUDIT_SECRET = f"file:secrets/{_DECOYS}"
@@ -50,7 +51,7 @@ def _audit_secret(folder: Path, secret: str | None) -> str:
     """A reference to an existing secret; a file that does not exist is made."""
     reference = AUDIT_SECRET if secret is None else secret
     try:
-        Registry(audit_secret=reference)
+        Registry(version=VERSION, audit_secret=reference)
     except ValidationError:
         raise Refused("audit secret: a reference is needed, 'file:PATH' or 'env:NAME', not the secret itself") from None
     path = secret_path(reference, folder)

@@ -27,6 +27,7 @@ from scanner.registry.tokenizer_files import pin_tokenizer, refuse_narrow
 from scanner.registry.weights import with_weights
 from scanner.storage.permissions import make_private
 from schemas.registry import TRIAL_NAME, Admission, MasterKey, Registry, TokenizerFile
+from schemas.words import VERSION
 
 if TYPE_CHECKING:
     from scanner.watermark import Format
@@ -109,7 +110,7 @@ def new_key(
     except OSError as error:
         raise Refused(f"registry {folder}: cannot be made ({error.strerror}); name another folder") from None
     with locked(folder):
-        registry = load_registry(folder) if (folder / KEYS_FILE).exists() else Registry()
+        registry = load_registry(folder) if (folder / KEYS_FILE).exists() else Registry(version=VERSION)
         if any(key_id == other.key_id for other in registry.keys):
             raise Refused(f"key {key_id!r} is in the registry already; ids are never used again, choose another")
         if registry.trial:

@@ -118,7 +118,7 @@ def registry_sha256(registry: Registry) -> str:
     from scanner.watermark.formats import format_of
 
     null = set() if registry.trial else {"trial"}
-    whole = registry.model_dump(mode="json", exclude={"keys", "canaries"} | null)
+    whole = registry.model_dump(mode="json", exclude={"version", "keys", "canaries"} | null)
     keys = [key.model_dump(mode="json", exclude=_left_out(key)) | format_of(key).decides() for key in registry.keys]
     return digest(whole | {"keys": keys})
 

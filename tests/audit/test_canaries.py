@@ -42,6 +42,7 @@ from tests.support.two_keys import TOKENIZER, marked_text
 
 TEXTS = 30
 CONFIG = """\
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

@@ -10,6 +10,7 @@ from scanner.registry import new_key
 from schemas.config import ScanAuditConfig
 
 CONFIG = """\
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

@@ -37,6 +37,7 @@ from scanner.watermark.ngram_filter import MOST_NGRAMS
 NIGHT = date(2026, 11, 22)
 LONGEST = 256
 CONFIG = """\
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-6

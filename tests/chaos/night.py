@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "jobs" / "demo"
 FILES, ROWS, SMALL_FILES, SMALL_ROWS = 16, 20, 16, 3
 CONFIG = """\
+version = 0
 registry = "{registry}"
 results = "{results}"
 false_positive_rate = 1e-6

@@ -54,6 +54,7 @@ USERS = ("alice", "bob", "carol", "<b>dora & co</b>", "erased")
 CANARIES = ("canary-one", "canary-two")
 BOILERPLATE = " This post was sent from my telephone, please forgive what it says and how it was written, many thanks."
 CONFIG = """\
+version = 0
 registry = "registry"
 results = "results"
 false_positive_rate = 1e-5

@@ -62,7 +62,9 @@ def test_a_key_of_version_1_says_whom_it_may_accuse(cli, folder, tokenizer):
     assert (key.format, key.parameters, key.messages) == ("greenlist", {"window": 4, "gamma": "1/4"}, 100_000)
     assert cli(*new, "paper-2", "--version", 1).code == 0
     config = folder.parent / "scan.toml"
-    config.write_text(f'registry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n')
+    config.write_text(
+        f'version = 0\nregistry = "{folder}"\nresults = "out"\nfalse_positive_rate = 1e-6\n[input]\npaths = ["in"]\n'
+    )
     told = [caution.split(":")[0] for caution in make_plan(config).cautions]
     assert told == ["under paper, paper-2", "under none", "under two"]
 

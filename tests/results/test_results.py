@@ -44,7 +44,7 @@ def test_tables_are_made_once_and_kept(folder):
 def test_every_query_takes_a_path_and_the_file_of_a_configuration(folder, name):
     add(folder, "one", [verdict(1)])
     config = Path(folder).parent / "scan.toml"
-    settings = {"registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
+    settings = {"version": 0, "registry": "registry", "results": Path(folder).name, "false_positive_rate": 1e-6}
     config.write_text(tomli_w.dumps(settings | {"input": {"paths": ["in"]}}))
     query, more = getattr(results, name), {"q_values": ["s"], "reserved_q_values": ["s"], "table_uri": ["verdicts"]}
 

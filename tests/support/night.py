@@ -15,6 +15,7 @@ from scanner.results import newest
 from scanner.results.tables import read_whole
 
 CONFIG = """\
+version = 0
 registry = "{registry}"
 results = "results"
 false_positive_rate = {rate}
