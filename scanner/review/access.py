@@ -14,7 +14,7 @@ Pages may load the app's own style and script, run nothing that stands in them, 
 import hmac
 import secrets
 
-from starlette.datastructures import URL, Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -73,7 +73,7 @@ class Access:
                 return PlainTextResponse(
                     "This address is of an app that ended. Open the one that was printed last.", 403
                 )
-            response = RedirectResponse(URL(request.url.path), 303)  # so that the address bar keeps no token
+            response = RedirectResponse("/", 303)  # so that the address bar keeps no token
             response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", path="/")
             return response
         if not hmac.compare_digest(self._cookie_of(request.headers).encode(), self._session.encode()):

@@ -6,6 +6,7 @@ did not see. Each link of the page carries the id as well: whoever follows one h
 nothing any more.
 """
 
+import asyncio
 import functools
 from collections.abc import Mapping
 from datetime import date
@@ -17,7 +18,7 @@ import jinja2
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -35,6 +36,9 @@ from schemas.words import Decision
 
 MOST_BYTES = 64 * 1024
 """Most bytes of a form: the longest note takes 48 kB at most."""
+
+SECONDS_TO_READ = 10.0
+"""Longest time in which a body must come in."""
 
 MEANS = {
     Decision.CONFIRMED: "the mark is there, and whoever posted it answers for it",
@@ -213,17 +217,26 @@ def _number(digits: str) -> int:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Fields of a form.
+    """Fields of a form. Raises HTTPException: it is too long or too slow, or no form of this app."""
+    return _query((await body_of(request, MOST_BYTES)).decode("latin-1"))
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """A request's body, as it was sent.
 
     Raises:
-        HTTPException: it is too long, or no form of this app.
+        HTTPException: 413, it has more bytes than `most`; 408, it did not come whole within SECONDS_TO_READ.
     """
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"A form has {MOST_BYTES:,} bytes at most: shorten the note.")
-    return _query(body.decode("latin-1"))
+    try:
+        async with asyncio.timeout(SECONDS_TO_READ):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise HTTPException(413, f"{most:,} bytes at most are taken: shorten the note.")
+    except (TimeoutError, ClientDisconnect):
+        raise HTTPException(408, "This did not come whole: send it again.") from None
+    return bytes(body)
 
 
 def _query(query: str) -> dict[str, str]:

@@ -4,7 +4,6 @@ Whoever can reach the address can send to it; a body that Coop did not sign cost
 repeats a delivery that got no answer or a 5xx, and shows a 4xx as failed.
 """
 
-import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -13,7 +12,8 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -21,6 +21,7 @@ from scanner.detection.scan_plan import read_config, results_of
 from scanner.errors import BrickscanError, Refused
 from scanner.printable import printable
 from scanner.registry.secrets import read_public_key
+from scanner.review.app import body_of
 from scanner.review.inbox import Inbox, NotTaken, Outcome
 from scanner.review.serving import Server
 from scanner.review.signature import Signatures
@@ -29,9 +30,6 @@ PATH = "/coop"
 
 MOST_BYTES = 256 * 1024
 """Most bytes of a body: Coop's have ids, names of policies and a note."""
-
-SECONDS_TO_READ = 10.0
-"""Longest time in which a body must come in."""
 
 _STATUS = {
     Outcome.RECORDED: 200,
@@ -69,11 +67,10 @@ class Webhook:
 
     async def _coop(self, request: Request) -> Response:
         try:
-            async with asyncio.timeout(SECONDS_TO_READ):
-                body = await _body(request)
-        except (TimeoutError, ClientDisconnect):
-            return Response(status_code=408)
-        if body is None:
+            body = await body_of(request, MOST_BYTES)
+        except HTTPException as refused:
+            if refused.status_code != _STATUS[Outcome.TOO_LARGE]:
+                return Response(status_code=refused.status_code)
             return self._answer(Outcome.TOO_LARGE, f"a body has {MOST_BYTES:,} bytes at most", signed=False)
         signatures = request.headers.getlist("coop-signature")
         if len(signatures) != 1 or not self._signatures.holds(signatures[0], body):
@@ -102,16 +99,6 @@ class Webhook:
 def _decided(row: Mapping[str, Any]) -> str:
     document = printable(row["doc_id"] or f"{row['path']}:{row['row']}", 60)
     return f"{document} is {row['decision']}, by {printable(row['decided_by'], 60)}"
-
-
-async def _body(request: Request) -> bytes | None:
-    """The body as it was sent. None: it is too long."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            return None
-    return bytes(body)
 
 
 class WebhookServer(Server):

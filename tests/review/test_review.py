@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import time
 from collections.abc import Iterator
 from urllib.parse import urljoin
@@ -11,6 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Message, Send
 
 from scanner import results
+from scanner.review import app as review_app
 from scanner.review import desk
 from scanner.review.access import Access
 from tests.review.conftest import FLAGS, IDS, MALLORY
@@ -290,6 +292,7 @@ def test_only_who_has_the_address_gets_in(night):
         for host in ("evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "0.0.0.0"):
             assert asking.ask("GET", f"/?token={asking.token}", Host=host)[0] == 421
             assert asking.ask("GET", "/", Host=host, Cookie=asking.cookie)[0] == 421
+        assert asking.ask("GET", f"//evil.example/?token={asking.token}")[1]["location"] == "/"
         _, headers, _ = asking.ask("GET", f"/?token={asking.token}")
         assert {"httponly", "samesite=strict"} <= set(headers["set-cookie"].lower().split("; "))
         assert asking.ask("GET", "/", Cookie=asking.cookie)[0] == 200
@@ -299,6 +302,22 @@ def test_only_who_has_the_address_gets_in(night):
         assert asking.post(form, Cookie="")[0] == 403
         assert asking.ask("GET", "/decide", Cookie=asking.cookie)[0] == 405
     assert decided(night) == []
+
+
+def test_a_form_that_does_not_come_whole_is_not_waited_for_and_leaves_no_traceback(night, monkeypatch, caplog):
+    monkeypatch.setattr(review_app, "SECONDS_TO_READ", 0.5)
+    with serving(night, "ruth") as app:
+        asking = Asking(app)
+        head = ("POST /decide HTTP/1.1", f"Host: {asking.host}", f"Origin: http://{asking.host}", "Content-Length: 9")
+        begun = "\r\n".join([*head, f"Cookie: {asking.cookie}", "", "no"]).encode()
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", app.port), timeout=120) as slow:
+                slow.sendall(begun)
+                assert slow.recv(12)[9:] == b"408"
+        with socket.create_connection(("127.0.0.1", app.port)) as broken:
+            broken.sendall(begun)
+        assert asking.ask("GET", "/style.css", Cookie=asking.cookie)[0] == 200
+    assert not caplog.records
 
 
 @pytest.mark.costly

@@ -19,7 +19,7 @@ from scanner.exports.one_flag import item_id
 from scanner.exports.sending import Answer, Outbox, Receiver
 from scanner.results.flag_list import newest
 from scanner.results.wanted_flags import WantedFlags
-from scanner.review import inbox, webhook
+from scanner.review import app, inbox
 from scanner.review.signature import Signatures
 from scanner.review.webhook import MOST_BYTES, WebhookServer
 from scanner.storage.toml import read_toml
@@ -232,7 +232,7 @@ def test_a_body_too_long_or_too_slow_is_not_waited_for(night, hook, monkeypatch)
     assert hook.post(b" " * (MOST_BYTES + 1))[0] == 413
     chunks = b"POST /coop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65536
     assert answered(hook, chunks + b"\r\n10000\r\n" + b"x" * 65536 + b"\r\n" + b"30000\r\n" + b"x" * 196608) == b"413"
-    monkeypatch.setattr(webhook, "SECONDS_TO_READ", 0.05)
+    monkeypatch.setattr(app, "SECONDS_TO_READ", 0.05)
     assert answered(hook, b"POST /coop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc") == b"408"
     assert rows(night) == []
 
