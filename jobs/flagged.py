@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scanner.results.decided import State
     from scanner.results.flag_list import By, FlagList, Totals
     from scanner.results.wanted_flags import WantedFlags
-    from schemas.registry import Canary
 
 _NEWEST = 20
 _FOR = "contains text marked for"
@@ -107,15 +106,15 @@ def flagged(
     wanted = WantedFlags(since, before, users, accounts, keys, docs, state)
     most = None if everything else limit or _NEWEST
     shown = canaries or everything or bool(users or accounts or docs)  # shown to whoever asks for one by name
-    known = None if shown else canaries_of(place)
+    known = () if shown else canaries_of(place)
     if by is None:
-        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known or ())
+        found = newest(place.folder, place.false_positive_rate, wanted, most, fold=not everything, canaries=known)
     else:
-        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=known or ())
+        found = sums(place.folder, place.false_positive_rate, wanted, most, by, canaries=known)
     if by is None:
         found = with_strength(place.folder, found, prior)
         found = found._replace(rows=with_generator(place.folder, found.rows))
-    notes = [] if shown else _like_canaries(found.totals.like_canaries, known)
+    notes = [] if shown else _like_canaries(found.totals.like_canaries)
     if place.registry is not None:
         found, contradicted = _against_registry(place, found, by)
         notes += contradicted
@@ -182,13 +181,14 @@ def _with_names(found: "FlagList", told: "Sequence[Mapping[str, Any]]") -> "Flag
     return found._replace(rows=found.rows.with_columns(columns))
 
 
-def _like_canaries(documents: int, known: "Sequence[Canary] | None") -> list[str]:
+def _like_canaries(documents: int) -> list[str]:
     """A sentence on flags that are shown, though their user or account has a name like a canary's."""
     if not documents:
         return []
-    unknown = "without a configuration whose registry can be read, nothing tells whether they are"
-    why = unknown if known is None else "none is a text of the registry's canaries that was named right"
-    return [f"{counted(documents, 'document')} shown of users or accounts that are named like canaries: {why}"]
+    what = (
+        "users or accounts that are named like canaries: none is a text of the registry's canaries that was named right"
+    )
+    return [f"{counted(documents, 'document')} shown of {what}"]
 
 
 def _show(found: "FlagList", by: "By | None", form: Form) -> list[str]:

@@ -66,6 +66,7 @@ def of_outcome(outcome: "Outcome", plan: "Plan") -> dict[str, Any]:
         "shards_left": work.shards - work.skipped - totals.shards,
         "documents": counts.documents,
         "flagged": counts.flagged,
+        "flagged_of_canaries": counts.canaries,
         "proved": counts.proved,
         "unproved": counts.unproved,
         "proof_not_offered": counts.not_offered,

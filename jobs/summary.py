@@ -101,11 +101,12 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
     from jobs.audit_words import false_flags_in_words
     from jobs.flag_strength import bet_in_words
 
-    flagged = counted(_whole(outcome).flagged, "document")
+    whole = _whole(outcome)
+    flagged = counted(whole.flagged, "document")
     if outcome.audit is not None:
-        came = outcome.audit.canaries is not None and outcome.audit.canaries.came > 0
-        flagged += " (those of canaries among them)" * came
-        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}" + " beside those of canaries" * came
+        flagged += f", {counted(outcome.audit.traffic.flagged, 'distinct text')}"
+    if whole.canaries:
+        flagged += f", beside {whole.canaries:,} of canaries, found and named right"
     yield from _line("flagged", f"{flagged}, at a false-positive rate of {one_in(math.log10(false_positive_rate))}")
     yield from _proved(outcome)
     if outcome.accounts is not None:
@@ -113,7 +114,7 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
         yield from _line("accounts", f"{counted(marked, 'account')} of {looked_at:,} by their posts together")
     if outcome.audit is not None:
         yield from _line("false flags", false_flags_in_words(outcome.audit))
-        if _whole(outcome).flagged:
+        if whole.flagged:
             yield from _line("evidence", bet_in_words(false_positive_rate))
     if outcome.second_scores:
         second = f"{outcome.second_scores:,} second scores, from the same draws: they confirm nothing"
@@ -123,11 +124,12 @@ def _found(outcome: "Outcome", false_positive_rate: float) -> Iterator[str]:
 def _proved(outcome: "Outcome") -> Iterator[str]:
     """How many of this scan's flags were computed again, and the results of the others."""
     counts = outcome.totals.counts
-    if not counts.flagged:
+    if not counts.flagged + counts.canaries:
         return
     others = {
         "came out differently and name nobody": counts.unproved,
         "were not drawn (too many at once, or texts of more than 65,536 tokens)": counts.flagged
+        + counts.canaries
         - counts.proved
         - counts.unproved
         - counts.not_offered,
@@ -182,7 +184,8 @@ def _hands(outcome: "Outcome") -> Iterator[str]:
 
 def _nothing_found(outcome: "Outcome") -> Iterator[str]:
     """A note for people who wonder why nothing was found."""
-    if not _whole(outcome).flagged and _whole(outcome).documents:
+    whole = _whole(outcome)
+    if not whole.flagged + whole.canaries and whole.documents:
         yield from _line("found", "no mark; a scan finds only text that was marked under a key of its registry")
 
 
@@ -193,7 +196,7 @@ def _ended(outcome: "Outcome") -> Iterator[str]:
         yield outcome.unread.nothing
     if outcome.exit_code > 128:
         yield (
-            f"Interrupted: {done:,} of {outcome.work.shards:,} shards are committed. Run the same command again to go "
-            "on from there."
+            f"Interrupted by {'Ctrl-C' if outcome.exit_code == 130 else 'SIGTERM'}: {done:,} of "
+            f"{outcome.work.shards:,} shards are committed. Run the same command again to go on from there."
         )
     yield from outcome.unread.too_much

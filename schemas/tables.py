@@ -80,6 +80,8 @@ VERDICTS = pa.schema(
         pa.field("tests", pa.float64()),
         # span: by a part of the text, whose key, message and p these are; null: by the text as a whole, or not flagged
         pa.field("unit", pa.string()),
+        # text of a canary that was found and named right, which is no flag to decide on; null: not flagged, or older
+        pa.field("canary", pa.bool_()),
     ]
 )
 """One row per document that was read. A flagged row is for the key with the smallest corrected p-value.
@@ -134,6 +136,7 @@ SHARDS = pa.schema(
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("dropped_at", TIME),  # when its rows left the other tables with their night; null: they are there
         pa.field("filtered", pa.int64()),  # documents of which the filter left too few n-grams to be scored
+        pa.field("canaries", pa.int64()),  # flagged texts of canaries, named right, beside those in `flagged`
     ]
 )
 """One row per range of rows of a file that a scan finished: its counts, and which rows of VERDICTS are the newest."""

@@ -121,7 +121,7 @@ def test_verbose_tells_what_the_audit_counted_and_how_to_ask():
         ({"exit_code": 4, "unread": Unread(too_much=("2 files cannot be read.",))}, "2 files cannot be read."),
         (
             {"exit_code": 143},
-            "Interrupted: 12 of 12 shards are committed. Run the same command again to go on from there.",
+            "Interrupted by SIGTERM: 12 of 12 shards are committed. Run the same command again to go on from there.",
         ),
         (
             {"totals": Totals(counts=Counts(values_not_read=1))},
@@ -255,13 +255,13 @@ def test_the_whole_input_is_added_up_over_scans_and_a_shard_counts_once(tmp_path
     folder = str(tmp_path)
     write(folder, [Shard("/in/a", "one", "1:1", 0, (-7.0, None)), Shard("/in/b", "one", "1:1", 0, (-1.0,))])
     ids = ["shard 0", "shard 1", "nosuch"]
-    assert whole_input(folder, ids) == WholeInput(*[6] * 6)  # `filled` writes 3 of each into a row
-    assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 6)
+    assert whole_input(folder, ids) == WholeInput(*[6] * 7)  # `filled` writes 3 of each into a row
+    assert whole_input(folder, ids[1:]) == WholeInput(*[3] * 7)
     assert whole_input(folder, []) == WholeInput()
     again = str(tmp_path / "again")
     write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
     write(again, [Shard("/in/a", "one", "1:1", 0, (-7.0,))])
-    assert whole_input(again, ["shard 0"]) == WholeInput(*[3] * 6)
+    assert whole_input(again, ["shard 0"]) == WholeInput(*[3] * 7)
 
 
 def test_it_is_what_the_command_prints(monkeypatch, tmp_path):

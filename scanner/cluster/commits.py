@@ -212,6 +212,7 @@ class Committer:
             "filtered": counts.filtered,
             "scored_in_part": counts.scored_in_part,
             "flagged": counts.flagged,
+            "canaries": counts.canaries,
             "tokens": counts.tokens,
         }
 

@@ -20,7 +20,10 @@ COUNTERS: dict[str, tuple[str, Callable[[Totals], float]]] = {
     ),
     "brickscan_tokens": ("Tokens of committed verdicts", lambda totals: totals.counts.tokens),
     "brickscan_text_bytes": ("Bytes of text that was committed", lambda totals: totals.counts.text_bytes),
-    "brickscan_flagged": ("Documents that were flagged", lambda totals: totals.counts.flagged),
+    "brickscan_flagged": (
+        "Documents that were flagged, without those of canaries",
+        lambda totals: totals.counts.flagged,
+    ),
     "brickscan_too_short": ("Documents too short for every key", lambda totals: totals.counts.too_short),
     "brickscan_filtered": (
         "Documents of which the filter left too few n-grams to be scored",

@@ -29,7 +29,8 @@ class Counts:
     values_not_read: documents whose id, account or time cannot be read, and is null; proved, unproved: flags that a
     slow path confirmed, or did not; not_offered: flags without a slow path; in_future: documents whose own time, or
     their file's where they have none, is still to come; older_than_key: documents flagged under a key that was made
-    after they existed; filtered: documents of which the filter left too few n-grams to be scored.
+    after they existed; filtered: documents of which the filter left too few n-grams to be scored; canaries: flagged
+    texts of canaries that were named right, beside those in `flagged`.
     """
 
     documents: int = 0
@@ -46,6 +47,7 @@ class Counts:
     unproved: int = 0
     not_offered: int = 0
     filtered: int = 0
+    canaries: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))

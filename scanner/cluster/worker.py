@@ -23,7 +23,7 @@ from scanner.detection.existence import OfFile, Sightings, written
 from scanner.detection.open_plan import open_detector, open_text_ids
 from scanner.detection.posts import posts_of
 from scanner.detection.proving import MOST_TOKENS, SECONDS_A_TOKEN
-from scanner.detection.published import TextIds
+from scanner.detection.published import TextIds, with_canaries
 from scanner.detection.scan_plan import Plan
 from scanner.detection.under_test import Origin
 from scanner.errors import FileFault
@@ -175,7 +175,7 @@ class Worker:
             for documents in _single(part) if piece.one_by_one else self._cut(part):
                 yield from self._busy(documents, before - piece.start, alone=piece.one_by_one)
                 looked = self._detector.look(documents, origin, witness, known)
-                made["verdicts"].append(looked.verdicts)
+                made["verdicts"].append(with_canaries(looked.verdicts, self._plan.canaries_made))
                 made["lengths"].append(looked.lengths)
                 made["quarantine"].append(looked.quarantine)
                 made["spans"].append(looked.spans)

@@ -7,13 +7,14 @@ texts leave. A public digest of a short post would show whether a guessed post w
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.evidence_tables import SPANS
+from schemas.registry import Canary
 from schemas.tables import DECADES, FLAGS, VERDICTS
 
 EXACT = (
@@ -74,6 +75,16 @@ class TextIds:
 def p_class(log10_p: pa.Array) -> pa.Array:
     """Classes of p, int64: k where 10^(-DECADES·(k+1)) < p ≤ 10^(-DECADES·k); null where p is."""
     return pc.cast(pc.floor(pc.divide(pc.abs(log10_p), float(DECADES))), pa.int64())
+
+
+def with_canaries(exact: pa.RecordBatch, canaries: Collection[Canary]) -> pa.RecordBatch:
+    """Exact rows of VERDICTS with `canary`, of the registry's canaries: under its own account, and named right."""
+    if not exact["flagged"].true_count:
+        return exact
+    known = {(canary.key_id, canary.message, canary.account_id, canary.account_id) for canary in canaries}
+    of_row = exact.select(["key_id", "message", "user_id", "account_id"]).to_pylist()
+    are = [tuple(row.values()) in known for row in of_row]
+    return _replaced(exact, {"canary": _where(exact["flagged"], pa.array(are, pa.bool_()), None)})
 
 
 def with_ids(exact: pa.RecordBatch, ids: TextIds) -> pa.RecordBatch:

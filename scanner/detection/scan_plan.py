@@ -23,7 +23,7 @@ from scanner.storage.locations import absolute, real_location
 from scanner.storage.toml import read_toml
 from scanner.watermark.formats import format_of
 from schemas.config import ScanConfig, SecondScoreConfig
-from schemas.registry import Canaries, MasterKey, Registry
+from schemas.registry import Canaries, Canary, MasterKey, Registry
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,12 @@ class Plan:
     @property
     def canary_accounts(self) -> frozenset[str]:
         """Accounts of texts that are marked on purpose."""
-        return frozenset(canary.account_id for canary in self.canaries.made) if self.canaries else frozenset()
+        return frozenset(canary.account_id for canary in self.canaries_made)
+
+    @property
+    def canaries_made(self) -> tuple[Canary, ...]:
+        """Canaries of the registry; none where the input has no accounts."""
+        return self.canaries.made if self.canaries else ()
 
     def under(self, key_ids: Collection[str]) -> "Plan":
         """The plan with some of its keys alone; all of them where none are named."""

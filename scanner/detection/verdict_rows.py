@@ -81,6 +81,7 @@ def verdict_columns(
         "p_class": pa.nulls(len(chosen), pa.int64()),
         "sketch": pa.nulls(len(chosen), pa.binary()),
         "unit": pa.nulls(len(chosen), pa.string()),
+        "canary": pa.nulls(len(chosen), pa.bool_()),
     }
 
 

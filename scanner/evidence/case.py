@@ -48,7 +48,7 @@ def find_case(results: str, rate: float, document: str) -> Case:
         Refused: no flagged document has this name, or several have; says which, or whether it was read at all.
     """
     wanted = _named(document)
-    rows = ask(results, lambda: flagged(results, rate, wanted).collect())
+    rows = ask(results, lambda: flagged(results, rate, wanted, canaries=True).collect())
     if not len(rows):
         read_at_all = ask(results, lambda: verdicts(results).filter(wanted).head(1).collect())
         unread = "no document of that name was read, or its night was dropped"

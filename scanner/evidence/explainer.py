@@ -338,7 +338,7 @@ class Explainer:
 
     def _names_canary(self, row: Mapping[str, Any]) -> bool:
         with contextlib.suppress(Refused):
-            return any(canary.account_id in users_of(row) for canary in self.canaries)
+            return any(canary.account_id in users_of(row) for canary in self.canaries or ())
         return False
 
     def _copied(self, case: Case, earlier: Sequence[Mapping[str, Any]]) -> Copied | None:
@@ -371,14 +371,14 @@ class Explainer:
         return self._folder
 
     @property
-    def canaries(self) -> tuple[Canary, ...]:
-        """Canaries of the registry, whose flags are left out of lists; none where it cannot be read."""
+    def canaries(self) -> tuple[Canary, ...] | None:
+        """Canaries of the registry, whose flags are left out of lists; None where it cannot be read."""
         if self._config is None:
-            return ()
+            return None
         try:
             known = self._registry.canaries
         except Refused:
-            return ()
+            return None
         return () if known is None else known.made
 
     @cached_property

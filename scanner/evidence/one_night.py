@@ -109,7 +109,7 @@ def night_of(
     rate: float,
     day: date | None,
     checked: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: rows,
-    canaries: Collection[Canary] = (),
+    canaries: Collection[Canary] | None = (),
 ) -> Night:
     """Add a night up.
 
@@ -118,7 +118,7 @@ def night_of(
         rate: a rate stricter than a scan's leaves out flags that it would not have made.
         day: the date of its data; None: that of the newest scan.
         checked: gives its flags as the registry says them (`Explainer.as_the_registry_says`).
-        canaries: of the registry; their own texts that were named right are counted apart.
+        canaries: as `of_canary`; their own texts that were named right are counted apart.
 
     Raises:
         Refused: there are no results, or no scan of that night ended.
@@ -131,8 +131,9 @@ def night_of(
         others = ", ".join(sorted(set(nights), reverse=True)[:5]) or "none"
         raise Refused(f"results: no scan of the night {night} ended; nights of which some did, newest first: {others}")
     ids = [scan["scan_id"] for scan in of_night]
-    of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids)).with_columns(canary=of_canary(canaries))
-    found = ask(results, of_scans.sort("log10_p_global", "path", "row").collect)
+    of_scans = flagged(results, rate, pl.col("scan_id").is_in(ids), canaries=True)
+    as_known = of_scans.with_columns(canary=of_canary(canaries))
+    found = ask(results, as_known.sort("log10_p_global", "path", "row").collect)
     everything = checked(found.drop("canary").to_dicts())
     light, why = _light(of_night, everything)
     rows = [row for row, canary in zip(everything, found["canary"], strict=True) if not canary]
@@ -164,8 +165,8 @@ def _unlike_shards(results: str, ids: list[str]) -> str | None:
 
     def differences() -> pl.DataFrame:
         held = flags_of_all(results).filter(of_scans).group_by(of_shard).agg(held=pl.len().cast(pl.Int64))
-        counted = shards(results).filter(of_scans).group_by(of_shard).agg(pl.col("flagged").sum())
-        more = pl.col("held").fill_null(0) - pl.col("flagged")
+        counted = shards(results).filter(of_scans).group_by(of_shard).agg(pl.col("flagged", "canaries").sum())
+        more = pl.col("held").fill_null(0) - pl.col("flagged") - pl.col("canaries")
         both = counted.join(held, on=of_shard, how="left").select(more=more)
         return both.select(gone=-pl.col("more").clip(upper_bound=0).sum(), new=pl.col("more").clip(0).sum()).collect()
 

@@ -76,7 +76,7 @@ def newest(
     limit: int | None,
     *,
     fold: bool = True,
-    canaries: Collection[Canary] = (),
+    canaries: Collection[Canary] | None = (),
 ) -> FlagList:
     """The newest flags that are asked for, newest first and of one time the surest, those of one text in one row.
 
@@ -93,7 +93,7 @@ def newest(
         wanted: which flags.
         limit: how many rows at most; None: all.
         fold: False: each document has a row.
-        canaries: of the registry; their own texts that were named right are left out, and counted.
+        canaries: as `of_canary`; their own texts that were named right are left out, and counted.
 
     Raises:
         Refused: there are no results.
@@ -112,7 +112,13 @@ def newest(
 
 
 def sums(
-    results: str, rate: float, wanted: WantedFlags, limit: int | None, by: By, *, canaries: Collection[Canary] = ()
+    results: str,
+    rate: float,
+    wanted: WantedFlags,
+    limit: int | None,
+    by: By,
+    *,
+    canaries: Collection[Canary] | None = (),
 ) -> FlagList:
     """The flags that are asked for, added up by user, account or text, those with most texts first.
 
@@ -188,15 +194,22 @@ def _of_each(rows: pl.LazyFrame, rate: float, wanted: WantedFlags) -> pl.LazyFra
     ).drop("asked", "beside", "place")
 
 
-def of_canary(canaries: Collection[Canary]) -> pl.Expr:
-    """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so."""
+def of_canary(canaries: Collection[Canary] | None) -> pl.Expr:
+    """Filter for a canary's text as intended: under its own account, and named right; no other flag hides so.
+
+    canaries: of the registry; None: no registry is known, and the column `canary` says what its scan knew.
+    """
+    if canaries is None:
+        return pl.col("canary").fill_null(value=False)
     known = {f"{canary.key_id}\n{canary.message}\n{canary.account_id}" for canary in canaries}
     flag = pl.concat_str("key_id", pl.col("message").cast(pl.String), "user_id", separator="\n")
     named = (pl.col("naming") == Naming.NAMED) & (pl.col("account_id") == pl.col("user_id"))
     return (named & flag.is_in(sorted(known))).fill_null(value=False)
 
 
-def _entries(found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary]) -> tuple[pl.DataFrame, int]:
+def _entries(
+    found: pl.LazyFrame, same: tuple[str, ...], canaries: Collection[Canary] | None
+) -> tuple[pl.DataFrame, int]:
     """What is asked for, added up, and how many documents of canaries were left out."""
     grouped = found.with_columns(of_canary=of_canary(canaries))
     counted = grouped.group_by(*same, "again", "of_canary").agg(

@@ -40,14 +40,14 @@ class FlagCount(NamedTuple):
 NO_FLAGS = FlagCount(0, 0)
 
 
-def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] = ()) -> FlagCount:
+def count_flags(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> FlagCount:
     """Count the flags that are asked for.
 
     Args:
         results: folder or URI.
         rate: a rate stricter than the scan's leaves out flags that it would not have made.
         wanted: which flags.
-        canaries: of the registry.
+        canaries: as scanner.results.flag_list.of_canary.
 
     Raises:
         Refused: there are no results.
@@ -64,19 +64,19 @@ def flags_at(results: str, rate: float, wanted: WantedFlags, places: pl.DataFram
     return ask(results, found.collect).sort("number").drop("number", "again").to_dicts()
 
 
-def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] = ()) -> dict[str, FlagCount]:
+def counts_of_scans(results: str, rate: float, canaries: Collection[Canary] | None = ()) -> dict[str, FlagCount]:
     """The flags that stand, by the scan that found them. Args, raises: as `count_flags`."""
     rows = ask(results, lambda: _counted(standing_flags(results, rate), canaries, "scan_id").collect())
     return {scan_id: FlagCount(*counts) for scan_id, *counts in rows.rows()}
 
 
-def _counted(rows: pl.LazyFrame, canaries: Collection[Canary], *by: str) -> pl.LazyFrame:
+def _counted(rows: pl.LazyFrame, canaries: Collection[Canary] | None, *by: str) -> pl.LazyFrame:
     own = of_canary(canaries).sum().cast(pl.Int64)
     counts = [(pl.len().cast(pl.Int64) - own).alias("flagged"), own.alias("canaries")]
     return rows.group_by(*by).agg(counts) if by else rows.select(counts)
 
 
-def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] = ()) -> pl.DataFrame:
+def by_need(results: str, rate: float, wanted: WantedFlags, canaries: Collection[Canary] | None = ()) -> pl.DataFrame:
     """The flags that are asked for, those that need a decision most first.
 
     First come the groups IN_NEED, in their order; in a group, texts of which most copies are asked for, then those that

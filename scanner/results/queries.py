@@ -111,8 +111,13 @@ def verdicts_of(results: str, shard_ids: Iterable[str], judged: pl.LazyFrame) ->
     return exact(results, rows.join(wanted.lazy().select("shard_id").unique(), on="shard_id", how="semi"))
 
 
-def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
+def flagged(
+    results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EVERY, *, canaries: bool = False
+) -> pl.LazyFrame:
     """Verdicts on flagged documents, newest first, each with the state of its audit. Raises as `verdicts` does.
+
+    Texts of canaries that were found and named right are no flags: they are left out, unless `canaries` asks for them
+    too; the column `canary` tells them apart.
 
     `wanted`, an expression of columns of schemas.tables.VERDICTS, says which of them; it goes into the read of `flags`,
     so that others take no memory.
@@ -122,8 +127,10 @@ def flagged(results: str, false_positive_rate: float = 1.0, wanted: pl.Expr = EV
     while no scan that covers the row has ended: `alarm` when any audit ended so that took in verdicts of its scan, be
     it a part of them, else `canaries lost` or `possible framing` when any did, else what the newest such audit said.
     """
-    rows = standing_flags(results, false_positive_rate, wanted).sort("scanned_at", "scan_id", descending=True)
-    return with_audit(results, rows)
+    rows = standing_flags(results, false_positive_rate, wanted)
+    if not canaries:
+        rows = rows.filter(~pl.col("canary").fill_null(value=False))
+    return with_audit(results, rows.sort("scanned_at", "scan_id", descending=True))
 
 
 def standing_flags(results: str, false_positive_rate: float, wanted: pl.Expr = EVERY) -> pl.LazyFrame:
@@ -203,12 +210,15 @@ def flagged_in(results: str, shards: Iterable[str], keys: Iterable[str]) -> pl.D
 
 
 def nights(results: str) -> pl.LazyFrame:
-    """Totals by the date on which the scans began, newest first. Raises as `verdicts` does.
+    """Totals by the date of the data, newest first. Raises as `verdicts` does.
 
-    Columns: night, shards, documents, flagged, quarantined, too_short, filtered, scored_in_part, tokens. A document
-    that was scanned again counts in both nights.
+    Columns: night, shards, documents, flagged, canaries (texts of canaries that were named right, which `flagged` does
+    not count), quarantined, too_short, filtered, scored_in_part, tokens. A document that was scanned again counts in
+    both nights.
     """
-    sums = pl.col("documents", "flagged", "quarantined", "too_short", "filtered", "scored_in_part", "tokens").sum()
+    sums = pl.col(
+        "documents", "flagged", "canaries", "quarantined", "too_short", "filtered", "scored_in_part", "tokens"
+    ).sum()
     return shards(results).group_by("night").agg(pl.len().alias("shards"), sums).sort("night", descending=True)
 
 

@@ -12,7 +12,8 @@ from scanner.results.queries import ask
 class WholeInput(NamedTuple):
     """Documents that were read, by result; files at fault as a whole, which are none of these documents.
 
-    too_short: by themselves; filtered: since the filter left too few of their n-grams.
+    too_short: by themselves; filtered: since the filter left too few of their n-grams; canaries: flagged texts of
+    canaries that were named right, beside those in `flagged`.
     """
 
     documents: int = 0
@@ -21,6 +22,7 @@ class WholeInput(NamedTuple):
     scored_in_part: int = 0
     flagged: int = 0
     filtered: int = 0
+    canaries: int = 0
     files_at_fault: int = 0
 
 
@@ -47,5 +49,7 @@ def whole_input(results: str, shard_ids: Iterable[str], earlier: Iterable[str] =
     also = [*earlier]
     if not also:
         return found
-    of_all = flags(results).filter(ours | pl.col("shard_id").is_in(also)).select("path", "row").unique()
-    return found._replace(flagged=len(ask(results, of_all.collect)))
+    of_canary = pl.col("canary").fill_null(value=False)
+    rows = flags(results).filter(ours | pl.col("shard_id").is_in(also)).group_by("path", "row").agg(of_canary.all())
+    of_all = ask(results, rows.collect)["canary"]
+    return found._replace(flagged=int((~of_all).sum()), canaries=int(of_all.sum()))

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 from jobs.audit_words import canaries_in_words
+from scanner import results
 from scanner.audit.in_every_scan.found_canaries import Counted, Planned, count, judge_canaries, lost, planned_of
 from scanner.audit.in_every_scan.live import FAMILIES
 from scanner.audit.statistics.audit_rows import Audit
@@ -95,8 +96,10 @@ def night(tmp_path, serving, words, plain) -> Callable[..., "object"]:
     return make
 
 
-def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night):
+def test_canaries_that_are_marked_as_they_should_be_are_found_and_named(night, tmp_path):
     audit = night()
+    assert results.flagged(tmp_path / "results").collect().height == 0
+    assert results.flagged(tmp_path / "results", canaries=True).collect()["canary"].to_list() == [True] * TEXTS
     assert audit.state == "no decoys"
     assert audit.canaries == Counted(TEXTS, TEXTS, TEXTS, TEXTS, 0)
     (line,) = canaries_in_words(audit)

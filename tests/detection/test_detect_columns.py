@@ -106,6 +106,7 @@ def verdict(detector, tokens, found, i, at):
         "variant": None,
         "sketch": sketch(ids, detector._keys[chosen].watermark.rule.context) if passing else None,
         "unit": None,
+        "canary": None,
     }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from scanner import results
 from scanner.evidence.case import find_case
 from scanner.evidence.explainer import Explainer
 from scanner.registry import new_key, restore_users, set_canaries
@@ -38,8 +39,8 @@ def flag(i: int, user: str | None, text: int, scan: str = "one", **changes: obje
 
 
 NIGHT = [
-    flag(0, CANARY, 0, account_id=CANARY),
-    flag(1, CANARY, 1, "two", account_id=CANARY),
+    flag(0, CANARY, 0, account_id=CANARY, canary=True),
+    flag(1, CANARY, 1, "two", account_id=CANARY, canary=True),
     flag(2, CANARY, 2, account_id="a thief"),
     *(flag(i, "alice", 3, "two", account_id=f"account-{i}") for i in (3, 4, 5)),
     flag(6, "alice", 4, account_id="alice"),
@@ -117,6 +118,13 @@ def test_every_command_counts_the_same_flags_and_tells_canaries_apart(night, tmp
     listed = Desk(Explainer(night), "ruth").list(Asked("all"), 0)
     counts["review"] = listed.counts.total.flagged, listed.counts.total.canaries
     counts["its list"] = len(listed.entries), listed.counts.total.canaries
+    folder = Explainer(night).results
+    rows = results.flagged(folder, 0.5, canaries=True).collect()["canary"].fill_null(value=False)
+    counts["Python"] = results.flagged(folder, 0.5).collect().height, int(rows.sum())
+    totals = json.loads(said("flagged", folder, "--format", "json")[0])  # no registry: the tables say which they are
+    counts["a folder"] = totals["documents"] - 1, totals["canaries"]  # by no rate: one more
+    scans = json.loads(said("status", folder, "--format", "json")[0])["rows"]
+    counts["its status"] = sum(row["flagged"] for row in scans) - 1, sum(row["canaries"] for row in scans)
     assert counts == dict.fromkeys(counts, (FLAGGED, CANARIES))
 
 

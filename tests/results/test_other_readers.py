@@ -34,7 +34,7 @@ def test_the_page_shows_what_the_tables_hold(folder, monkeypatch):
     monkeypatch.chdir(Path(folder).parents[1])
     found: dict = {}
     exec(compile(example, PAGE.name, "exec"), found)
-    expected = results.nights(folder).select("night", "documents", "flagged").collect()
+    expected = results.nights(folder).select("night", "documents", "flagged", "canaries").collect()
     assert found["nights"].fetchall() == expected.rows()
     assert expected["flagged"].sum() > 0
     users = results.flagged(folder).filter(pl.col("naming") == "named").group_by("user_id").len()
