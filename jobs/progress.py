@@ -51,14 +51,15 @@ class Progress:
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
-        self._pace = Pace()
+        self._pace, self._scored = Pace(), 0
         self._at = 0.0, 0.0  # seconds that had passed at the last line, and that the driver had waited
         self._committed: Totals | None = None
         self._bar: tqdm[None] | None = None
 
     def __call__(self, work: "Work", totals: "Totals") -> None:
         """Show how much is scored and committed of all there is, in lines after each commit and now and then."""
-        scored = totals.counts.documents + totals.under_way
+        # what a worker lost, or a commit does not count, was scored: a count never goes back
+        self._scored = scored = max(self._scored, totals.counts.documents + totals.under_way)
         left = self._pace.left(scored, work.documents)
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = totals.counts.text_bytes / 1e6 / seconds
@@ -66,7 +67,7 @@ class Progress:
             if self._bar is None:
                 self._bar = tqdm(total=work.documents, unit=" documents", unit_scale=True, dynamic_ncols=True)
             self._bar.set_postfix_str(f"{rate:.2f} MB/s, {totals.counts.flagged} flagged", refresh=False)
-            self._bar.update(scored - self._bar.n)  # fewer, where a worker died over some
+            self._bar.update(scored - self._bar.n)
             self._bar.refresh()
             return
         committed = replace(totals, under_way=0, waited=0.0)
@@ -161,9 +162,9 @@ class StatusLine:
         """Note what a scan, the same as before or the next one, has committed."""
         if work is not self._work:
             self._work, self._before = work, self._before + self._now
-            self._pace = Pace()
+            self._pace, self._scored = Pace(), 0
         counts = totals.counts
-        self._scored = counts.documents + totals.under_way
+        self._scored = max(self._scored, counts.documents + totals.under_way)
         self._eta = _eta(self._pace.left(self._scored, work.documents))
         self._now = Sums(
             scans=1,
