@@ -1,7 +1,8 @@
 """`brickscan status CONFIG|RESULTS`: the last scans, how they ended and were audited, and what needs a hand."""
 
+import shlex
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,12 +24,12 @@ ENDED: Mapping[int, str] = {
     3: "audit alarm",
     4: "too little read",
     5: "canaries lost",
-    130: "interrupted",
-    143: "interrupted",
+    130: "interrupted by Ctrl-C",
+    143: "ended by SIGTERM",
 }
 """Words for the exit codes of scanner.cluster.endings."""
 
-_STOPPED = ("failed", "refused", "interrupted")
+_STOPPED = (1, 2, 130, 143)
 _HEAD = ("scan", "night", "began", "took", "ended", "documents", "flagged", "quarantine", "audit")
 _RECORD = (
     *("scan_id", "started_at", "finished_at", "exit_code", "documents", "flagged", "canaries"),
@@ -63,7 +64,7 @@ def status(results: str, limit: int, form: Form) -> None:
         return
     last = last_scans(place.folder, limit)
     hands = [*_registry_hands(place), *_hands(last, in_quarantine(place.folder, Unscored(), 0, "reason"), place)]
-    of_scans = counts_of_scans(place.folder, place.false_positive_rate, canaries_of(place) or ())
+    of_scans = counts_of_scans(place.folder, place.false_positive_rate, canaries_of(place))
     rows = [row | of_scans.get(row["scan_id"], NO_FLAGS)._asdict() for row in last.ended.iter_rows(named=True)]
     if form != "table":
         show_records(form, rows, {"scans": last.number, "needs_a_hand": hands}, _RECORD)
@@ -109,7 +110,7 @@ def _took(time: timedelta) -> str:
 
 def _ended(row: Mapping[str, Any]) -> str:
     word = ENDED.get(row["exit_code"], f"exit code {row['exit_code']}")
-    left = f", {_left(row):,} of {row['shards']:,} shards left" if word in _STOPPED and _left(row) else ""
+    left = f", {_left(row):,} of {row['shards']:,} shards left" if row["exit_code"] in _STOPPED and _left(row) else ""
     return (f"part {row['part']} " if row["part"] else "") + word + left
 
 
@@ -133,17 +134,18 @@ def _hands(last: "LastScans", unscored: "InQuarantine", place: Results) -> Itera
             )
     for row in last.silent.iter_rows(named=True):
         yield (
-            f"scan {row['scan_id']} finished {row['shards']:,} shards up to {time_of(row['last'])} and did not say how "
-            "it ended: it runs, or it was killed; then run the same command again"
+            f"scan {row['scan_id']} finished {counted(row['shards'], 'shard')}, the last at {time_of(row['last'])}, "
+            f"{_took(datetime.now(UTC) - row['last'])} ago, and wrote no end: it runs still, or its process was killed "
+            "(SIGKILL, no memory, no power); where none runs, run the same command again, which goes on from there"
         )
     for row in rows:
         if _undone(row, rows):
             again = "mend what it said and run it again" if row["exit_code"] in (1, 2) else "run the same command again"
             yield f"scan {row['scan_id']} {_ended(row)}: {again}, if no later one did its work"
-    yield from _of_newest(rows[0]) if rows else ()
+    see = f"`brickscan quarantine {shlex.quote(str(place.config or place.folder))} --group-by document`"
+    yield from _of_newest(rows[0], see) if rows else ()
     if unscored.files:
-        where = place.config or place.folder
-        yield f"{counted(unscored.files, 'whole file')} could not be read: `brickscan quarantine {where}` says why"
+        yield f"{counted(unscored.files, 'whole file')} could not be read: {see} names them and says why"
 
 
 def _no_decoys(row: Mapping[str, Any]) -> str:
@@ -155,18 +157,20 @@ def _no_decoys(row: Mapping[str, Any]) -> str:
 
 def _undone(row: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
     """Whether a scan stopped before its end, and no scan that is shown went on with it."""
-    if ENDED.get(row["exit_code"]) not in _STOPPED or (
-        row["exit_code"] in (130, 143) and row["shards"] and not _left(row)
-    ):
+    if row["exit_code"] not in _STOPPED or (row["exit_code"] in (130, 143) and row["shards"] and not _left(row)):
         return False
     from scanner.results.last_scans import went_on
 
     return not any(went_on(other, row) for other in rows if other is not row)
 
 
-def _of_newest(row: Mapping[str, Any]) -> Iterator[str]:
+def _of_newest(row: Mapping[str, Any], see: str) -> Iterator[str]:
+    """What the newest scan says; see: the command that lists what could not be read."""
     if row["exit_code"] == 4:
-        yield f"scan {row['scan_id']}: nothing was read, or more is in quarantine than the configuration allows"
+        yield (
+            f"scan {row['scan_id']}: nothing was read, or more is in quarantine than the configuration allows; {see} "
+            "lists it"
+        )
     if row["audit"] == AuditState.NO_DECOYS:
         yield (
             f"scan {row['scan_id']}: no document was scored under decoy keys, so its rates were not tested: "

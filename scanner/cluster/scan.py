@@ -22,7 +22,7 @@ from scanner.cluster.pace import Pace, seconds_a_byte
 from scanner.cluster.pool import Pool
 from scanner.cluster.scan_row import Begun, scan_row
 from scanner.cluster.second_pass import flagged_without, second_pass
-from scanner.cluster.unread import ALL_READ, Unread, what_was_not_read
+from scanner.cluster.unread import ALL_READ, Unread, reasons_of, what_was_not_read
 from scanner.cluster.work import Work, find_work, inspect_input, packed, refuse_wrong_columns, without_expired
 from scanner.cluster.worker import Worker
 from scanner.detection.admitted import UnsupportedKey
@@ -52,10 +52,11 @@ class Outcome:
     """Result of a scan.
 
     first_commit: seconds from its start, None when there was none; audit: None when interrupted; second_scores: rows;
-    again: files at fault for now, to be tried again; unread: what it did not read, unless it was interrupted; stopped:
-    SIGTERM or Ctrl-C came when its row was about to be written, which changes nothing any more; dropped: rows of nights
-    that were older than `retain`; accounts: those that this scan tested; part: its part of the input, None: all of it;
-    left_out: keys that no text was scored under; trial: the registry was made for a trial.
+    again: files at fault for now, to be tried again; unread: what it did not read, the reasons alone
+    where it was interrupted; stopped: SIGTERM or Ctrl-C came when its row was about to be written, which changes
+    nothing any more; dropped: rows of nights that were older than `retain`; accounts: those that this scan tested;
+    part: its part of the input, None: all of it; left_out: keys that no text was scored under; trial: the registry was
+    made for a trial.
     """
 
     scan_id: str
@@ -155,6 +156,7 @@ class _Scan:
             open_tables(self._plan.results)  # a table may have come while the input was listed
             self._commit()
             self._record(exit_code)
+            self._unread = Unread(reasons=reasons_of(self._plan, self._scan_id))
         return self._outcome(exit_code)
 
     def _scan(self, files: Sequence[InputFile] | None) -> ExitCode:

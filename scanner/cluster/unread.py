@@ -3,6 +3,7 @@
 It counts all of the scan's input, whichever scans read it: after a resume, the whole night.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from scanner.detection.scan_plan import Plan
+from scanner.printable import printable
 from scanner.results import quarantine
-from scanner.results.reasons import Reason, in_words, reasons
+from scanner.results.reasons import MOST_TOLD, Reason, in_words, reasons
 from scanner.results.whole_input import NOTHING_READ, WholeInput, whole_input
-from schemas.config import ScanConfig
 
 if TYPE_CHECKING:
     from scanner.cluster.commits import Totals
@@ -51,12 +52,14 @@ def what_was_not_read(
 ) -> Unread:
     """Look back at a scan whose work is done: `files` of the input were looked at."""
     over, whole = tuple(passed_over), _whole(plan, work, totals)
-    beyond = tuple(_too_much(plan.config, work, totals, whole.files_at_fault))
-    found: tuple[Reason, ...] = ()
+    found, lost = tuple[Reason, ...](), list[str]()
     if whole.quarantined or whole.files_at_fault:
         ids = [*(shard.shard_id for shard in work.found), *work.at_fault]
         ours = (pl.col("scan_id") == scan_id) | pl.col("shard_id").is_in(ids)
-        found = reasons(quarantine(plan.results).filter(ours).unique(["path", "row"]))
+        rows = quarantine(plan.results).filter(ours).unique(["path", "row"])
+        found = reasons(rows)
+        lost = rows.filter(pl.col("row").is_null()).select("path").collect()["path"].sort().to_list()
+    beyond = tuple(_too_much(plan, work, totals, whole.files_at_fault, lost))
     if whole.documents > whole.quarantined:
         return Unread(over, found, whole=whole, too_much=beyond)
     quiet = not found and not over
@@ -73,12 +76,21 @@ def _whole(plan: Plan, work: "Work", totals: "Totals") -> WholeInput:
     return sums._replace(files_at_fault=totals.files_quarantined + len(work.at_fault) - len(work.faults))
 
 
-def _too_much(config: ScanConfig, work: "Work", totals: "Totals", files_at_fault: int) -> Iterator[str]:
-    """A sentence for each limit that what could not be read exceeds."""
+def reasons_of(plan: Plan, scan_id: str) -> tuple[Reason, ...]:
+    """Why documents and files that one scan read are in quarantine."""
+    return reasons(quarantine(plan.results).filter(pl.col("scan_id") == scan_id))
+
+
+def _too_much(
+    plan: Plan, work: "Work", totals: "Totals", files_at_fault: int, lost: Sequence[str] = ()
+) -> Iterator[str]:
+    """A sentence for each limit that what could not be read exceeds; lost: paths of the files, which it names."""
+    config, see = plan.config, f"`brickscan quarantine {shlex.quote(plan.results)} --group-by document`"
+    named = ": " + ", ".join(map(printable, lost[:MOST_TOLD])) + " …" * (len(lost) > MOST_TOLD) if lost else ""
     if files_at_fault > config.max_lost_files:
         yield (
             f"{files_at_fault:,} of the input's files cannot be read, and max_lost_files allows "
-            f"{config.max_lost_files:,}: see `brickscan quarantine`; write them anew and scan again, or raise "
+            f"{config.max_lost_files:,}{named}. {see} says why; write them anew and scan again, or raise "
             "max_lost_files."
         )
     most, counts = config.max_quarantined_share, totals.counts
@@ -87,7 +99,7 @@ def _too_much(config: ScanConfig, work: "Work", totals: "Totals", files_at_fault
     if most is not None and max(of_documents, of_files) > most:
         yield (
             f"{of_documents:.3%} of the documents and {of_files:.3%} of the files are in quarantine, and "
-            f"max_quarantined_share allows {most:.3%}: see `brickscan quarantine`."
+            f"max_quarantined_share allows {most:.3%}{named}. {see} lists them."
         )
 
 

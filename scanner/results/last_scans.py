@@ -26,13 +26,20 @@ class LastScans(NamedTuple):
 def went_on(later: Mapping[str, Any], scan: Mapping[str, Any]) -> bool:
     """Whether a later scan did and judged what another one left, so that nothing is left to do about the other.
 
-    One that read nothing, since it was killed early, stands in no audit: a later one of its night did all of it.
+    One that read nothing, since it was killed early, stands in no audit: a later one of its night did all of it. So did
+    a later one of the same part and configuration, which is judged with all parts. Nights without a date go on after
+    midnight.
     """
-    if later["audit"] == AuditState.NOT_JUDGED or later["started_at"] < scan["started_at"]:
+    if later["started_at"] < scan["started_at"] or later["part"] != scan["part"]:
         return False
+    if later["audit"] != AuditState.NOT_JUDGED and scan["scan_id"] in later["audited_scans"]:
+        return True
+    undated = all(one["night"] == one["started_at"].date().isoformat() for one in (later, scan))
+    did_the_night = later["exit_code"] == 0 and (undated or later["night"] == scan["night"])
+    if scan["part"] is not None:
+        return did_the_night and bool(later["config_sha256"] == scan["config_sha256"])
     read_nothing = not scan["documents"] and not scan["files_quarantined"]
-    same_night = all(later[name] == scan[name] for name in ("night", "part"))
-    return scan["scan_id"] in later["audited_scans"] or (read_nothing and same_night and later["exit_code"] == 0)
+    return did_the_night and read_nothing and later["audit"] != AuditState.NOT_JUDGED
 
 
 def last_scans(results: str, limit: int) -> LastScans:

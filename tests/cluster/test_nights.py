@@ -1,10 +1,10 @@
 """Nights: a date of the data is what every command means by night, and a night that lost files is not green."""
 
-import re
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from jobs.summary import summary
 from scanner import results
 from scanner.cluster import Counts, Outcome, Totals, run_scan
 from scanner.cluster.unread import _too_much
@@ -83,7 +83,9 @@ def test_a_night_that_lost_a_file_is_not_green_until_it_is_allowed(night, plain)
     for _ in range(2):  # a rerun reads nothing and says it again
         code, out, _ = call("scan", night.config)
         assert code == 4
-        assert re.search(r"- 1 of the input's files cannot be read,\s+and max_lost_files allows 0", out)
+        said = " ".join(out.split())
+        assert f"- 1 of the input's files cannot be read, and max_lost_files allows 0: {path}. `brickscan quar" in said
+        assert "--group-by document` says why; write them anew" in said
     assert night_of(night.results, 1e-6, None).light == "amber"
     night.configure(more="max_lost_files = 1")
     assert call("scan", night.config)[0] == 0
@@ -94,12 +96,12 @@ def test_a_night_that_lost_a_file_is_not_green_until_it_is_allowed(night, plain)
 
 
 def test_rows_that_footers_promise_count_in_the_share_of_quarantine(night):
-    config = make_plan(night.configure(more="max_quarantined_share = 0.1\nmax_lost_files = 5")).config
+    plan = make_plan(night.configure(more="max_quarantined_share = 0.1\nmax_lost_files = 5"))
     work = Work(20, 0, (), (), ())
 
     def beyond(lost: int) -> int:
         totals = Totals(counts=Counts(documents=90), rows_lost=lost)
-        return len([*_too_much(config, work, totals, 1)])
+        return len([*_too_much(plan, work, totals, 1)])
 
     assert (beyond(9), beyond(10), beyond(11)) == (0, 0, 1)
 
@@ -120,3 +122,19 @@ def test_a_night_that_was_interrupted_and_gone_on_with_is_green(night, plain):
     assert scan(night).exit_code == 0
     found = night_of(night.results, 1e-6, None)
     assert (found.light, found.why) == ("green", [])
+
+
+def test_a_scan_that_was_interrupted_says_why_documents_are_in_quarantine(night, plain):
+    for name in "ab":
+        night.write(name, [plain(40, 1), None])
+    commits = []
+
+    def interrupt(_work, totals):
+        if totals.shards and not commits:
+            commits.append(totals)
+            raise KeyboardInterrupt
+
+    outcome = run_scan(make_plan(night.config), interrupt)
+    assert outcome.exit_code == 130
+    assert [reason.reason for reason in outcome.unread.reasons] == ["null_text"]
+    assert "(null_text " in summary(outcome, night.results, 1e-6)

@@ -96,8 +96,8 @@ def test_every_exit_code_has_its_word():
         ),
         ({"values_not_read": 1200}, "1,200 documents have an id, account or time that cannot be read"),
         ({"keys_left_out": ["hug"]}, "scan s0 scored no text under key hug: run `brickscan scan --check` to learn why"),
-        ({"exit_code": 130, "shards": 9}, "interrupted, 5 of 9 shards left: run the same command again"),
-        ({"exit_code": 143, "shards": 0}, "interrupted: run the same command again"),  # while files were listed
+        ({"exit_code": 130, "shards": 9}, "interrupted by Ctrl-C, 5 of 9 shards left: run the same command again"),
+        ({"exit_code": 143, "shards": 0}, "ended by SIGTERM: run the same command again"),  # while files were listed
         ({"exit_code": 1}, "failed: mend what it said and run it again"),
         ({"exit_code": 2}, "refused: mend what it said and run it again"),
     ],
@@ -125,7 +125,8 @@ def test_what_was_ended_as_it_is_meant_to_be_or_gone_on_with_needs_none(folder):
 def test_a_scan_that_was_killed_or_runs_is_told(folder):
     put(folder, [ended(1)], [*shards_of(0, 3), *shards_of(1, 4)])
     (hand,) = hands(folder)
-    assert hand.startswith("scan s0 finished 3 shards up to 2026-08-31 03:01:00Z and did not say how it ended")
+    assert hand.startswith("scan s0 finished 3 shards, the last at 2026-08-31 03:01:00Z, ")
+    assert "ago, and wrote no end: it runs still, or its process was killed (SIGKILL" in hand
     (only,) = json.loads(call("status", folder, "--format", "json")[1])["rows"]
     assert only["scan_id"] == "s1"
 
@@ -135,7 +136,8 @@ def test_what_is_in_quarantine_is_told_with_the_command_that_shows_it(folder):
     put(
         folder, [ended(0)], shards_of(0, 4), (filled(QUARANTINE, row=None, **about), filled(QUARANTINE, row=2, **about))
     )
-    assert hands(folder) == [f"1 whole file could not be read: `brickscan quarantine {folder}` says why"]
+    see = f"`brickscan quarantine {folder} --group-by document`"
+    assert hands(folder) == [f"1 whole file could not be read: {see} names them and says why"]
 
 
 def test_csv(folder):
@@ -166,3 +168,22 @@ def test_a_scan_that_was_killed_before_it_read_anything_needs_no_hand_once_its_n
     assert not went_on(killed, done)
     put(folder, [done, killed], shards_of(1, 4))
     assert hands(folder) == []
+
+
+def test_a_part_that_was_interrupted_and_gone_on_with_needs_no_hand(folder):
+    """No audit judges a part, so none names the scan that was interrupted."""
+    stopped = ended(2, 130, shards=8, part="1/2", audit="not judged")
+    done = ended(1, part="1/2", audit="not judged")
+    assert went_on(done, stopped)
+    assert not went_on(done | {"part": "2/2"}, stopped)
+    assert not went_on(done | {"config_sha256": "another"}, stopped)
+    assert not went_on(done | {"exit_code": 130}, stopped)
+    put(folder, [done, stopped], [*shards_of(1, 4), *shards_of(2, 4)])
+    assert hands(folder) == []
+
+
+def test_a_scan_that_read_nothing_before_midnight_was_gone_on_with_after_it():
+    killed = ended(2, 143, audit="not judged", audited_scans=[], documents=0)
+    later = ended(1) | {"started_at": NOW + timedelta(hours=22), "night": f"{NOW + timedelta(hours=22):%Y-%m-%d}"}
+    assert later["night"] != killed["night"]
+    assert went_on(later, killed)
