@@ -16,7 +16,6 @@ PARAMETERS = {"gamma", "window", "method"}
 FORMATS_AND_TABLES = {
     "scanner/watermark": "the formats",
     "scanner/gpu/marks.py": "which are scored on a GPU",
-    "scanner/gpu/device_answers.py": "the native answers, on a GPU",
     "scanner/generation/mark.py": "which mark text",
     "scanner/generation/processor.py": "how the native ones do",
     "scanner/generation/stack_processors.py": "how other stacks do",

@@ -127,7 +127,6 @@ def test_tests_are_imported_by_nothing():
         ("scanner.detection.detector", TORCH | {"ray"}),
         ("scanner.watermark", TORCH | {"ray", "pyarrow", "polars", "deltalake", "tokenizers"}),
         # these also run alone, where nothing else of ours is installed
-        ("scanner.gpu.greenlist", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.gumbel", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.runs", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),
         ("scanner.gpu.vectors", {"numba", "scanner.watermark", "transformers", "ray", "pyarrow", "pydantic"}),

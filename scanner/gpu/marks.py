@@ -1,29 +1,26 @@
-"""A key's watermark whose messages are all scored on a device, with the integers and the verdicts of the CPU.
+"""A key of version 2 whose messages are all scored on a device, with the integers and the verdicts of the CPU.
 
 The score of one message is computed on the CPU: one block a token costs less than reading and tokenising the text. So
-are nonces, at 2 ns a token.
+are nonces, at 2 ns a token. All messages of the paper's own mark, version 1, are scored on the CPU too.
 """
 
-import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scanner.gpu import greenlist, gumbel, runs
+from scanner.gpu import gumbel, runs
 from scanner.gpu.batch import Batch
 from scanner.gpu.gamma import Rule
-from scanner.watermark import Best, Candidates, GreenList, Positions, Tokens, Watermark
+from scanner.watermark import GreenList, Watermark
 from scanner.watermark.format import format_name
-from scanner.watermark.native.gumbel import draws_at, sum_scores
+from scanner.watermark.native.gumbel import sum_scores
 from scanner.watermark.native.gumbel_runs import draws_at as draws_of_numbers
-from scanner.watermark.native.keyed import Keyed
 from scanner.watermark.native.numbered import Numbered, NumberedGreenList
 from scanner.watermark.native.runs import Asked, Steps
 from scanner.watermark.native.secret import planes_of
-from scanner.watermark.native.streams import window_nonces
 from scanner.watermark.positions import places
 
 
@@ -31,96 +28,6 @@ def rule_of(mark: GreenList | NumberedGreenList) -> Rule:
     """γ as the kernels need it."""
     gamma = mark.gamma
     return Rule(gamma.numerator, gamma.denominator.bit_length() - 1, planes_of(gamma))
-
-
-class OnDevice:
-    """A watermark whose search runs on a device; everything else is the CPU's.
-
-    Args:
-        mark: a watermark of a format in BEST_TWO.
-        device: where to search.
-    """
-
-    def __init__(self, mark: Keyed, device: torch.device) -> None:
-        self._mark, self._device = mark, device
-        self.label, self.law, self.basis, self.rule = mark.label, mark.law, mark.basis, mark.rule
-
-    def __repr__(self) -> str:
-        return f"{self._mark!r} on {self._device}"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} holds sub-keys and is never pickled; open the key where it is needed")
-
-    def score(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.generic]:
-        """Score of one message a document: int64[D] or float64[D]."""
-        return self._mark.score(tokens, positions, messages)
-
-    def terms(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        """See ScoresParts."""
-        return self._mark.terms(tokens, positions, messages)
-
-    def alone(self, score: NDArray[np.generic]) -> Candidates:
-        """See ScoresParts."""
-        return self._mark.alone(score)
-
-    def own(self, tokens: Tokens, positions: Positions, messages: NDArray[np.int64]) -> None:
-        """See ScoresParts."""
-
-    def search(self, tokens: Tokens, positions: Positions, count: int) -> Candidates:
-        """The best two messages, as every format has them."""
-        return self.best_two(tokens, positions, count).candidates()
-
-    def best_two(self, tokens: Tokens, positions: Positions, count: int) -> Best:
-        """Best and second best of the messages 0 … count−1. Documents that gain nothing on a device go to the CPU."""
-        search = BEST_TWO[format_name(self.label)]
-        if count <= 1 or not len(positions.scored) or positions.scored.max() > search.longest:
-            return self._mark.best_two(tokens, positions, count)
-        keys, ids = self._mark.sub_keys, tokens.ids[positions.index]
-        nonces = window_nonces(keys, tokens.ids, positions.index, self._mark.window)
-        batch = Batch.put(keys.chacha, ids, nonces, positions.offsets, self._device)
-        return search.best_two(self._mark, batch, ids, nonces, positions, count)
-
-
-def _greenlist(
-    mark: Any,  # noqa: ANN401 - of the one class that the table names
-    batch: Batch,
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    positions: Positions,
-    count: int,
-) -> Best:
-    return Best(*greenlist.best_two(batch, positions.offsets, count, rule_of(mark)))
-
-
-def _gumbel(
-    mark: Any,  # noqa: ANN401 - of the one class that the table names
-    batch: Batch,
-    ids: NDArray[np.uint32],
-    nonces: NDArray[np.uint64],
-    positions: Positions,
-    count: int,
-) -> Best:
-    offsets = positions.offsets
-
-    def exact(documents: NDArray[np.int64], messages: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Published scores of pairs, by the CPU's one-message path: their draws in one run, summed in order."""
-        lengths = positions.scored[documents]
-        at = places(offsets[documents], lengths)
-        entries = ids[at.index].astype(np.int64) + np.repeat(messages, lengths)
-        return sum_scores(draws_at(mark.sub_keys.chacha, nonces[at.index], entries), at.offsets)
-
-    return Best(*gumbel.best_two(batch, offsets, count, exact))
-
-
-class BestTwo(NamedTuple):
-    """How a format is searched on a device, and the most scored positions of a document that is searched there."""
-
-    best_two: Callable[..., Best]
-    longest: float = math.inf
-
-
-BEST_TWO: Mapping[str, BestTwo] = {"greenlist": BestTwo(_greenlist), "gumbel": BestTwo(_gumbel, gumbel.LONGEST)}
-"""Formats that are searched on a device, by name."""
 
 
 BestOfThese = tuple[NDArray[np.int64], NDArray[np.generic]]
@@ -198,7 +105,6 @@ def _some(asked: Asked, mask: NDArray[np.bool_]) -> Asked:
 
 def on_device(mark: Watermark, device: torch.device) -> Watermark:
     """The same watermark, searched on a device if its format can be; any other watermark unchanged."""
-    name = format_name(mark.label)
-    if isinstance(mark, Numbered) and name in BEST_OF_RUNS:
+    if isinstance(mark, Numbered) and format_name(mark.label) in BEST_OF_RUNS:
         return _runs_on(mark, device)
-    return OnDevice(mark, device) if isinstance(mark, Keyed) and name in BEST_TWO else mark
+    return mark

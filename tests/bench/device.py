@@ -18,13 +18,12 @@ import numpy as np
 import torch
 import triton
 
-from scanner.gpu import greenlist, gumbel
+from scanner.gpu import gumbel, runs
 from scanner.gpu.choosing import choose, weights
 from scanner.gpu.devices import devices
 from scanner.gpu.gamma import Rule
-from scanner.gpu.greenlist import LEVELS
 from scanner.gpu.vectors import Vectors
-from tests.bench.device_checks import Check, Documents, against_the_cpu, draw, of_vectors, on_fresh_documents
+from tests.bench.device_checks import Check, draw, of_vectors, on_fresh_documents
 from tests.bench.device_kernels import core
 
 OPERATIONS = 8 * 4 * 12 + 16
@@ -40,7 +39,7 @@ MODEL = {
 
 
 class Sizes(NamedTuple):
-    """Sizes of what is run. green_work, gumbel_work: messages times tokens of one call."""
+    """Sizes of what is run. green_work, gumbel_work: numbers times tokens of one call."""
 
     messages: tuple[int, ...]
     green_work: float
@@ -48,8 +47,6 @@ class Sizes(NamedTuple):
     rounds: int
     copied: int
     fresh: tuple[list[int], int]
-    most: int
-    longest: int
     vocabularies: tuple[int, ...]
     rows: tuple[int, ...]
     length: int
@@ -58,13 +55,13 @@ class Sizes(NamedTuple):
 
 
 FULL = Sizes(
-    messages=(10**3, 10**4, 10**5, 10**6, 10**7), green_work=4e12, gumbel_work=2e11, rounds=20_000, copied=2**31,
-    fresh=([200, 0, 1, 3, 90, 33, 256, 17], 9001), most=10**7, longest=10**6, vocabularies=(32_000, 128_256),
+    messages=(10**3, 10**4, 2**16), green_work=4e12, gumbel_work=2e11, rounds=20_000, copied=2**31,
+    fresh=([200, 1, 3, 90, 33, 256, 17], 9001), vocabularies=(32_000, 128_256),
     rows=(1, 32), length=LENGTH, warm_up=3, repeats=7,
 )  # fmt: skip
 TINY = Sizes(
     messages=(40,), green_work=160, gumbel_work=160, rounds=2, copied=2**16,
-    fresh=([3, 0, 2], 50), most=2, longest=4, vocabularies=(600,),
+    fresh=([3, 1, 2], 50), vocabularies=(600,),
     rows=(2,), length=4, warm_up=0, repeats=1,
 )  # fmt: skip
 
@@ -114,50 +111,48 @@ def ceilings(device: torch.device, sizes: Sizes) -> tuple[float, float]:
 
 
 def scores(device: torch.device, sizes: Sizes, blocks: float) -> Iterator[Speed]:
-    """Both methods under every number of messages, on documents of LENGTH scored tokens."""
+    """Both methods of version 2 under every number of messages, on documents of LENGTH scored tokens."""
     generator = np.random.default_rng(1)
     for rule, entries, work in ((QUARTER, 256, sizes.green_work), (None, 16, sizes.gumbel_work)):
         name = "greenlist 1/4" if rule else "gumbel"
         ceiling = blocks * entries
         for count in sizes.messages:
             documents = int(min(max(work / count / sizes.length, 1), 200_000))
-            if rule is None:
-                documents = max(min(documents, gumbel.SUMS_BYTES // (4 * count)), 1)
-            found = draw(generator, [sizes.length] * documents, rule)
-            batch = found.put(device)
-            held = batch.ids.nbytes + batch.nonces.nbytes
+            documents = max(min(documents, gumbel.SUMS_BYTES // (32 * count)), 1)
+            found = draw(generator, [sizes.length] * documents, rule).runs(device, count)
+            held = found.batch.ids.nbytes + found.batch.nonces.nbytes
             amount = documents * count * sizes.length
 
-            def call(batch: Any = batch, count: int = count, rule: Rule | None = rule) -> Any:
+            def call(found: runs.Runs = found, rule: Rule | None = rule) -> Any:
                 if rule:
-                    return greenlist._launch(batch, count, rule, 0, LEVELS[sizes.length > 255])
-                return gumbel.all_sums(batch, count).topk(2, dim=1, largest=False)
+                    return runs.all_counts(found, rule, 8 if sizes.length < 256 else 16).topk(2, dim=1)
+                return runs.all_sums(found).topk(2, dim=1, largest=False)
 
             spent = seconds(call, device, sizes)
             note = f"{documents / spent:.4g} documents/s; {documents} documents, {held / 2**20:.3g} MiB in"
             if rule is None:
-                note += f"; {candidates(found, batch, count):.3g} candidates a document"
+                note += f"; {candidates(found):.3g} candidates a document"
             rate = amount / spent
             yield Speed(f"{name}, M = {count:.0e}", rate, "message·tokens/s", rate / ceiling, "cipher alone", note)
 
 
-def candidates(found: Documents, batch: Any, count: int) -> float:
-    """Messages a document that the CPU scores again, if the second best score is the bound."""
-    sums, scored = gumbel.all_sums(batch, count), np.diff(found.offsets)
+def candidates(found: runs.Runs) -> float:
+    """Numbers a document that the CPU scores again, if the second best score is the bound."""
+    sums = runs.all_sums(found)
     second = sums.topk(2, dim=1, largest=False).values[:, 1].cpu().numpy()
-    reached = gumbel.bound(second, scored) - 0.06 - 0.0005 * scored
-    most = torch.from_numpy(gumbel.limit(reached, scored).astype(np.int32)).to(sums.device)
-    return float((sums <= most[:, None]).sum() / len(scored))
+    reached = gumbel.bound(second, found.scored) - 0.06 - 0.0005 * found.scored
+    most = torch.from_numpy(gumbel.limit(reached, found.scored).astype(np.int32)).to(sums.device)
+    return float((sums <= most[:, None]).sum() / len(found.scored))
 
 
 def whole_calls(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
-    """Green-list documents from arrays on the host to best messages on the host, by the clock."""
+    """Green-list documents from arrays on the host to best numbers on the host, by the clock."""
     for count in sizes.messages:
         documents = int(min(max(sizes.green_work / count / sizes.length, 1), 20_000))
         found = draw(np.random.default_rng(2), [sizes.length] * documents, QUARTER)
-        greenlist.best_two(found.put(device), found.offsets, count, QUARTER)
+        runs.best_counts(found.runs(device, count), QUARTER)
         start = time.perf_counter()
-        greenlist.best_two(found.put(device), found.offsets, count, QUARTER)
+        runs.best_counts(found.runs(device, count), QUARTER)
         spent = time.perf_counter() - start
         yield Speed(f"whole call, greenlist 1/4, M = {count:.0e}", documents / spent, "documents/s", 0, "")
 
@@ -213,7 +208,6 @@ def measured(device: torch.device, sizes: Sizes) -> Iterator[Speed]:
 
 
 def checked(device: torch.device, sizes: Sizes, seed: int) -> Iterator[Check]:
-    yield from against_the_cpu(device, sizes.most, sizes.longest)
     yield from on_fresh_documents(device, seed, *sizes.fresh)
     yield from of_vectors(device, seed, sizes.vocabularies[0])
 

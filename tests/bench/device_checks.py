@@ -1,22 +1,20 @@
-"""A device's answers against the CPU's answers in a file, and against plain torch on fresh random documents.
+"""A device's answers against plain torch on fresh random documents.
 
 The plain side computes a whole block for every entry, in 64-bit integers; it shares no code with the kernels.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from scanner.gpu import greenlist, gumbel
+from scanner.gpu import runs
 from scanner.gpu.batch import Batch
 from scanner.gpu.gamma import Rule
 from scanner.gpu.vectors import Vectors
 
-ANSWERS = Path(__file__).parent / "device_answers.npz"
 _LOW = 0xFFFFFFFF
 
 
@@ -29,14 +27,12 @@ class Documents(NamedTuple):
     offsets: np.ndarray
     rule: Rule | None
 
-    def only(self, chosen: np.ndarray) -> "Documents":
-        """The chosen documents, by bool[D]."""
-        lengths = np.diff(self.offsets)
-        kept, offsets = np.repeat(chosen, lengths), np.cumsum([0, *lengths[chosen]]).astype(np.int64)
-        return self._replace(ids=self.ids[kept], nonces=self.nonces[kept], offsets=offsets)
-
-    def put(self, device: torch.device) -> Batch:
-        return Batch.put(self.key, self.ids, self.nonces, self.offsets, device)
+    def runs(self, device: torch.device, count: int) -> runs.Runs:
+        """The numbers 0 … count−1 of each document, of which the best two are asked for."""
+        batch = Batch.put(self.key, self.ids, self.nonces, self.offsets, device)
+        scored = np.diff(self.offsets)
+        nothing = np.zeros(len(scored), np.int64)
+        return runs.Runs(batch, scored, nothing, count, 2, 2, np.full(len(scored), np.inf))
 
 
 class Check(NamedTuple):
@@ -91,14 +87,30 @@ def entries(found: Documents, nonces: torch.Tensor, entry: torch.Tensor) -> torc
     return (number < found.rule.n).long()
 
 
+def of_numbers(found: Documents, nonces: torch.Tensor, tokens: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """Draws, or green bits, that tokens int64[T] read under numbers int64[N] in streams of version 2: int64[T, N]."""
+    planes = found.rule.planes if found.rule else 16
+    span, height = (32 * 16 // planes, 16 // planes) if found.rule else (16, 16)
+    counter = tokens[:, None] * (2**32 // span) + number // span
+    low, high = (nonces & _LOW)[:, None], ((nonces >> 32) & _LOW)[:, None]
+    block = torch.stack(blocks(found.key.tolist(), counter, low, high))
+    if found.rule is None:
+        return block.gather(0, (number % span).expand_as(counter)[None])[0]
+    value = torch.zeros_like(counter)
+    for plane in range(found.rule.bits):
+        word = block.gather(0, (plane * height + number % span // 32).expand_as(counter)[None])[0]
+        value = 2 * value + ((word >> (number % 32)) & 1)
+    return (value < found.rule.n).long()
+
+
 def plain_best_two(found: Documents, count: int, device: torch.device) -> np.ndarray:
-    """Best two messages and scores of each document, every message scored: float64[D, 4]."""
+    """Best two numbers and scores of each document, every number scored: float64[D, 4]."""
     rows = []
     ids, nonces = found.ids.astype(np.int64), found.nonces.view(np.int64)
+    number = torch.arange(count, device=device)
     for begin, end in zip(found.offsets, found.offsets[1:], strict=False):
-        x = torch.from_numpy(ids[begin:end]).to(device)
-        entry = x[:, None] + torch.arange(count, device=device)
-        values = entries(found, torch.from_numpy(nonces[begin:end].copy()).to(device), entry)
+        x, nonce = (torch.from_numpy(part[begin:end].copy()).to(device) for part in (ids, nonces))
+        values = of_numbers(found, nonce, x, number)
         terms = values.double() if found.rule else -torch.log((2.0**32 - values.double()) * 2.0**-32)
         scores = terms.sum(dim=0).cpu().numpy()
         a, b = np.lexsort((np.arange(count), -scores))[:2]
@@ -107,14 +119,15 @@ def plain_best_two(found: Documents, count: int, device: torch.device) -> np.nda
 
 
 def exact(found: Documents) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Gumbel scores of pairs of document and message, in double precision and the order of positions, by numpy."""
+    """Gumbel scores of pairs of document and number, in double precision and the order of positions, by numpy."""
 
-    def scores(documents: np.ndarray, messages: np.ndarray) -> np.ndarray:
+    def scores(documents: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         out = []
-        for d, m in zip(documents.tolist(), messages.tolist(), strict=True):
+        for d, m in zip(documents.tolist(), numbers.tolist(), strict=True):
             part = slice(found.offsets[d], found.offsets[d + 1])
-            entry = torch.from_numpy(found.ids[part].astype(np.int64) + m)[:, None]
-            draws = entries(found, torch.from_numpy(found.nonces[part].view(np.int64).copy()), entry).numpy()
+            nonces = torch.from_numpy(found.nonces[part].view(np.int64).copy())
+            tokens = torch.from_numpy(found.ids[part].astype(np.int64))
+            draws = of_numbers(found, nonces, tokens, torch.tensor([m])).numpy()
             terms = [-math.log((2.0**32 - w) * 2.0**-32) for w in draws[:, 0].tolist()]
             total = 0.0
             for term in terms:
@@ -126,13 +139,10 @@ def exact(found: Documents) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 
 
 def on_device(found: Documents, count: int, device: torch.device) -> np.ndarray:
-    """Best two messages and scores of each document by the kernels: float64[D, 4]."""
-    batch = found.put(device)
-    if found.rule:
-        best = greenlist.best_two(batch, found.offsets, count, found.rule)
-    else:
-        best = gumbel.best_two(batch, found.offsets, count, exact(found))
-    return np.stack([column.astype(np.float64) for column in best], axis=1)
+    """Best two numbers and scores of each document by the kernels: float64[D, 4]."""
+    these = found.runs(device, count)
+    numbers, scores = runs.best_counts(these, found.rule) if found.rule else runs.best_sums(these, exact(found))
+    return np.stack([numbers[:, 0], scores[:, 0], numbers[:, 1], scores[:, 1]], axis=1).astype(np.float64)
 
 
 def compare(name: str, a: np.ndarray, b: np.ndarray, exactly: bool) -> Check:
@@ -141,25 +151,6 @@ def compare(name: str, a: np.ndarray, b: np.ndarray, exactly: bool) -> Check:
     room = 0.0 if exactly else 1e-12
     same &= (np.abs(a[:, [1, 3]] - b[:, [1, 3]]) <= room * np.abs(b[:, [1, 3]])).all(axis=1)
     return Check(name, len(a), int((~same).sum()))
-
-
-def against_the_cpu(device: torch.device, most: int, longest: int) -> Iterator[Check]:
-    """The file that tests.gpu.answers wrote: up to `most` messages, documents of up to `longest` tokens."""
-    held = np.load(ANSWERS)
-    for label in sorted({name.split(":")[0] for name in held.files if ":" in name}):
-        rule = held[f"{label}:rule"].astype(int).tolist()
-        found = Documents(
-            *(held[f"{label}:{name}"] for name in ("key", "ids", "nonces", "offsets")), Rule(*rule) if rule else None
-        )
-        chosen = np.diff(found.offsets) <= longest
-        found = found.only(chosen)
-        for count in held["counts"].tolist():
-            if count > most:
-                continue
-            columns = ("message", "score", "second_message", "second_score")
-            wanted = np.stack([held[f"{label}:{count}:{name}"].astype(np.float64) for name in columns], axis=1)[chosen]
-            name = f"CPU's answers, {label}, M = {count}"
-            yield compare(name, on_device(found, count, device), wanted, rule != [])
 
 
 def on_fresh_documents(device: torch.device, seed: int, lengths: list[int], count: int) -> Iterator[Check]:

@@ -17,11 +17,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from scanner.gpu.batch import STEP
-from scanner.gpu.greenlist import LEVELS, REGISTERS
 from scanner.gpu.gumbel import FRACTION
-from scanner.gpu.kernels.greenlist import count_green
-from scanner.gpu.kernels.gumbel import sum_logarithms
 from scanner.gpu.kernels.runs import count_runs, sum_runs
 from scanner.gpu.kernels.vectors import draw_entries, draws_of_runs, green_entries, green_of_runs
 from scanner.gpu.vectors import TOKENS
@@ -31,25 +27,14 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SLOW_PIPE = {"LOP3", "SHF", "LEA", "SEL", "VIADD", "VIMNMX", "IADD3", "ISETP", "PRMT", "LOP", "I2FP", "SGXT", "FLO"}
 
 BATCH = dict.fromkeys(("key", "ids", "nonces", "begins", "ends"), "*i32")
-TILES = {"first": "i64", "count": "i64", "items": "i32", "tiles": "i32"}
 ROWS = {"sip": "*i64", "key": "*i32", "windows": "*i64", "starts": "*i64"}
 RUNS = {name: ROWS[name] for name in ("sip", "key", "windows")} | {"messages": "*i64"}
 OF_RUNS = BATCH | {"firsts": "*i32", "out": "*i32", "blocks": "i32", "tiles": "i32"}
 COUNTED = {"SHIFT": 8, "LEVELS": 8, "FIELD": 8, "STEPS": 1, "BLOCKS": 128}
-GREEN = BATCH | {"strips": "*i32", "best": "*i64"} | TILES
 QUARTER = {"N": 1, "BITS": 2, "PLANES": 2}
 
 KERNELS = {
     "core": (core, {"key": "*i32", "out": "*i32", "rounds": "i32"}, {"BLOCKS": 128}, 1),
-    "greenlist 1/4": (count_green, GREEN, {**QUARTER, "GROUPS": 8, "LEVELS": 8, "STEP": STEP}, STEP),
-    "greenlist 1/4, long": (count_green, GREEN, {**QUARTER, "GROUPS": 8, "LEVELS": 16, "STEP": STEP}, STEP),
-    "greenlist 1/2": (
-        count_green, GREEN, {"N": 1, "BITS": 1, "PLANES": 1, "GROUPS": 8, "LEVELS": 8, "STEP": STEP}, STEP,
-    ),
-    "gumbel": (
-        sum_logarithms, BATCH | {"strips": "*i16", "sums": "*i32"} | TILES,
-        {"GROUPS": 8, "FRACTION": FRACTION, "STEP": STEP}, STEP,
-    ),
     "greenlist 1/4, version 2": (count_runs, OF_RUNS, {**QUARTER, **COUNTED}, 4),
     "gumbel, version 2": (sum_runs, OF_RUNS, {"FRACTION": FRACTION, "STEPS": 1, "BLOCKS": 128}, 4),
     "green vectors": (
@@ -75,8 +60,6 @@ def cost(name: str) -> dict[str, float]:
     source = ASTSource(fn=kernel, signature={**types, **dict.fromkeys(constants, "constexpr")}, constexprs=constants)
     warps = constants.get("BLOCKS", 0) * constants.get("STEPS", 0) // 32 or constants.get("GROUPS", 8) // 2
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": False}
-    if kernel is count_green and constants["LEVELS"] == LEVELS[0] and constants["PLANES"] > 1:
-        options["maxnreg"] = REGISTERS
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"

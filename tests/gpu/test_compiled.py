@@ -33,16 +33,10 @@ def test_nothing_spills(compiled):
     assert {name: found["stack"] for name, found in compiled.items()} == dict.fromkeys(compiled, 0)
 
 
-def test_as_many_programs_fit_as_are_started(compiled):
-    """The kernels sized for 384 threads a multiprocessor share its 65,536 registers."""
-    for name in ("greenlist 1/4", "gumbel"):
-        assert compiled[name]["registers"] <= 65536 // 384
-
-
 def test_blocks_are_shared_and_little_is_added_to_them(compiled):
     """On the pipe that all kernels wait for, a score takes less than 1.5 times the operations of the cipher alone."""
     core = compiled["core"]["alu"]
     assert 220 <= core <= 260  # the rounds have 384; additions go to another pipe, constants are folded
-    for name in ("greenlist 1/4", "gumbel", "greenlist 1/4, version 2", "gumbel, version 2"):
+    for name in ("greenlist 1/4, version 2", "gumbel, version 2"):
         assert compiled[name]["alu"] < 1.5 * core
         assert compiled[name]["barriers"] <= 1

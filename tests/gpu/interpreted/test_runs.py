@@ -7,13 +7,13 @@ import pytest
 
 from scanner.gpu import runs as device_runs
 from scanner.gpu.batch import Batch
-from scanner.gpu.gumbel import bound
+from scanner.gpu.gumbel import FRACTION, bound, limit
 from scanner.gpu.marks import BEST_OF_RUNS, on_device, rule_of
 from scanner.watermark.native.gumbel_runs import score_of_number
 from scanner.watermark.native.runs import Asked, steps_of
 from tests.gpu.interpreted.sides import CPU
 from tests.watermark.native2.known2 import SECRET, Pair, marked, pair
-from tests.watermark.pairs import ragged, sum_error
+from tests.watermark.pairs import greenlist, gumbel, ragged, sum_error
 from tests.watermark.strategies import random_documents
 
 GREENS = [Fraction(1, 4), Fraction(3, 8), Fraction(1, 2), Fraction(77, 256)]
@@ -127,6 +127,22 @@ def test_sums_bound_every_score_from_above_and_closely():
         assert room.min() >= 0
         turns = max(32 // -(-count // 16), 1)
         assert (room <= np.log(2) * (min(2 * turns, scored) * (0.0861 + 2**-3) + 1e-4 * scored + 1e-4)).all()
+
+
+def test_the_limit_lets_every_score_pass_that_can_be_as_large():
+    generator = np.random.default_rng(1)
+    scored = generator.integers(1, 5000, 2000)
+    sums = (generator.uniform(20, 31.9, 2000) * scored * 2**FRACTION).astype(np.int64)
+    reached = bound(sums, scored)
+    assert (sums <= limit(reached, scored)).all()
+    assert (sums >= limit(reached, scored) - 3).all()
+
+
+@pytest.mark.parametrize("pair_of", [greenlist, gumbel])
+def test_a_key_of_version_1_is_searched_on_the_cpu(pair_of):
+    """Nothing is refused: `on_device` gives the very same watermark back."""
+    mark = pair_of(1).fast
+    assert on_device(mark, CPU) is mark
 
 
 def test_runs_are_taken_in_as_many_parts_as_there_is_memory_for(monkeypatch):
