@@ -39,7 +39,6 @@ LINES_A_PAGE = 100
 _MARKER = "brickscan-report"
 _LONGEST = 60
 _LONGEST_LABEL = 40
-_OF_SCAN = ("scan_id", "audit", "exit_code", "documents", "flagged", "false_positive_rate")
 
 
 class Line(NamedTuple):

@@ -21,7 +21,6 @@ from scanner.watermark.native.numbered import Numbered, NumberedGreenList, Numbe
 if TYPE_CHECKING:
     from scanner.gpu.vectors import Vectors
 
-_Floats = npt.NDArray[np.float64]
 _Ids = npt.NDArray[np.int64]
 
 _LOG_PROBABILITIES = 1e-3

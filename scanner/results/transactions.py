@@ -77,15 +77,6 @@ def committed(results: str | Tables, name: str, transactions: Iterable[str]) -> 
     return set(kept_tables(results).now(name)[1].versions(transactions))
 
 
-def table_now(results: str, name: str) -> DeltaTable:
-    """A table as it is now, opened anew.
-
-    Raises:
-        ScanFailed: it cannot be read.
-    """
-    return KeptTable(table_uri(results, name)).now()
-
-
 def commit(results: str | Tables, name: str, entries: Sequence[Entry], run: int | None = None) -> set[str]:
     """Commit entries to a table, without those that it has, whoever else commits at the same time.
 

@@ -22,11 +22,6 @@ def make_private(folder: Path | str) -> None:
         Path(folder).mkdir(mode=0o777 & ~_OTHERS, parents=True, exist_ok=True)
 
 
-def open_to_others(folder: Path | str) -> bool:
-    """Whether others can list a local folder."""
-    return not is_uri(folder) and os.path.isdir(folder) and bool(os.stat(folder).st_mode & _OTHERS)
-
-
 def writable_by_others(paths: Iterable[Path]) -> Path | None:
     """The first of local paths, or of the folders that they lie in, that others can change; None: there is none.
 

@@ -215,10 +215,6 @@ class Span(NamedTuple):
     independent: bool
     segment: int = -1
 
-    def overlaps(self, other: "Span") -> bool:
-        """Whether the spans share a position."""
-        return self.document == other.document and self.begin < other.end and other.begin < self.end
-
 
 class Among(NamedTuple):
     """D documents in which parts are looked for under a key: tokens, scored positions, the parts to test, the limit.

@@ -21,7 +21,9 @@ from deltalake.transaction import AddAction
 from scanner import results
 from scanner.results.data_files import SCHEMAS, additions, write_file
 from scanner.results.tables import open_tables
-from scanner.results.transactions import Entry, commit, table_now, try_to_commit
+from scanner.results.transactions import Entry, commit, try_to_commit
+from scanner.storage.delta import table_uri
+from scanner.storage.kept import KeptTable
 from tests.bench.measure import in_a_process
 from tests.support.rows import filled, verdict
 
@@ -60,7 +62,7 @@ def fill(folder: str, rows: int, share: float) -> int:
         if begin == 0:
             real = write_file(folder, "verdicts", first_verdicts().to_batches())
             of_verdicts += additions([real] if real else [])
-        assert try_to_commit(table_now(folder, "verdicts"), "verdicts", of_verdicts, [])
+        assert try_to_commit(KeptTable(table_uri(folder, "verdicts")).now(), "verdicts", of_verdicts, [])
     DeltaTable(f"{folder}/verdicts").create_checkpoint()
     return total
 

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from scanner import results
 from scanner.registry import add_users, new_key
-from scanner.results.transactions import table_now
+from scanner.storage.delta import table_uri
+from scanner.storage.kept import KeptTable
 from tests.chaos.processes import command_of, output_of
 from tests.chaos.worker import PIDS, PLAN
 from tests.fixed import fix_secrets
@@ -195,7 +196,7 @@ class Night:
         return self._table("spans")
 
     def _table(self, name: str) -> pl.DataFrame:
-        return _named(table_now(str(self.results), name), "first_row" if name == "shards" else "row")
+        return _named(KeptTable(table_uri(str(self.results), name)).now(), "first_row" if name == "shards" else "row")
 
 
 def _named(table: Any, row: str = "row") -> pl.DataFrame:
