@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 from jobs.options import Day, NamedPath, results_argument, results_at, scanned
 from jobs.text import tell, wrapped
 from scanner.errors import Refused
-from scanner.printable import cut, safe
+from scanner.printable import combines, cut, safe
 
 if TYPE_CHECKING:
     from scanner.evidence.explanation import Explanation
@@ -161,27 +160,36 @@ def _post_lines(post: "Post", width: int) -> Iterator[str]:
         margin = "  quotes | " if part.kind == "quoted" else "  writes | "
         text = visible(post.text[part.begin : part.end].rstrip())
         for line in (text if len(text) <= LONGEST_PART else cut(text, LONGEST_PART)).split("\n"):
-            yield from textwrap.wrap(line, width, initial_indent=margin, subsequent_indent=margin)
+            yield from wrapped(margin + line, width, margin) if line.strip() else ()
 
 
 def _marked_lines(parts: "list[Segment]", width: int) -> Iterator[str]:
     """Lines of a text, each with a line of marks below it; a prefix tells own words from quoted ones.
 
-    A character's mark stands below it, where a terminal gives each character one column.
+    A character's mark stands below it, where a terminal gives each character one column, and accents none. Lines end
+    behind a blank where they have one.
     """
-    shown, marks = "", ""
+    line: list[tuple[str, str]] = []  # what stands in a column, and its mark
     for part in parts:
         mark = " " if part.level is None else _MARKS[part.level]
         for character in part.text:
-            if character == "\n" or len(shown) >= width:
-                yield from _pair(shown, marks)
-                shown, marks = "", ""
-            if character != "\n":
-                shown, marks = shown + character, marks + mark
-    yield from _pair(shown, marks)
+            if line and combines(character):
+                line[-1] = line[-1][0] + character, line[-1][1]
+                continue
+            if character == "\n":
+                yield from _pair(line)
+                line = []
+                continue
+            if len(line) >= width:
+                end = next((i for i in range(len(line), 0, -1) if character == " " or line[i - 1][0] == " "), len(line))
+                yield from _pair(line[:end])
+                line = line[end:]
+            line.append((character, mark))
+    yield from _pair(line)
 
 
-def _pair(shown: str, marks: str) -> Iterator[str]:
-    yield shown
-    if marks.strip():
-        yield marks.rstrip()
+def _pair(line: list[tuple[str, str]]) -> Iterator[str]:
+    marks = "".join(mark for _, mark in line).rstrip()
+    yield "".join(shown for shown, _ in line)
+    if marks:
+        yield marks

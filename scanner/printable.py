@@ -16,6 +16,11 @@ MOST_MARKS = 2
 _BLANK_BRAILLE = "\u2800"  # Python calls it printable, as it does everything that UNSEEN matches
 
 
+def combines(character: str) -> bool:
+    """Whether a character is painted on the one before it, as an accent of its own is."""
+    return unicodedata.category(character) in ("Mn", "Me")
+
+
 def safe(line: str) -> str:
     """One line that shows a whole text.
 
@@ -25,7 +30,7 @@ def safe(line: str) -> str:
         return line
     shown, marks = [], MOST_MARKS  # nothing to combine with yet
     for character in line:
-        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        marks = marks + 1 if combines(character) else 0
         hidden = (
             not character.isprintable() or character == _BLANK_BRAILLE or UNSEEN.match(character) or marks > MOST_MARKS
         )

@@ -17,7 +17,7 @@ from scanner.evidence.advice import advise, in_short
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.sentences import DOES_NOT_SAY, what_was_found
 from scanner.evidence.weighing import LEVELS
-from scanner.printable import amount, printable, safe
+from scanner.printable import MOST_MARKS, amount, combines, printable, safe
 
 MOST_CHARACTERS = 40_000
 """Most characters of a text on a page; fewer where escapes or many short runs would make it larger than MOST_BYTES."""
@@ -57,7 +57,7 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
     evidence = [*((run.begin, run.end) for run in runs), *((part.begin, part.end) for part in explained.parts)]
     for begin, end in [*evidence, *marked]:
         cuts |= {min(begin, len(text)), min(end, len(text))}
-    bounds = sorted(cuts)
+    bounds = sorted({_behind_accents(text, cut) for cut in cuts})
     shown = []
     run, part = 0, 0
     for begin, end in pairwise(bounds):
@@ -71,6 +71,14 @@ def segments(explained: Explanation, most: int = MOST_CHARACTERS) -> list[Segmen
         level = None if not inside else runs[run].level if speaking["quoted" if quoted else "own"] else 0
         shown.append(Segment(visible(text[begin:end]), level, quoted, of_span))
     return shown
+
+
+def _behind_accents(text: str, place: int) -> int:
+    """A place behind the accents that are shown on the letter before it; piles of them are no accents."""
+    end = min(place + MOST_MARKS, len(text)) if place else 0
+    while place < end and combines(text[place]):
+        place += 1
+    return place
 
 
 def _fitting(explained: Explanation) -> tuple[list[Segment], int]:

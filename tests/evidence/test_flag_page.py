@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from jobs.explain import _MARKS, _marked_lines
 from scanner.evidence.advice import RULES, advise, in_short
 from scanner.evidence.around import Around
 from scanner.evidence.case import Case
@@ -17,6 +18,7 @@ from scanner.evidence.explanation import Explanation
 from scanner.evidence.names_then import RegistrySays
 from scanner.evidence.page import MOST_CHARACTERS, page, segments, visible
 from scanner.evidence.weighing import PartSaid, Run, Weighed
+from scanner.printable import combines
 from scanner.text.quoting import parts_of
 from tests.support.hostile_pages import HOSTILE, check
 from tests.support.rows import verdict
@@ -171,3 +173,24 @@ def test_no_trap_is_recommended_to_be_confirmed(trap):
 def test_own_words_of_an_equal_name_are():
     assert advise(of()).decision == "confirmed"
     assert in_short(of()) == "Marked for x; posted by account x (the same name); key key"
+
+
+@given(
+    st.lists(st.sampled_from(["café", "cafe\u0301", "a\u0308\u0301", "plain", "n\u0303"]), min_size=1, max_size=20),
+    st.sets(st.integers(0, 60)),
+    st.integers(20, 40),
+)
+def test_accents_stay_on_their_letters_and_words_whole_wherever_evidence_is_cut(words, cuts, width):
+    text = " ".join(words)
+    bounds = [0, *sorted(cut for cut in cuts if 0 < cut < len(text)), len(text)]
+    found = segments(explanation(text, runs=[Run(a, b, 8, 0, -9.0) for a, b in pairwise(bounds)]))
+    assert "".join(part.text for part in found) == text
+    assert not any(combines(part.text[0]) for part in found)
+    lines = [line for line in _marked_lines(found, width) if set(line) - set("".join(_MARKS) + " ")]
+    assert [word for line in lines for word in line.split()] == words
+
+
+def test_a_pile_of_accents_is_escaped_wherever_it_is_cut():
+    text = "a" + "\u0301" * 40
+    found = segments(explanation(text, runs=[Run(0, 9, 8, 0, -3.0), Run(9, len(text), 8, 0, -3.0)]))
+    assert "".join(part.text for part in found).count("\u0301") == 2
