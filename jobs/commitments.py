@@ -6,6 +6,7 @@ import click
 
 from jobs.options import Folder, NamedPath
 from jobs.text import complain, counted, tell
+from scanner.registry import load_registry
 from scanner.registry.announced import Published, faults, publish, read_published
 
 _file = click.argument("file", type=NamedPath(path_type=Path))
@@ -28,6 +29,10 @@ def publish_(file: Path, registry: Path | str) -> None:
     lines, new = publish(registry, file)
     tell(*(" ".join(map(str, line[:5])) for line in lines[len(lines) - new :]))
     tell(_in_words(lines) + f"; {new:,} of them new")
+    left_out = [key.key_id for key in load_registry(registry).keys if key.commitment is None]
+    if left_out:
+        why = "a commitment to a key of fewer than 128 bits would give the key away"
+        tell(f"left out, for {why}: {', '.join(left_out)}")
 
 
 @click.command("verify")

@@ -72,8 +72,17 @@ LEAST_SHOWN = -9.0
 
 
 def one_in(log10_p: float) -> str:
-    """A p-value for people, with two digits: `1 in 2,300,000`, or `less than 1 in a billion`."""
-    return "less than 1 in a billion" if log10_p < LEAST_SHOWN else f"1 in {amount(10.0**-log10_p)}"
+    """A p-value for people, with two digits: `1 in 2,300,000`, `less than 1 in a billion`, or `nearly all`."""
+    if log10_p < LEAST_SHOWN:
+        return "less than 1 in a billion"
+    times = amount(10.0**-log10_p)
+    return "nearly all" if times == "1" else f"1 in {times}"
+
+
+def at_most(number: float) -> str:
+    """A limit for people, as `amount` writes it: `at most 0.04`, or `less than 0.001`."""
+    said = amount(number)
+    return said if said.startswith("less") else f"at most {said}"
 
 
 def amount(number: float) -> str:

@@ -214,6 +214,11 @@ class _Input:
             raise Refused(f"input.paths: {self._inspected.shards[0].file.path}: {fault.detail}") from None
         says = ["; ".join(f"{one.role} {one.name!r}: {one.type}" for one in found) or "no document"]
         says += [_not_read(one) for one in found if not one.read]
+        if self._plan.config.input.time is None:
+            says.append(
+                "no time: each document counts as old as its file, so nobody is named who got their message after the "
+                "file was written; name the column of times in input.time"
+            )
         return Looked("columns", tuple(says), {"columns": [one._asdict() for one in found]})
 
     def done(self) -> Looked:

@@ -10,7 +10,7 @@ from scanner.evidence.around import Around
 from scanner.evidence.copied import Copied
 from scanner.evidence.explanation import Explanation
 from scanner.evidence.weighing import PartSaid
-from scanner.printable import amount, one_in, printable
+from scanner.printable import at_most, one_in, printable
 from scanner.results.decided import users_of
 from scanner.results.strength import log10_p_shown
 from scanner.watermark.formats import format_of
@@ -91,8 +91,8 @@ def what_was_found(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.expected is not None and explained.false_flags is not None and explained.case.scan is not None:
         yield (
             "False flags to expect",
-            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes at most "
-            f"{amount(explained.false_flags)} flags, and at most {amount(explained.expected)} with so small a p-value",
+            f"among the {explained.case.scan['documents']:,} documents of this scan, chance alone makes "
+            f"{at_most(explained.false_flags)} flags, and {at_most(explained.expected)} with so small a p-value",
         )
     if explained.key is not None:
         yield "Key", _key(explained)

@@ -64,6 +64,8 @@ def guess_columns(file: Path) -> Guess:
     account = named("account", _ACCOUNT, _is_plain)
     identity = named("id", _ID, _is_plain)
     time = named("time", _TIME, _holds_times)
+    if None in (account, identity, time):
+        why.append("columns  of the file: " + ", ".join(repr(name) for name in batch.schema.names))
     return Guess(text, identity, account, time, tuple(why))
 
 

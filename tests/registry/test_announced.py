@@ -44,7 +44,8 @@ def test_what_is_published_is_published_once_and_short_keys_never(listed, tokeni
     short = new_key(listed / "registry", "short", format="vllm-gumbel", messages=1, tokenizer=tokenizer)
     assert short.commitment is None
     code, out, _ = call("keys", "publish", listed / "list.txt", "--registry", listed / "registry")
-    assert (code, out.splitlines()[-1].endswith("; 0 of them new")) == (0, True)
+    said, left_out = out.splitlines()[-2:]
+    assert (code, said.endswith("; 0 of them new"), left_out.endswith(" give the key away: short")) == (0, True, True)
     assert (listed / "list.txt").read_bytes() == before
 
 
