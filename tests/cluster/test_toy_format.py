@@ -23,11 +23,11 @@ pytestmark = pytest.mark.usefixtures("without_ray")
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch) -> Night:
     """A night whose registry holds one key, of the toy format."""
-    monkeypatch.setitem(FORMATS, "toy", ToyFormat)
+    monkeypatch.setitem(FORMATS, ToyFormat.name, ToyFormat)
     monkeypatch.setitem(FORMATS, "lawless", LawlessFormat)
     folder = tmp_path / "toy"
     folder.mkdir()
-    new_key(folder / "registry", "toy", format="toy", salt=3, messages=1, tokenizer=TOKENIZER)
+    new_key(folder / "registry", "toy", format=ToyFormat.name, salt=3, messages=1, tokenizer=TOKENIZER)
     return Night(folder, folder / "registry")
 
 
@@ -45,7 +45,7 @@ def test_a_night_of_a_format_that_nothing_outside_of_it_knows(toy, words, plain)
     assert verdicts["flagged"].to_list() == [True] + [False] * 40
     assert verdicts["log10_p"][0] == pytest.approx(-60 * np.log10(2.0))
     counts = audit_counts(toy.results).collect()
-    decoys = counts.filter(pl.col("label") == "toy;salt=3")
+    decoys = counts.filter(pl.col("label") == "half-of-all;salt=3")
     assert decoys["texts"].max() >= 40
     assert outcome.audit.state == "no alarm"
     (row,) = check_text(Check.of_registry(toy.registry, [], 1e-6), text.encode())
@@ -55,14 +55,14 @@ def test_a_night_of_a_format_that_nothing_outside_of_it_knows(toy, words, plain)
 def test_what_it_cannot_is_refused_by_its_name(toy, tmp_path):
     (key,) = load_registry(toy.registry).keys
     assert key.commitment is None
-    with pytest.raises(Refused, match="'toy' carry no message"):
-        new_key(tmp_path / "other", "many", format="toy", messages=2, tokenizer=TOKENIZER)
+    with pytest.raises(Refused, match="'half-of-all' carry no message"):
+        new_key(tmp_path / "other", "many", format=ToyFormat.name, messages=2, tokenizer=TOKENIZER)
     with pytest.raises(Refused, match="pepper"):
-        new_key(tmp_path / "other", "many", format="toy", messages=1, tokenizer=TOKENIZER, pepper=1)
-    with pytest.raises(Refused, match="toy;salt=3: no text can be marked"):
+        new_key(tmp_path / "other", "many", format=ToyFormat.name, messages=1, tokenizer=TOKENIZER, pepper=1)
+    with pytest.raises(Refused, match="half-of-all;salt=3: no text can be marked"):
         marking_of(open_key(toy.registry, key))
-    with pytest.raises(Refused, match="toy"):
-        marked_text("toy", {})
+    with pytest.raises(Refused, match=ToyFormat.name):
+        marked_text(ToyFormat.name, {})
     toy.configure(more='[second_score]\nscore = "ln_r"')
     with pytest.raises(Refused, match="second_score"):
         toy.scan()

@@ -189,8 +189,8 @@ def test_of_too_many_a_sample_is_drawn(rows, marked, registry, monkeypatch):
 
 
 def test_a_format_that_offers_no_proof_says_so(tmp_path, words, monkeypatch):
-    monkeypatch.setitem(FORMATS, "toy", ToyFormat)
-    key = new_key(tmp_path, "toy", format="toy", salt=3, messages=1, tokenizer=TOKENIZER)
+    monkeypatch.setitem(FORMATS, ToyFormat.name, ToyFormat)
+    key = new_key(tmp_path, "toy", format=ToyFormat.name, salt=3, messages=1, tokenizer=TOKENIZER)
     tests = open_keys(tmp_path, [key], fast=False)
     mark = tests[0].watermark
     counting = [word for word, token in zip(words.words, words.tokens, strict=True) if mark.counts(token)]
